@@ -243,12 +243,8 @@ class Blinder:
 class BfvMultiplier:
     """A public key: inputs as they come, blinders, and sums of products as they go.
 
-    Args:
-        public_bytes: the owner's public key.
-        sizes: of the job.
-        inputs: ciphertexts of what is encrypted together.
-        capacity: of the pool of blinders.
-        matrix_bits: t = 2^matrix_bits of what this end computes with, the key's unless told.
+    `inputs` ciphertexts are encrypted together; `capacity` blinders at most are made ahead. This
+    end computes with t = 2^matrix_bits where that is given, in place of the key's.
     """
 
     def __init__(

@@ -124,9 +124,8 @@ class BfvParameters(BfvSizes):
     def of(cls, product_format: ProductFormat) -> "BfvParameters":
         """The choice for a format; both ends make the same.
 
-        Raises:
-            RangeExceeded: products, or flooding over the job's rounds, for which no set of 128-bit
-                security has room.
+        RangeExceeded for products, or flooding over the job's rounds, for which no set of 128-bit
+        security has room.
         """
         product_format.require_room(LARGEST_PLAIN_BITS)
         layouts = {}

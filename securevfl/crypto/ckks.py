@@ -70,15 +70,10 @@ _LARGEST_SLOT = 16 * (DEGREE / 2 / 3) ** 0.5 * 2.0**MASK_BITS
 
 @dataclass(frozen=True)
 class CkksLayout:
-    """How a format's vectors and matrices lie in slots.
+    """How vectors and matrices lie in slots: `block` slots a column, `inputs` ciphertexts a vector.
 
-    Values are scaled by powers of two, so that every slot of a product is within ±1.
-
-    Attributes:
-        block: slots per column.
-        inputs: ciphertexts per vector.
-        value_exponent: ±2^value_exponent bounds the integers v.
-        matrix_exponent: the same for X, with room for a sum over the inputs.
+    Values are scaled by powers of two, so that every slot of a product is within ±1: integers v
+    are within ±2^value_exponent, and X likewise, with room for a sum over the inputs.
     """
 
     block: int

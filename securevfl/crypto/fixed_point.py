@@ -15,8 +15,7 @@ from securevfl.errors import RangeExceeded
 def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> IntArray:
     """The integers nearest values·2^fraction_bits, in any shape; `what` names them in errors.
 
-    Raises:
-        RangeExceeded: NaN, an infinity, a value beyond ±bound, or a bound that int64 cannot hold.
+    RangeExceeded for NaN, an infinity, a value beyond ±bound, or a bound that int64 cannot hold.
     """
     numbers = np.asarray(values, np.float64)
     # No copy of a matrix that may be half a gigabyte.

@@ -54,12 +54,7 @@ class MaskKey:
         return self._public_bytes
 
     def agree(self, own_name: str, peers: Mapping[str, bytes], job_hash: bytes) -> "PairwiseMasks":
-        """Agree one secret with every peer; the private key is dropped.
-
-        Args:
-            own_name: this party.
-            peers: public bytes of every other party.
-            job_hash: binds the secrets to the job.
+        """Agree one secret with every peer, bound to the job; the private key is dropped.
 
         Raises:
             KeyMismatch: bytes that are no public key, one of low order, or this party's own.
@@ -92,15 +87,11 @@ class PairwiseMasks:
         self._used: set[str] = set()
 
     def zero_share(self, members: Sequence[str], context: str, shape: tuple[int, ...]) -> RingArray:
-        """This party's share of zero among the members.
+        """This party's share of zero among the members, who include it; their order is irrelevant.
 
         Guarantees: the members' shares for one context and shape sum to 0 modulo 2^64; each is
-        uniform to everybody who misses one of this party's pair secrets with the members.
-
-        Args:
-            members: everybody who takes part, this party included; order is irrelevant.
-            context: names the use; every member says the same, and each use has its own.
-            shape: of the share.
+        uniform to everybody who misses one of this party's pair secrets with the members. Every
+        member names the use by the same context, and each use has its own.
 
         Raises:
             CryptoError: a context used before, fewer than two members, a name that is unknown or

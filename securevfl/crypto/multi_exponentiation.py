@@ -37,12 +37,8 @@ _POWER_COST = 1.75
 class Exponents:
     """X of shape (S, P) recoded: digit·2^position in one of the results, sorted by row.
 
-    Attributes:
-        results: how many products.
-        starts: where each row's digits begin, shape (S + 1,).
-        targets: (result, position) of each accumulator.
-        accumulators: index into `targets` for every digit.
-        digits: odd and signed.
+    Row s has the odd, signed digits from starts[s] to starts[s + 1]; each goes to the accumulator
+    at its index in `targets`, which name a (result, position) each.
     """
 
     results: int

@@ -146,12 +146,7 @@ def ciphertext_bytes(public_key: PaillierPublicKey) -> int:
 
 
 def split_ciphertexts(public_key: PaillierPublicKey, data: bytes, count: int) -> list[int]:
-    """The integers of a vector on the wire, big-endian one after the other, units modulo n².
-
-    Raises:
-        CryptoError: not exactly `count` of them.
-        KeyMismatch: one that is no unit modulo n², or not below it.
-    """
+    """The integers of a vector on the wire, big-endian one after the other, units modulo n²."""
     width = ciphertext_bytes(public_key)
     if count < 1 or len(data) != count * width:
         raise CryptoError(

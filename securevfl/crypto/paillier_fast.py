@@ -139,10 +139,7 @@ class UniformResidues(_ModuloPrimeSquares):
 
 
 def uniform_residue(n: mpz) -> mpz:
-    """ρⁿ modulo n², ρ uniform among the units below n, for whoever knows n only.
-
-    A peer's replies carry X and need these.
-    """
+    """ρⁿ modulo n², ρ uniform among the units: what replies, which carry X, need of a peer."""
     return gmpy2.powmod(_unit(n), n, n * n)
 
 

@@ -40,9 +40,7 @@ def uniform(*shape: int) -> RingArray:
 def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> RingArray:
     """Residues of the integers nearest values·2^fraction_bits; `what` names the values in errors.
 
-    Raises:
-        RangeExceeded: NaN, an infinity, a value beyond ±bound, or a bound that the ring cannot
-            hold.
+    RangeExceeded for NaN, an infinity, a value beyond ±bound, or a bound that the ring cannot hold.
     """
     # Bits that the ring lacks count as fraction bits of the 64 that `fixed_point` knows.
     fixed_point.encode(0.0, fraction_bits + _SPARE, bound, what)
@@ -83,10 +81,8 @@ def failure_probability(values: float, largest: float) -> float:
 class Factor:
     """A matrix, shape (outputs, inner), to multiply shares by, exactly modulo 2^59.
 
-    By way of float64 products of shares' limbs, whose sums stay below 2^53.
-
-    Raises:
-        RangeExceeded: entries of 2^48 or more, or so many that limbs would have no bits left.
+    By way of float64 products of shares' limbs, whose sums stay below 2^53. RangeExceeded for
+    entries of 2^48 or more, or so many that limbs would have no bits left.
     """
 
     def __init__(self, matrix: IntArray) -> None:

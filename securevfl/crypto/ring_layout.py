@@ -41,13 +41,8 @@ _SQUEEZE_MS, _SQUEEZED_BITS = 0.3, 46
 class RingProductFormat:
     """Public sizes and bounds of a job's products M·V modulo 2^59.
 
-    Attributes:
-        inner: rows of V, columns of M.
-        outputs: rows of M.
-        columns: of V: vectors that are multiplied by the same M.
-        matrix_bound: public bound on |M|, an integer.
-        products: how many such products the job makes; flooding covers all of them.
-        bandwidth_mbit: of the parties' lines.
+    M has shape (outputs, inner) and integers within ±matrix_bound, V has shape (inner, columns).
+    `products` is how many the job makes: flooding covers all of them.
     """
 
     inner: int
@@ -77,9 +72,8 @@ class RingLayout:
     def of(cls, product_format: RingProductFormat) -> "RingLayout":
         """The choice for a format; both ends make the same.
 
-        Raises:
-            RangeExceeded: no row or column, entries beyond the ring, or flooding over the job's
-                products for which no set of 128-bit security has room.
+        RangeExceeded where there is no row or column, for entries beyond the ring, and for flooding
+        over the job's products for which no set of 128-bit security has room.
         """
         return _layout(product_format)
 

@@ -147,10 +147,7 @@ class KeyOwner(Protocol):
         return MODULUS_BITS
 
     def make_blinder(self) -> bool:
-        """Make ahead what one ciphertext needs besides values; False where there is enough.
-
-        Where a round's worth is in stock, or the engine makes none ahead, nothing is done.
-        """
+        """Make ahead what a ciphertext needs besides values; False where nothing is wanted."""
         return False
 
     def lacks_blinders(self) -> bool:

@@ -112,10 +112,9 @@ def with_fraction_bits(
     matrix_bits: int | None = None,
     exact_bits: int | None = None,
 ) -> ProductFormat:
-    """The format with the fixed point that suits a scheme.
+    """The format with the fixed point that suits a scheme; a job may set the bits of v and of X.
 
-    A job may set the bits of v and of X. X may be exact with `exact_bits`: exact schemes take no
-    more.
+    Where X is exact with `exact_bits`, exact schemes take no more.
     """
     known = SCHEMES[scheme]
     limit = exact_bits if known.exact and exact_bits is not None else MODULUS_BITS
@@ -140,9 +139,7 @@ def make_owner(
 ) -> KeyOwner:
     """A fresh key pair; Paillier's key has 3072 bits unless told, the engine is the scheme's first.
 
-    Raises:
-        ConfigError: a scheme, engine or key size that is unknown; the message names the known.
-        RangeExceeded: a format whose products do not fit the scheme.
+    ConfigError for a scheme, engine or key size that is unknown, which names the known.
     """
     bits, (owner, _) = _choose(scheme, key_bits, engine)
     return owner(product_format, *bits)
@@ -159,12 +156,8 @@ def make_evaluator(
 ) -> Evaluator:
     """A peer's end of another party's key, whose size must be `key_bits`, 3072 unless told.
 
-    `workers` processes do its products.
-
-    Raises:
-        ConfigError: a scheme, engine or key size that is unknown; the message names the known.
-        KeyMismatch: public bytes that are no such key.
-        RangeExceeded: a format whose products do not fit the scheme.
+    `workers` processes do its products. ConfigError as of `make_owner`, KeyMismatch for public
+    bytes that are no such key.
     """
     bits, (_, evaluator_of) = _choose(scheme, key_bits, engine)
     evaluator = evaluator_of(public_bytes, product_format, *bits)

@@ -44,10 +44,7 @@ class SlotParameters(BfvSizes):
 
     @classmethod
     def of(cls, products: int) -> "SlotParameters":
-        """The choice for so many complex products over the job.
-
-        RangeExceeded where 128-bit security has no room for the flooding of so many.
-        """
+        """The choice for so many complex products; RangeExceeded where flooding has no room."""
         revealed = 2 * DEGREE * pairs_of(products)
         flood_bits = STATISTICAL_BITS + (_largest_noise(revealed) * revealed - 1).bit_length()
         rest = flood_bits + PLAIN_BITS + 5 - REPLY_BITS

@@ -23,18 +23,12 @@ def minimized(
 ) -> FloatArray:
     """The θ + δ that minimizes gᵀδ + ½δᵀAδ + Σ_j λ_j|θ_j + δ_j|, nearly, with exact zeros.
 
-    One coordinate after another to its own minimum, with the gradient kept up to date (Friedman,
-    Hastie, Tibshirani, J. Stat. Softw. 33, 2010, their covariance updates). Coordinates that do not
-    bend stay where they are.
-
-    Args:
-        bends: A, shape (P, P), positive semidefinite.
-        gradient: g, shape (P,).
-        weights: θ, shape (P,).
-        penalties: λ_j, shape (P,), 0 of an intercept.
-        passes: over all coordinates; None goes on, mostly over those that are not 0, until a pass
-            changes the gradient by `FORCING` times the largest violation at the start or less,
-            `MOST_PASSES` at most.
+    A (bends) is positive semidefinite, of shape (P, P), all others of shape (P,). One coordinate
+    after another goes to its own minimum, with the gradient kept up to date (Friedman, Hastie,
+    Tibshirani, J. Stat. Softw. 33, 2010, their covariance updates). Coordinates that do not bend
+    stay where they are. Without a number of passes over all coordinates it goes on, mostly over
+    those that are not 0, until a pass changes the gradient by `FORCING` times the largest violation
+    at the start or less, `MOST_PASSES` at most.
     """
     enough = FORCING * np.max(violations(gradient, weights, penalties), initial=0.0)
     point, slopes = weights.tolist(), gradient.copy()

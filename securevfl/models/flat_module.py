@@ -34,7 +34,6 @@ class FlatModule:
         device: where it computes.
 
     Attributes:
-        module: the same, with the weights that it was last given.
         sizes: numbers in each parameter by its name, in the order of θ, as `Blocks` takes them.
 
     Raises:
@@ -79,11 +78,7 @@ class FlatModule:
         return self._flat.cpu().numpy().copy()
 
     def load(self, weights: RealArray) -> None:
-        """Go to weights of shape (p,).
-
-        Raises:
-            ConfigError: of another shape or dtype, or the module's parameters were taken away.
-        """
+        """Go to weights of shape (p,); refused where the module's parameters were taken away."""
         if any(each.data_ptr() != place for each, place, _ in self._views):
             raise ConfigError(
                 "the module's parameters are no longer here: it was moved or converted, or given "
@@ -118,11 +113,7 @@ class FlatModule:
         return found
 
     def rows(self, inputs: Rows) -> torch.Tensor:
-        """A copy of inputs, shape (N, ...), on the CPU.
-
-        Raises:
-            ConfigError: other than finite numbers, or another precision than the module's.
-        """
+        """A copy of inputs, shape (N, ...), on the CPU; they must have the module's precision."""
         found = _finite("inputs", inputs)
         if found.is_floating_point() and found.dtype != self.dtype:
             given, own = (str(each).removeprefix("torch.") for each in (found.dtype, self.dtype))
@@ -138,11 +129,7 @@ class FlatModule:
         return np.concatenate(scores)
 
     def accuracy(self, weights: RealArray, inputs: Rows, labels: Rows) -> float:
-        """How often the largest score is the label's.
-
-        Raises:
-            ConfigError: predictions that are no scores of classes, or labels of another shape.
-        """
+        """How often the largest score is the label's."""
         scores, due = self.predict(weights, inputs), _array(labels)
         if scores.ndim < 2 or scores.shape[1] < 2:  # noqa: PLR2004
             raise ConfigError(f"accuracy of predictions {scores.shape}: expected a score a class")

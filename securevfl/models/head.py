@@ -47,13 +47,9 @@ class Head:
 class HeadedModel:
     """The label party's local model with the head on top: (X | others' u side by side) ↦ H.
 
-    Of inputs without the others' u it predicts its own part of H, u_K·θ_K + b.
-
-    Args:
-        model: gives u_K, shape (S, w), of the first `columns` inputs; it keeps its own weights.
-        columns: of the inputs that it takes.
-        names: the parties in the order of θ, the label party first.
-        head: θ and, as its last row, b: shape (K·w + 1, C).
+    Of inputs without the others' u it predicts its own part of H, u_K·θ_K + b. The local model
+    gives u_K, shape (S, w), of the first `columns` inputs and keeps its own weights; names and head
+    are those of `Head`.
     """
 
     is_linear = False

@@ -254,10 +254,8 @@ class Multinomial(Loss):
 def loss_for(name: str, classes: int, rows: int = 0) -> Loss:
     """The loss of a job; "logistic" means multinomial logistic beyond two classes.
 
-    No classes mean real targets, of `rows` rows, which bounds these.
-
-    Raises:
-        ConfigError: a loss for two classes on data with more, or one for classes on real targets.
+    Without classes labels are real targets, of N = `rows`, which bounds them. ConfigError where a
+    loss does not take such labels.
     """
     if classes == 0:
         if name != Squared.name:

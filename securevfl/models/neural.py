@@ -229,15 +229,9 @@ def neural_start(
 ) -> NeuralModel:
     """A private random θ⁰ with std(H⁰) = 1 over the rows: the module's own, its last layer scaled.
 
-    Args:
-        make: makes the module.
-        inputs: the training rows, shape (N, F).
-        outputs: C.
-        generator: draws the module's initial parameters; torch's own generator stays as it was.
-        hidden: of an mlp, its hidden layers, to start as one on sparse rows does.
-        precision: that it computes in.
-        whatever_the_rows: leave the module's own start as it is, so that θ⁰ depends on no row, as
-            differential privacy end to end has it.
+    Torch's own generator stays as it was. An mlp whose hidden layers are given starts as one on
+    sparse rows does. With `whatever_the_rows` the module's start is left as it is, so that θ⁰
+    depends on no row, as differential privacy end to end has it.
 
     Raises:
         ConfigError: a module that is no function of single rows, or whose last layer does not

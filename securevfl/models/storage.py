@@ -169,9 +169,6 @@ class SavedModel(Shown):
         """Local predictions H_k of raw features, shape (S, len(columns)).
 
         Where there is a head, u_k, shape (S, w), and at its holder its own part of H.
-
-        Raises:
-            DataError: another number of columns, or a state dict of another module.
         """
         given, top = self._give(features), self.top
         if top is None:
@@ -279,11 +276,7 @@ def load_model(
     """Read a model back.
 
     A custom network takes what makes its module; with `describe_only` it goes without, and can
-    then predict nothing.
-
-    Raises:
-        DataError: no such file, not one of ours, shapes that do not fit the header, or a custom
-            network without its maker.
+    then predict nothing. DataError for what is no file of ours.
     """
     try:
         with safe_open(path, framework="numpy") as file:

@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalNoise:
-    """DP-SGD at a party's own local steps.
-
-    Attributes:
-        noise_multiplier: z_g: the deviation of the noise on the summed clipped gradient over
-            2β_g.
-        steps: how many of them take a sample's gradient.
-    """
+    """DP-SGD in so many local steps that take a sample's gradient, with deviation z_g·2β_g."""
 
     noise_multiplier: float
     steps: int
@@ -39,13 +33,10 @@ class LocalNoise:
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """What has been promised so far.
+    """ε at δ after ν releases of the sample that was released most often.
 
-    Attributes:
-        releases: ν, of the sample that was released most often.
-        delta: δ.
-        release: ε of the releases, the model taken as given.
-        end_to_end: ε over the whole view; infinite without noise on gradients.
+    `release` takes the model as given; `end_to_end` is over the whole view, and infinite without
+    noise on gradients.
     """
 
     releases: int

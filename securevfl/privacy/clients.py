@@ -51,8 +51,7 @@ class ClientNoise:
     def clipped(self, upload: FloatArray) -> FloatArray:
         """An upload, shape (n,), shortened to β at most, its numbers on a grid of β/2^20.
 
-        Raises:
-            DataError: NaN or an infinity, which clipping would hide.
+        DataError for NaN or an infinity, which clipping would hide.
         """
         values = np.asarray(upload, np.float64)
         largest = float(np.max(np.abs(values), initial=0.0))
@@ -74,13 +73,9 @@ class ClientNoise:
 
 @dataclass(frozen=True)
 class ClientPromise:
-    """What has been promised of a client, at δ.
+    """What has been promised of a client at δ: ε to whoever knows who took part when, or does not.
 
-    Attributes:
-        delta: δ.
-        hidden_sample: ε to whoever does not know who took part when.
-        known_sample: ε to whoever does.
-        participations: rounds of the client that took part most often.
+    `participations` are the rounds of the client that took part most often.
     """
 
     delta: float
@@ -99,16 +94,10 @@ def client_promise(
     delta: float,
     remembers: bool = False,
 ) -> ClientPromise:
-    """Both promises at δ after a number of rounds with noisy sums.
+    """Both promises at δ after a number of rounds, of m of M clients each, with noisy sums.
 
-    Args:
-        noise_multiplier: z.
-        clients: M.
-        taking_part: m of a round.
-        rounds: with noisy sums so far.
-        participations: rounds of the client that took part in most of them.
-        delta: in (0, 1).
-        remembers: whether clients keep something from round to round that uploads depend on.
+    `participations` are the rounds of the client that took part in most of them; `remembers` says
+    whether clients keep something from round to round that uploads depend on.
     """
     if not 0 < delta < 1:
         raise ConfigError(f"delta = {delta}: expected a number between 0 and 1")

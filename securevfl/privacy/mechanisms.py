@@ -53,8 +53,7 @@ class Mechanism:
     def release(self, values: FloatArray, stream: NoiseStream) -> FloatArray:
         """Values clipped to [−β, β], plus fresh noise, in any shape.
 
-        Raises:
-            DataError: NaN or an infinity, which clipping would hide.
+        DataError for NaN or an infinity, which clipping would hide.
         """
         if not np.isfinite(values).all():
             count = int(np.sum(~np.isfinite(values)))
