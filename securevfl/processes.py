@@ -52,14 +52,12 @@ def in_processes(
         told: called, while results are waited for, with a task's place, what it says, and how much
             of all work is done, from 0 to 1.
         costs: of each task beside the others; the same where not given.
-        ray: address of a Ray cluster whose cores are taken in place of processes here. Its
-            machines see this one's folder of temporary files; they tell nothing before a task is
-            done.
+        ray: address of a Ray cluster whose cores are taken instead. Its machines see this one's
+            folder of temporary files; they tell nothing before a task is done.
 
     Raises:
-        ConfigError: there is no such cluster.
-        SecureVFLError: a process was killed.
-        DataError: no room for what they work on.
+        SecureVFLError: there is no such cluster, a process was killed, or there is no room for
+            what they work on.
     """
     costs = costs or [1.0] * len(tasks)
     done_of = [0.0] * len(tasks)

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from securevfl.errors import ConfigError
+from securevfl.shown import first_line
 
 HOST_PORT = re.compile(r"(?:ray://)?\[?([^/\]]+)\]?:(\d+)")
 REACHED_SECONDS = 5.0
@@ -104,9 +105,10 @@ def cluster(address: str) -> Iterator[None]:
             try:
                 ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
             except Exception as error:  # that it did not start in time is no kind of its own
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 which = "" if address == LOCAL else ", or one with another token"
-                raise ConfigError(f"--ray {address}: no cluster there{which} ({reason})") from error
+                raise ConfigError(
+                    f"--ray {address}: no cluster there{which} ({first_line(error)})"
+                ) from error
             # It says there of every process that ends, and what is left of that as it shuts down;
             # whoever started it knows better.
             with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):

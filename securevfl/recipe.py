@@ -7,7 +7,7 @@ of columns and of categories reach no other party.
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -152,7 +152,7 @@ class Recipe:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     parts: tuple[ColumnRecipe, ...]
-    missing: tuple[str, ...] = field(default=MISSING)
+    missing: tuple[str, ...] = MISSING
 
     @property
     def raw_columns(self) -> tuple[str, ...]:
@@ -222,11 +222,7 @@ def text_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
 
 
 def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
-    """A raw column as numbers, null where missing.
-
-    Raises:
-        ValueError: text that is no number, or infinite values.
-    """
+    """A raw column as numbers, null where missing; a ValueError if text or infinite."""
     rounded = values.cast(pl.Float64).abs() >= EXACT_INTEGERS if values.dtype.is_integer() else None
     if rounded is not None and rounded.any():
         count = int(rounded.sum())
@@ -249,11 +245,7 @@ def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
 
 
 def days_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
-    """A raw column of dates as days since 1970-01-01, null where missing.
-
-    Raises:
-        ValueError: no date, or text that is not as in 2026-01-31.
-    """
+    """A raw column of dates as days since 1970-01-01, null where missing; else a ValueError."""
     text = None
     if values.dtype in (pl.String, pl.Null):
         text = text_of(values, missing)

@@ -33,3 +33,8 @@ class Shown:
             for fact, value in self.shown().items()
         )
         return f"<table><caption>{escape(type(self).__name__)}</caption>{rows}</table>"
+
+
+def first_line(error: Exception) -> str:
+    """What an error says in one line; its kind where it says nothing."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

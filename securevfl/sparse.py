@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,13 +86,9 @@ class SparseRows(Shown):
         rows, indices = np.nonzero(dense)
         values: FloatArray = dense[rows, indices]
         pointers = np.searchsorted(rows, np.arange(len(dense) + 1)).astype(np.int64)
-        narrow = dense.shape[1] <= np.iinfo(np.uint16).max + 1
-        return cls(
-            pointers,
-            indices.astype(np.uint16) if narrow else indices.astype(np.uint32),
-            None if (values == 1).all() else values,
-            dense.shape[1],
-        )
+        columns = dense.shape[1]
+        kept = None if (values == 1).all() else values
+        return cls(pointers, indices.astype(index_type(columns)), kept, columns)
 
     @override
     def shown(self) -> dict[str, object]:
@@ -303,6 +299,11 @@ SameRows = TypeVar("SameRows", FloatArray, SparseRows, Matrix)
 """Of what gives rows of the kind that it takes."""
 
 
+def index_type(columns: int) -> Literal["uint16", "uint32"]:
+    """The narrowest type of indices for so many columns."""
+    return "uint16" if columns <= 1 << 16 else "uint32"
+
+
 def standardized(x: SameRows, shift: FloatArray, scale: FloatArray) -> SameRows:
     """(x − shift)/scale, both of shape (P,)."""
     if isinstance(x, SparseRows):
@@ -452,8 +453,7 @@ def side_by_side(tables: Sequence[Matrix]) -> Matrix:
         raise ValueError("sparse rows stand side by side as they are stored")
     columns = sum(each.columns for each in rows)
     pointers = np.sum([each.pointers for each in rows], axis=0)
-    narrow = columns <= np.iinfo(np.uint16).max + 1
-    indices = np.empty(pointers[-1], np.uint16 if narrow else np.uint32)
+    indices = np.empty(pointers[-1], index_type(columns))
     has_values = any(each.values is not None for each in rows)
     values = np.ones(pointers[-1]) if has_values else None
     before, first = np.zeros(len(pointers) - 1, np.int64), 0

@@ -83,7 +83,7 @@ class SourceFile:
 
     @property
     def by_hand(self) -> str:
-        """What to put where, for a user without a network, or a file that nobody publishes."""
+        """What to put where, for a user without a network, or of a file that nobody publishes."""
         origin = f"from {self.url}" if self.url else f"with SHA-256 {self.sha256}"
         return f"{self.path} {origin}"
 
@@ -424,7 +424,6 @@ def _read_verified(path: Path, sha256: str) -> Content:
 
 
 def _ways(entry: CatalogEntry) -> str:
-    """How to come by a data set's files."""
     steps = "; ".join(file.by_hand for file in entry.file_sets[-1])
     where_to = f"put into one of these places {steps}"
     if not entry.downloads:

@@ -27,6 +27,7 @@ from securevfl.data.shard_writing import RowIds, ShardWriter
 from securevfl.data.shards import Header, read_header
 from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
+from securevfl.shown import first_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,9 +56,8 @@ class Conversion:
         columns: P; one more than the largest index where not given.
         first_index: the number of the first column in LIBSVM and lists of indices; where not given
             0 if that occurs, and 1 if the smallest is 1.
-        id_format: how ids are compared.
-        force: replace a shard that is there.
         index_column: of Parquet, which lists are of indices where two columns have integers.
+        force: replace a shard that is there.
     """
 
     id_column: str | None = None
@@ -273,7 +273,6 @@ def _index_column(
 
 
 def _csv_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
-    """The rows of a CSV file with a header and numbers."""
     known = () if how.ids is None else (how.ids,)
     found = find_format(path, FOUND_OUT, known, str(path))
     features = how.features(found.header, str(path))
@@ -302,8 +301,7 @@ def _csv_parts(found: CsvFormat) -> Iterator[CsvFormat]:
 
 
 def _malformed(path: Path, error: Exception) -> DataError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return DataError(f"{path}: empty, malformed or truncated ({reason})")
+    return DataError(f"{path}: empty, malformed or truncated ({first_line(error)})")
 
 
 def _from_wide(

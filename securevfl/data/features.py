@@ -239,7 +239,9 @@ def _copies(train: NDArray[np.float64], labels: Labels | None) -> NDArray[np.boo
     """Which columns go with the label, or with a class, as closely as `COPY`."""
     if labels is None:
         return np.zeros(train.shape[1], np.bool_)
-    targets = np.column_stack(_targets(labels))
+    several = np.unique(labels) if labels.dtype.kind == "i" else np.array([])
+    of_each = [labels == each for each in several] if len(several) > 2 else []  # noqa: PLR2004
+    targets = np.column_stack([labels.astype(np.float64), *of_each])
     targets -= targets.mean(axis=0)
     # Centred targets leave out what is common to all rows of a column.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -247,15 +249,6 @@ def _copies(train: NDArray[np.float64], labels: Labels | None) -> NDArray[np.boo
         together = np.abs(train.T @ targets) / (lengths * np.linalg.norm(targets, axis=0))
     copies: NDArray[np.bool_] = (together > COPY).any(axis=1)
     return copies
-
-
-def _targets(labels: Labels) -> list[NDArray[np.float64]]:
-    """The labels, and of more than two classes each."""
-    targets = [labels.astype(np.float64)]
-    classes = np.unique(labels) if labels.dtype.kind == "i" else np.array([])
-    if len(classes) > 2:  # noqa: PLR2004
-        targets += [(labels == each).astype(np.float64) for each in classes]
-    return targets
 
 
 def _is_id(column: str, values: NDArray[np.float64]) -> bool:

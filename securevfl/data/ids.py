@@ -146,6 +146,13 @@ class _Manifest:
 _MANIFEST = TypeAdapter(_Manifest)
 
 
+def first_problem(error: ValidationError) -> str:
+    """What is wrong with a file of JSON, and where in it."""
+    problem = error.errors()[0]
+    place = ".".join(map(str, problem["loc"]))
+    return f"{place or 'file'}: {problem['msg']}"
+
+
 def write_aligned(path: Path, aligned: AlignedIds) -> None:
     """Write a manifest, as JSON."""
     manifest = _Manifest(FORMAT, aligned.fingerprint, aligned.classes, aligned.train, aligned.test)
@@ -161,9 +168,7 @@ def read_aligned(path: Path) -> AlignedIds:
     try:
         manifest = _MANIFEST.validate_json(read_content(path), strict=True)
     except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
-        raise DataError(f"{path}: no aligned ids ({place or 'file'}: {problem['msg']})") from error
+        raise DataError(f"{path}: no aligned ids ({first_problem(error)})") from error
     if manifest.format != FORMAT:
         raise DataError(f"{path}: format {manifest.format}, this is {FORMAT}")
     aligned = AlignedIds(manifest.train, manifest.test, manifest.classes)

@@ -317,7 +317,6 @@ def _check_sources(parties: Sequence[FileSource]) -> None:
 def _joined_places(
     sides: Mapping[str, PartyRows | Shard], holder: str, dropped: dict[str, int], *, of_files: bool
 ) -> dict[str, _Rows]:
-    """See `rows_in_common`."""
     first = sides[holder]
     if not of_files and all(np.array_equal(first.digests, s.digests) for s in sides.values()):
         return dict.fromkeys(sides, slice(None))

@@ -31,12 +31,8 @@ def encode_labels(
 ) -> tuple[tuple[str, ...], list[Labels]]:
     """Names of classes, and both splits' labels 0..C-1; no names where they are real targets.
 
-    Args:
-        values: numbers, or text where they are not all numbers, shape (rows,).
-        first: how many of them are training rows'; the others are held out.
-        party: whose they are, for messages as the next.
-        column: their name; None where they have none.
-        regression: take more than two different numbers as real targets.
+    Values are numbers, or text where they are not all numbers; the `first` are training rows'. With
+    `regression`, more than two different numbers are real targets.
 
     Raises:
         DataError: numbers that are not finite or look like targets of a regression, or a class that

@@ -24,6 +24,7 @@ from securevfl.data.tables import Note, as_array, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
 from securevfl.recipe import Preprocessing, numbers_of, text_of
+from securevfl.shown import first_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -144,7 +145,7 @@ def read_party(
     if path is None:
         raise ConfigError(f"test_path: party {source.name!r} has none")
     file = _PartyFile(source, Path(path))
-    columns, found = _feature_columns(source, file.columns), file.found
+    columns, found = _feature_columns(source, file), file.found
     settings = source.preprocess or Preprocessing()
     frame = file.read(columns, {*text, *settings.categories}, settings.markers)
     if frame.is_empty():
@@ -197,8 +198,6 @@ def require_usable(held: Sequence[PartyRows]) -> None:
 
 
 class _PartyFile:
-    """A party's file, of which the columns' names are known."""
-
     def __init__(self, source: FileSource, path: Path) -> None:
         self._path, self._where = path, f"party {source.name!r}: {path}"
         self._id_column = source.id_column
@@ -240,8 +239,7 @@ class _PartyFile:
         try:
             return read()
         except (pl.exceptions.PolarsError, OSError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DataError(f"{self._where} is empty or malformed ({reason})") from error
+            raise DataError(f"{self._where} is empty or malformed ({first_line(error)})") from error
 
 
 def _as_frame(shard: Shard, id_column: str) -> "pl.DataFrame":
@@ -266,8 +264,8 @@ def _require_readable(path: Path) -> None:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _feature_columns(source: FileSource, there: tuple[str, ...]) -> tuple[str, ...]:
-    taken = [column for column in (source.id_column, source.label_column) if column is not None]
+def _feature_columns(source: FileSource, file: _PartyFile) -> tuple[str, ...]:
+    there, taken = file.columns, file.taken
     chosen = source.features
     if chosen is None:
         chosen = [column for column in there if column not in taken]
@@ -288,7 +286,6 @@ def _feature_columns(source: FileSource, there: tuple[str, ...]) -> tuple[str, .
 
 
 def _ids(source: FileSource, frame: "pl.DataFrame") -> "tuple[pl.Series, pl.Series]":
-    """Ids as they are compared, and as they stand."""
     column = frame[source.id_column]
     is_number = column.dtype.is_float() and source.id_format == "number"
     if not (column.dtype == pl.String or column.dtype.is_integer() or is_number):

@@ -19,11 +19,11 @@ from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
 from securevfl.data.ids import IdFormat, falls_into_test
-from securevfl.data.shards import FORMAT, HEADER, MOST_COLUMNS, NARROW, Header, duplicates, is_shard
+from securevfl.data.shards import FORMAT, HEADER, MOST_COLUMNS, Header, duplicates, is_shard
 from securevfl.data.tables import row_digests, rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.files import only_one, sync_folder
-from securevfl.sparse import first_not_ascending
+from securevfl.sparse import first_not_ascending, index_type
 
 BLOCK = 1 << 20
 LabelKind = Literal["numbers", "names"]
@@ -204,8 +204,7 @@ class ShardWriter:
         ends = np.cumsum(lengths)
         pointers = np.concatenate([[0], ends])
         self._check(pointers, indices, values)
-        if self._largest >= NARROW:
-            self._indices.become(np.uint32)
+        self._indices.become(index_type(self._largest + 1))
         self._write_values(len(indices), values)
         self._write_labels(labels)
         self._indices.append(indices)
@@ -279,7 +278,8 @@ class ShardWriter:
         columns = self._largest + 1 if self._columns is None else self._columns
         if columns < 1:
             raise DataError(f"shard {self._path}: no entries, expected at least 1")
-        self._indices.become(np.uint16 if columns <= NARROW else np.uint32)
+        kind = index_type(columns)
+        self._indices.become(kind)
         digests: NDArray[np.uint64] = np.asarray(self._digests.mapped())
         if double := duplicates(digests):
             raise DataError(f"shard {self._path}: {double} duplicate ids")
@@ -288,7 +288,7 @@ class ShardWriter:
             self._rows,
             columns,
             self._ones,
-            "uint16" if columns <= NARROW else "uint32",
+            kind,
             None if self._values is None else _VALUES[self._values.kind.itemsize],
             self._label_kind,
             self._sort_classes(),

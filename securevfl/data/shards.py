@@ -18,14 +18,13 @@ from numpy.typing import DTypeLike, NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import override
 
-from securevfl.data.ids import IdFormat
+from securevfl.data.ids import IdFormat, first_problem
 from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import DataError
-from securevfl.shown import Shown
-from securevfl.sparse import SparseRows, first_not_ascending
+from securevfl.shown import Shown, first_line
+from securevfl.sparse import SparseRows, first_not_ascending, index_type
 
 FORMAT = 1
-NARROW = 1 << 16
 MOST_COLUMNS = 1 << 32
 BLOCK = 1 << 22
 """Entries that are looked at together."""
@@ -177,9 +176,7 @@ def read_header(path: Path) -> Header:
     except OSError as error:
         raise DataError(f"shard {path}: {HEADER} cannot be read ({error.strerror})") from error
     except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
-        raise DataError(f"shard {path}: {HEADER} {place or 'file'}: {problem['msg']}") from error
+        raise DataError(f"shard {path}: {HEADER} {first_problem(error)}") from error
     if header.format != FORMAT:
         raise DataError(f"shard {path}: format {header.format}, this is {FORMAT}")
     if header.rows < 1 or not 1 <= header.columns <= MOST_COLUMNS or header.ones < 0:
@@ -187,7 +184,7 @@ def read_header(path: Path) -> Header:
             f"shard {path}: {header.rows} rows, {header.columns} columns and {header.ones} "
             f"entries, expected at least 1 row and 1 to {MOST_COLUMNS} columns"
         )
-    if header.indices != ("uint16" if header.columns <= NARROW else "uint32"):
+    if header.indices != index_type(header.columns):
         raise DataError(f"shard {path}: {header.indices} for {header.columns} columns")
     if header.names is not None and len(set(header.names)) != header.columns:
         raise DataError(
@@ -201,8 +198,8 @@ def _mapped(path: Path, name: str, kind: DTypeLike, length: int) -> NDArray[Any]
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"shard {path}: {file.name} cannot be mapped ({reason})") from error
+        told = first_line(error)
+        raise DataError(f"shard {path}: {file.name} cannot be mapped ({told})") from error
     expected = np.dtype(kind)
     if not isinstance(array, np.ndarray) or array.dtype != expected or array.shape != (length,):
         found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else "no array"
