@@ -49,8 +49,7 @@ def features_from_anchors(factor: FloatArray, rows: IntArray, features: FloatArr
     padded = np.pad(factor, ((0, 0), (0, max(missing, 0))))
     if not len(rows):
         return padded[:, : features.shape[1]]
-    estimate: FloatArray = padded @ orthogonal_procrustes(padded[rows], features)[0]
-    return estimate
+    return np.asarray(padded @ orthogonal_procrustes(padded[rows], features)[0])
 
 
 def spread_anchors(factor: FloatArray, count: int, generator: np.random.Generator) -> IntArray:
@@ -186,14 +185,12 @@ def factor_of_units(units: FloatArray, activation: str) -> FloatArray:
     undone = np.hstack([_undone(units, activation), np.ones((len(units), 1))])
     left, scales, _ = np.linalg.svd(undone, full_matrices=False)
     kept = scales > RANK_TOLERANCE * scales[0]
-    basis: FloatArray = left[:, kept] * scales[kept]
-    return basis
+    return np.asarray(left[:, kept] * scales[kept])
 
 
 def features_from_units(factor: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
     """X of all rows, shape (S, P), by the map that takes known rows' factors to their features."""
-    estimate: FloatArray = factor @ ridge_solution(factor[rows], features)
-    return estimate
+    return np.asarray(factor @ ridge_solution(factor[rows], features))
 
 
 def _undone(units: FloatArray, activation: str) -> FloatArray:

@@ -6,10 +6,6 @@ H' = H − g(XXᵀ)·d for the residuals d, with g(κ) = η Σ_{j<Q} (1 − η(c
 within it rank X rounds fix the symmetric g(XXᵀ), and its eigenvalues those of XXᵀ, g being
 monotone.
 
-*Fixed batches.* What moves a batch's predictions between two of its visits is a linear function of
-the residuals of all batches in between, rank X numbers each: about so many visits for each batch
-solve for it.
-
 *Minibatches of any kind at Q = 1.* What moves a row's prediction between two of its visits is its
 row of −XXᵀ times the steps that all rows took in between: linear in that row, with N unknowns, so
 that more visits than rows solve for it.
@@ -58,13 +54,7 @@ class GramKnowledge:
 
 
 def factor_from_full_batches(rounds: Sequence[SeenRound], knowledge: GramKnowledge) -> FloatArray:
-    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation, from rounds of all rows.
-
-    It takes one step size for all rounds unless Q = 1.
-
-    Raises:
-        ConfigError: fewer than two rounds, L2 with several local steps, or step sizes that change.
-    """
+    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation; from two rounds of all rows."""
     if len(rounds) < 2:  # noqa: PLR2004
         raise ConfigError(f"rounds: {len(rounds)}, expected at least 2")
     if knowledge.l2 and knowledge.local_steps > 1:
@@ -89,8 +79,7 @@ def factor_from_full_batches(rounds: Sequence[SeenRound], knowledge: GramKnowled
     values, vectors = np.linalg.eigh(inner)
     eta = 1.0 if knowledge.local_steps == 1 else float(etas[0])
     kappas = [_inverse(value, eta, rows, knowledge) for value in values]
-    factor: FloatArray = basis @ vectors * np.sqrt(np.maximum(kappas, 0.0))
-    return factor
+    return np.asarray(basis @ vectors * np.sqrt(np.maximum(kappas, 0.0)))
 
 
 def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
@@ -112,22 +101,18 @@ def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
     turned = left.T @ projected.T * scales
     weights = scales[:, None] ** 2 + scales[None, :] ** 2 + 2 * penalty
     inner = np.divide(turned + turned.T, weights, out=np.zeros_like(turned), where=weights > 0)
-    solution: FloatArray = left @ inner @ left.T
-    return solution
+    return np.asarray(left @ inner @ left.T)
 
 
 def factor_from_fixed_batches(rounds: Sequence[SeenRound], knowledge: GramKnowledge) -> FloatArray:
-    """F with FFᵀ = XXᵀ, shape (N, rank), from visits of a fixed partition's batches.
+    """F with FFᵀ = XXᵀ, shape (N, rank), from two visits or more of each fixed batch.
 
     A batch's predictions span the range of X_b, with an orthonormal basis_b: X_b = basis_b·square_b
     for an unknown matrix square_b. Between two visits of b its coordinates basis_bᵀH_b move by −Σ
     square_b·square_b'ᵀ·steps_b'·basis_b'ᵀd_b' over the batches in between, with steps_b' what local
     steps make of one: linear in rank X numbers for each batch, for each coordinate. So about rank X
     visits of every batch for each batch there is solve for all of it; the batch's own block is g,
-    which gives square_b·square_bᵀ and with it steps_b.
-
-    Raises:
-        ConfigError: L2, step sizes that change, or a batch visited once.
+    which gives square_b·square_bᵀ and with it steps_b. It takes one step size, and no L2.
     """
     etas = np.asarray(knowledge.step_sizes[: len(rounds)])
     if knowledge.l2 or np.ptp(etas) > 0:
@@ -192,11 +177,9 @@ def _coordinates(
 
 
 def _factor_of(gram: FloatArray, dimension: int) -> FloatArray:
-    """F of so many columns with FFᵀ nearest to a matrix that should be XXᵀ."""
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     kept = slice(-dimension, None)
-    factor: FloatArray = vectors[:, kept] * np.sqrt(np.maximum(values[kept], 0.0))
-    return factor
+    return np.asarray(vectors[:, kept] * np.sqrt(np.maximum(values[kept], 0.0)))
 
 
 def span_of(predictions: FloatArray, size: int) -> FloatArray:
@@ -216,7 +199,6 @@ def _steps(kappas: FloatArray, eta: float, rows: int, knowledge: GramKnowledge) 
 
 
 def _inverse(value: float, eta: float, rows: int, knowledge: GramKnowledge) -> float:
-    """The κ with g(κ) = value."""
     if value <= 0:
         return 0.0
     if knowledge.local_steps == 1:
@@ -303,8 +285,7 @@ def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowled
     beyond = symmetric_solution(basis.T @ pulled, basis.T @ (left - pulled / rows))
     values, vectors = np.linalg.eigh(beyond + np.eye(len(beyond)) / rows)
     lengths = np.divide(1.0, np.sqrt(np.abs(values)), out=np.zeros_like(values), where=values > 0)
-    factor: FloatArray = basis @ vectors * lengths
-    return factor
+    return np.asarray(basis @ vectors * lengths)
 
 
 def _moves(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> Iterator[Move]:

@@ -45,14 +45,10 @@ class IntegerKnowledge:
 def labels_by_meeting(
     gradient: FloatArray, knowledge: IntegerKnowledge, own_model: FloatArray
 ) -> FloatArray:
-    """Every row's label, on average over the labelings that fit, shape (S,).
+    """Every row's label, on average over the labelings that fit, shape (S,), if these are few.
 
-    Labelings are weighted, where several fit, by the probabilities of class 1, shape (S,), of the
-    best model of the attacker's columns.
-
-    Raises:
-        ConfigError: a batch of more than `LARGEST_BATCH` rows, no labeling that fits, or columns
-            of so few bits that more than `MOST_MATCHES` could.
+    Where several fit they are weighted by the probabilities of class 1, shape (S,), of the best
+    model of the attacker's columns.
     """
     matrix, rows = knowledge.matrix, len(knowledge.matrix)
     if rows > LARGEST_BATCH:

@@ -108,17 +108,11 @@ def labels_from_one_round(
 
 
 def labels_from_gradients(jobs: Sequence[SeenJob], own_model: FloatArray) -> LabelEstimate:
-    """Read labels of all N people off all gradients of all jobs.
+    """Read labels of all N people off all gradients of all jobs, of losses whose d is s(H) − y.
 
-    Args:
-        jobs: one entry for each job, and for each of the parties that pool theirs.
-        own_model: what the best model of all columns that the attacker used says of every person,
-            probabilities of shape (N, 1) for class 1 or (N, C): granted, as labels that it tells
-            are no leak.
-
-    Raises:
-        ConfigError: no jobs, gradients that do not fit the batches or the features, or a loss whose
-            d is not s(H) − y.
+    There is one entry for each job, and for each of the parties that pool theirs. `own_model` is
+    what the best model of all columns that the attacker used says of every person, probabilities of
+    shape (N, 1) for class 1 or (N, C): granted, as labels that it tells are no leak.
     """
     if not jobs:
         raise ConfigError("gradients of 0 jobs, expected at least 1")
@@ -169,14 +163,10 @@ def solve_labels(
     variance: float,
     told: Signs | tuple[()] = (),
 ) -> LabelEstimate:
-    """The labels that fit all visits, near what the attacker's own model says.
+    """The labels that fit all visits, near what the own model says, of all rows, shape (N, C).
 
-    Args:
-        visits: what was seen.
-        guesses: s of each visit, shapes (S, C).
-        own: the own model's probabilities of all rows, shape (N, C).
-        variance: of the guesses.
-        told: rows whose labels are known, with these.
+    Guesses are s of each visit, shapes (S, C), all of one variance; the labels of some rows are
+    told.
     """
     spread = np.clip(own, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     lower, upper = np.zeros_like(own), np.ones_like(own)
@@ -317,5 +307,4 @@ def targets_from_gradients(
     left = max(1 - float(np.var(own_model)), GUESSED)
     off = max(float(np.mean(missed**2)) - left, GUESSED)
     moved = lsqr(matrix, missed[:, 0], damp=np.sqrt(off / left))[0]
-    targets: FloatArray = own_model[:, 0] + moved
-    return targets
+    return np.asarray(own_model[:, 0] + moved)

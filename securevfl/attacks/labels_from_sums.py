@@ -33,13 +33,10 @@ Batch = tuple[IntArray, RowSpace]
 def labels_from_sums(
     sums: Sequence[FloatArray], batches: Sequence[Batch], own_model: FloatArray
 ) -> LabelEstimate:
-    """The odds of every label, given basisᵀy of every distinct batch.
+    """The odds of every label, given basisᵀy of every distinct batch, shapes (rank, C).
 
-    Args:
-        sums: of each batch, shape (rank, C); y as one column of 0 and 1 or one for each class.
-        batches: distinct ones.
-        own_model: probabilities of every row by the best model of the attacker's columns, shape
-            (N, 1) for class 1 or (N, C).
+    y is one column of 0 and 1 or one for each class, `own_model` probabilities of every row by the
+    best model of the attacker's columns, shape (N, 1) for class 1 or (N, C).
     """
     own = np.clip(own_model, LEAST, 1 - LEAST)
     matrix = stacked(len(own), [(rows, space.basis) for rows, space in batches])

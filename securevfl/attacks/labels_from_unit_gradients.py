@@ -123,7 +123,6 @@ class _Fit:
         ]
 
     def labels(self) -> FloatArray:
-        """The most likely y in real numbers, shape (S,)."""
         now, damping = np.concatenate([*self._phis, self._mean]), DAMPING
         missed = self._missed(now)
         for _ in range(ITERATIONS):

@@ -88,15 +88,11 @@ def labels_from_selections(
     entry: float,
     resolution: float,
 ) -> LabelEstimate:
-    """Labels of all rows that were chosen, by the signs of their residuals.
+    """Labels of all rows that were chosen, by the signs of residuals that came in place of Xᵀd/S.
 
-    Args:
-        gradients: what came back in place of Xᵀd/S, one a round, shapes (P, C).
-        batches: the row numbers of every answered round, in order.
-        own_model: probabilities of all rows by the best model of the cheater's columns, shape
-            (N, 1) for class 1 or (N, C): for rows fitted so well that no sign shows.
-        entry: what stood in place of 1.
-        resolution: the largest residual whose sign means nothing: 0, or an approximate scheme's.
+    `own_model` is probabilities of all rows by the best model of the cheater's columns, shape (N,
+    1) for class 1 or (N, C): for rows fitted so well that no sign shows. `entry` stood in place of
+    1; residuals up to `resolution` have signs that mean nothing: 0, or an approximate scheme's.
     """
     read = rows_read(batches, len(gradients[0]) if gradients else 0)
     expected = (0.5 - own_model) * np.finfo(np.float64).tiny
@@ -110,15 +106,7 @@ def labels_from_selections(
 def labels_from_components(
     components: Sequence[tuple[FloatArray, FloatArray]], batches: Sequence[IntArray]
 ) -> LabelEstimate:
-    """Read labels off V_i·Φ/(½|Φ|²), the mean over a row's visits.
-
-    Args:
-        components: V, shape (S, w), and Φ, shape (w,), one a round.
-        batches: their row numbers.
-
-    Raises:
-        ConfigError: components that do not fit the batches, or none.
-    """
+    """Read labels off V_i·Φ/(½|Φ|²), shapes (S, w) and (w,), the mean over a row's visits."""
     sums: dict[int, list[float]] = {}
     if not components:
         raise ConfigError("components: none were received")

@@ -14,13 +14,9 @@ STEP_TOLERANCE = 1e-4
 def shrinkage(scales: FloatArray, projected: FloatArray, outside: float, rows: int) -> float:
     """λ ≥ 0 of the least generalized cross-validation score (Golub, Heath and Wahba 1979).
 
-    Coefficients are scale/(scale² + λ); λ = 0 where the matrix is not taller than wide.
-
-    Args:
-        scales: singular values of the matrix.
-        projected: the right sides in the singular basis, shape (scales, right sides).
-        outside: squared length of what of the right sides is outside the matrix's range.
-        rows: of the matrix.
+    Coefficients are scale/(scale² + λ); λ = 0 where the matrix is not taller than wide. Right sides
+    come in the singular basis, shape (scales, right sides), with the squared length of what of them
+    is outside the matrix's range.
     """
     if rows <= len(scales):
         return 0.0
@@ -44,8 +40,7 @@ def ridge_solution(matrix: FloatArray, target: FloatArray) -> FloatArray:
     projected = left.T @ target
     outside = float(np.sum((target - left @ projected) ** 2))
     penalty = shrinkage(scales, projected, outside, len(matrix))
-    solution: FloatArray = right.T @ (projected * (scales / (scales**2 + penalty))[:, None])
-    return solution
+    return np.asarray(right.T @ (projected * (scales / (scales**2 + penalty))[:, None]))
 
 
 def box_least_squares(
@@ -55,22 +50,15 @@ def box_least_squares(
     box: tuple[FloatArray, FloatArray],
     prior: tuple[FloatArray, FloatArray],
 ) -> FloatArray:
-    """Minimize ‖matrix·found − target‖² + Σ precision·(found − mean)² within a box.
+    """Minimize ‖matrix·found − target‖² + Σ precision·(found − mean)² within a box; shape (N, C).
 
     Accelerated projected gradient with restarts (Beck & Teboulle 2009; O'Donoghue & Candès 2015).
 
-    Args:
-        matrix: shape (equations, N), blocks of orthonormal rows below one another.
-        target: shape (equations, C).
-        visits: shape (N,): blocks that touch each column. As a block's projection is no larger
-            than 1 on what it touches, matrixᵀ·matrix ≤ diag(visits).
-        box: the lower and the upper bound, shapes (N, C).
-        prior: what the unknowns are near to where the equations leave them free: mean and
-            precision, shapes (N, C).
-
-    Returns:
-        Shape (N, C): where a bound holds, beyond it by as much as the equations press, so that rows
-        at the same bound keep an order; the minimum is what of the box is nearest.
+    The matrix, shape (equations, N), is blocks of orthonormal rows below one another, `visits`,
+    shape (N,), the blocks that touch each column: as a block's projection is no larger than 1 on
+    what it touches, matrixᵀ·matrix ≤ diag(visits). The prior is mean and precision, shapes (N, C).
+    Where a bound holds the result is beyond it by as much as the equations press, so that rows at
+    the same bound keep an order; the minimum is what of the box is nearest.
     """
     mean, precision = prior
     steps = 1 / (visits[:, None] + precision)

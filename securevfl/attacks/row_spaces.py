@@ -46,13 +46,11 @@ class RowSpace:
     @property
     def leverages(self) -> FloatArray:
         """Shape (S,): how much of each row's residual Jᵀd shows; at 1 all of it."""
-        leverages: FloatArray = np.einsum("ij,ij->i", self.basis, self.basis)
-        return leverages
+        return np.asarray(np.einsum("ij,ij->i", self.basis, self.basis))
 
     def coordinates(self, product: FloatArray) -> FloatArray:
         """basisᵀd from Jᵀd: shapes (P, C) to (rank, C)."""
-        coordinates: FloatArray = self.directions @ product / self.scales[:, None]
-        return coordinates
+        return np.asarray(self.directions @ product / self.scales[:, None])
 
 
 def stacked(rows: int, visits: Iterable[tuple[IntArray, FloatArray]]) -> csr_array:

@@ -25,20 +25,15 @@ PENALTIES = np.logspace(-10, 4, 57)
 def held_out_features(
     space: FloatArray, own: FloatArray, rows: IntArray, features: FloatArray, rank: int
 ) -> FloatArray:
-    """X of all held-out rows, shape (rows, P).
+    """X of all held-out rows at the parties under attack, shape (rows, P), from known ones.
 
-    Args:
-        space: of the scorings, see `column_space`.
-        own: the label party's columns of all held-out rows, shape (rows, P_own).
-        rows: those that are known, shape (known,).
-        features: their X at the parties under attack, shape (known, P).
-        rank: of X: how many directions span it.
+    `space` is of the scorings, see `column_space`, `own` the label party's columns of all held-out
+    rows, `features` X of the known ones, `rank` that of X.
     """
     if rank <= min(space.shape[1], len(rows)):
         whole = space[:, :rank]
         turned = np.linalg.lstsq(whole[rows], features, rcond=None)[0]
-        estimate: FloatArray = whole @ turned
-        return estimate
+        return np.asarray(whole @ turned)
     return features_beside(np.hstack([space, own]), rows, features)
 
 
@@ -53,8 +48,7 @@ def column_space(scorings: Sequence[FloatArray], rounding: float = 0.0) -> Float
     seen = np.hstack(scorings)
     left, scales, _ = np.linalg.svd(seen, full_matrices=False)
     noise = max(rounding, np.finfo(np.float64).eps * scales[0]) * np.sqrt(max(seen.shape))
-    basis: FloatArray = left[:, scales > CLEAR_OF_ROUNDING * noise] * np.sqrt(len(seen))
-    return basis
+    return np.asarray(left[:, scales > CLEAR_OF_ROUNDING * noise] * np.sqrt(len(seen)))
 
 
 def features_beside(columns: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
@@ -75,18 +69,15 @@ def features_beside(columns: FloatArray, rows: IntArray, features: FloatArray) -
         residuals = features - left @ (weights[:, None] * projected)
         errors.append(np.sum((residuals / np.maximum(alone, 1e-9)[:, None]) ** 2))
     shrunk = scales / (scales**2 + PENALTIES[np.argmin(errors)])
-    estimate: FloatArray = matrix @ (right.T @ (shrunk[:, None] * projected))
-    return estimate
+    return np.asarray(matrix @ (right.T @ (shrunk[:, None] * projected)))
 
 
 def features_from_scores(scores: FloatArray, weights: FloatArray, own: FloatArray) -> FloatArray:
     """The shortest x with the scores' log-ratios, shape (rows, P).
 
-    Args:
-        scores: probabilities of every class, shape (rows, C); of class 1, shape (rows, 1), for two.
-        weights: of the party under attack, shape (P, C), or (P, 1) for two classes.
-        own: what the adversary adds to predictions itself, the sum of all other parties' H, shape
-            (rows, C) or (rows, 1).
+    Scores are probabilities of every class, shape (rows, C), or of class 1, shape (rows, 1);
+    weights those of the party under attack, shape (P, C) or (P, 1); `own` is what the adversary
+    adds to predictions itself, the sum of all other parties' H.
     """
     tiny = np.finfo(np.float64).tiny
     if scores.shape[1] == 1:

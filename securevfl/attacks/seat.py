@@ -56,12 +56,8 @@ class Visit:
 def replay(gradients: Sequence[FloatArray], seat: Seat) -> tuple[list[Visit], FloatArray]:
     """Repeat a feature party's training from its gradients Xᵀd/S, with a linear model.
 
-    Gradients have shape (P, C), one a round. Returns its visits, and its H_k of all rows after the
-    last round, shape (N, C).
-
-    Raises:
-        ConfigError: gradients that do not fit the batches or the features, or steps that follow
-            more than them.
+    Gradients have shape (P, C), one a round, of steps that follow no more than them. Returns its
+    visits, and its H_k of all rows after the last round, shape (N, C).
     """
     if seat.plan.rule.own_loss:
         raise ConfigError("steps that follow the loss itself are not repeated from gradients")
@@ -109,10 +105,8 @@ def rounds_of(
 ) -> list[SeenRound]:
     """Repeat the label party's own training, to have d of every round, for attacks on one party.
 
-    Predictions are by feature party what the view holds of it, one a round, shapes (S, C).
-
-    Raises:
-        ConfigError: a job whose parties take turns, or predictions that are not in the view.
+    Predictions are by feature party what the view holds of it, one a round, shapes (S, C). Parties
+    that take turns are not attacked.
     """
     plan = seat.plan
     if plan.algorithm.in_turns:

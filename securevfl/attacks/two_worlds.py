@@ -98,7 +98,6 @@ def log_likelihood(seen: Sequence[WorldRound], world: GuessedWorld, skipped: int
 
 
 def _tangent(model: LocalModel, inputs: FloatArray, shape: tuple[int, ...]) -> FloatArray:
-    """∂H/∂θ, shape (N, C, p)."""
     tangent = dense(model.tangent(inputs)())
     if model.is_linear:
         tangent = np.einsum("sp,ck->scpk", tangent, np.eye(shape[1]))
@@ -120,13 +119,11 @@ def _reading(
 
 def gaussian_scores(releases: FloatArray) -> FloatArray:
     """The likelihood ratio of ±β under Gaussian noise, up to a factor; releases (ν, canaries)."""
-    total: FloatArray = releases.sum(axis=0)
-    return total
+    return np.asarray(releases.sum(axis=0))
 
 
 def laplace_scores(releases: FloatArray, mechanism: Mechanism) -> FloatArray:
     """The logarithm of the likelihood ratio of ±β under Laplace noise; see `gaussian_scores`."""
     clip = mechanism.clip
     ratios: FloatArray = np.abs(releases + clip) - np.abs(releases - clip)
-    total: FloatArray = ratios.sum(axis=0) / mechanism.scale
-    return total
+    return np.asarray(ratios.sum(axis=0) / mechanism.scale)

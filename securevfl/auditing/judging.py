@@ -87,11 +87,7 @@ class Finding:
 
     @property
     def bar(self) -> float:
-        """The better of the bars.
-
-        Raises:
-            ConfigError: no bar, or a figure that is not a number.
-        """
+        """The better of the bars; without one, or without a number, there is nothing to judge."""
         bars = [bar for bar in (self.chance, self.model_alone, self.allowed) if bar is not None]
         if not bars or not isfinite(self.value):
             raise ConfigError(f"{self.metric.name}: {self.value} beside {bars}, not to be judged")

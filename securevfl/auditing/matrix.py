@@ -54,14 +54,10 @@ def audit(
 ) -> list[Row]:
     """All rows, in the order of the exchanges.
 
-    Args:
-        dataset: real data.
-        settings: what to audit.
-        report: told which attack on which exchange runs, and how many hundredths are done.
+    What runs is reported in hundredths; an interrupt has the rows of the seeds that were done.
 
     Raises:
         ConfigError: an unknown attack or exchange, or a job that does not fit the data.
-        Interrupted: with the rows of the seeds that were done, and which were not.
     """
     known = known_attacks()
     for name in settings.attacks:
@@ -95,7 +91,6 @@ def audit(
 def _rows(
     settings: AuditSettings, found: Mapping[tuple[str, int], Sequence[Measurement]]
 ) -> list[Row]:
-    """The rows of what was measured by exchange and seed."""
     by_cell: dict[tuple[str, str, str], list[Measurement]] = {}
     order = list(settings.jobs)
     for name, index in sorted(found, key=lambda task: (order.index(task[0]), task[1])):
@@ -156,9 +151,19 @@ def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
     details = findings[0].detail if findings else {}
     findings = decisive(findings) if findings else []
     reasons = [each.reason for each in outcomes if not isinstance(each, Finding)]
-    detail = {"case": first.case, "control": first.control, "what_if": first.what_if}
+    detail: Row = {"case": first.case, "control": first.control, "what_if": first.what_if}
     if reasons:
         detail["reason"] = reasons[0]
+    if findings:
+        judgement = judge(findings)
+        detail |= {
+            "certain": judgement.certain,
+            "advantage": judgement.advantage,
+            "advantage_interval": list(judgement.interval),
+            "margin": judgement.margin,
+            "allowed": findings[0].allowed,
+            "values": [each.value for each in findings],
+        }
     return {
         "attack": first.attack,
         "exchange": exchange,
@@ -169,20 +174,7 @@ def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
         "chance": _mean([each.chance for each in findings]),
         "model_alone": _mean([each.model_alone for each in findings]),
         "verdict": verdict_of(outcomes),
-        "detail": detail | (_judged(findings) if findings else {}) | details,
-    }
-
-
-def _judged(findings: Sequence[Finding]) -> dict[str, Any]:
-    """What the seeds say."""
-    judgement = judge(findings)
-    return {
-        "certain": judgement.certain,
-        "advantage": judgement.advantage,
-        "advantage_interval": list(judgement.interval),
-        "margin": judgement.margin,
-        "allowed": findings[0].allowed,
-        "values": [each.value for each in findings],
+        "detail": detail | details,
     }
 
 
@@ -221,31 +213,19 @@ def violations(
             if (row["attack"], row["exchange"]) == (attack, exchange)
             and not (row["detail"]["control"] or row["detail"]["what_if"])
         ]
-        broken += [_violation(attack, exchange, row) for row in own if row["verdict"] not in KEPT]
-        if unfit:
-            says = f"{attack} is not shown to resist under {exchange}: {unfit}"
+        broken += [_violation(row) for row in own if row["verdict"] not in KEPT]
+        if unfit or not own:
+            why = unfit or "nothing was measured of this job's own settings"
+            says = f"{attack} is not shown to resist under {exchange}: {why}"
             broken.append(Violation(attack, exchange, "", says))
-        elif not own:
-            broken.append(_violation(attack, exchange, None))
     return broken
 
 
-def _own(rows: Sequence[Row], attack: str, exchange: str) -> list[Row]:
-    """The rows about the job as it is."""
-    return [
-        row
-        for row in rows
-        if (row["attack"], row["exchange"]) == (attack, exchange)
-        and not (row["detail"]["control"] or row["detail"]["what_if"])
-    ]
-
-
-def _violation(attack: str, exchange: str, row: Mapping[str, Any] | None) -> Violation:
-    case = row["detail"]["case"] if row else ""
+def _violation(row: Mapping[str, Any]) -> Violation:
+    attack, exchange, case = row["attack"], row["exchange"], row["detail"]["case"]
     where = f"{exchange} ({case})" if case else exchange
-    if row and row["verdict"] == "leaks":
+    if row["verdict"] == "leaks":
         says = f"{attack} leaks under {where}: {row['metric']} {row['value']:.3g}"
     else:
-        why = row["detail"]["reason"] if row else "nothing was measured of this job's own settings"
-        says = f"{attack} is not shown to resist under {where}: {why}"
+        says = f"{attack} is not shown to resist under {where}: {row['detail']['reason']}"
     return Violation(attack, exchange, case, says)

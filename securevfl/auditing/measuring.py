@@ -1,11 +1,9 @@
 """What an attack of the audit is, and what comes of one: a figure, or the reason why there is none.
 
-There are two kinds of reason, and they must not be confused. `Immune` is declared with an attack,
-by what the exchange is: nothing that is tried can end there. Whatever keeps an attack from being
-tried or finished is `NotShown`.
+`Immune` is declared with an attack, by what the exchange is: nothing that is tried can end there.
+Whatever keeps an attack from being tried or finished is `NotShown`.
 
-Every attack describes itself, where it is measured: its name, who the adversary is, what it is
-given, where its row stands, what it costs. `add_attack` makes it known; nothing else lists names.
+Every attack describes itself where it is measured; `add_attack` makes it known.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,10 +47,6 @@ class AttackCase:
     what_if: bool = False
 
 
-def _never(_: Subject) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Attack:
     """An attack as the audit runs it."""
@@ -62,7 +56,7 @@ class Attack:
     side_knowledge: str  # what it is given beside its view
     # The figure for a subject, or its settings where there are several
     measure: Callable[[Subject], Finding | NotShown | Iterable[AttackCase]]
-    immune: Reason = _never  # by structure
+    immune: Reason = lambda _: ""  # by structure
     takes_head: bool = False  # whether it has something to read where the label party has a head
     # Whether it is about algorithms whose parties exchange components in place of predictions and
     # residuals; no attack is about both

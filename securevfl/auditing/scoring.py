@@ -50,12 +50,7 @@ class LabelScore:
 
 
 def score(estimate: LabelEstimate, labels: Labels) -> LabelScore:
-    """Compare an estimate with all labels, shape (N,).
-
-    Raises:
-        ConfigError: rows of one class alone, which no estimate can tell from another, or real
-            targets.
-    """
+    """Compare an estimate with all labels, shape (N,), unless its rows are of one class alone."""
     truth = as_classes(labels)[estimate.rows]
     classes, counts = np.unique(truth, return_counts=True)
     if len(classes) == 1:

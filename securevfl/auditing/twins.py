@@ -55,8 +55,7 @@ class Twin:
 
 def free_directions(fixed: FloatArray) -> FloatArray:
     """An orthonormal basis of what may turn, the fixed columns' complement: shape (P, free)."""
-    basis: FloatArray = null_space(fixed.T) if fixed.shape[1] else np.eye(len(fixed))
-    return basis
+    return np.asarray(null_space(fixed.T) if fixed.shape[1] else np.eye(len(fixed)))
 
 
 def freedom(fixed: FloatArray) -> tuple[int, int]:
@@ -72,9 +71,6 @@ def stabilizer_rotation(fixed: FloatArray, generator: np.random.Generator) -> Fl
     """A Haar draw from the orthogonal matrices U ≠ I with U·f = f for every fixed column f.
 
     Fixed are θ⁰, C columns of it for C outputs, and what else others know; shape (P, fixed).
-
-    Raises:
-        ConfigError: nothing is free to turn.
     """
     basis = free_directions(fixed)
     free = basis.shape[1]
@@ -84,8 +80,7 @@ def stabilizer_rotation(fixed: FloatArray, generator: np.random.Generator) -> Fl
             "no twin"
         )
     inner = ortho_group.rvs(free, random_state=generator) if free > 1 else -np.eye(1)
-    rotation: FloatArray = np.eye(len(fixed)) + basis @ (inner - np.eye(free)) @ basis.T
-    return rotation
+    return np.asarray(np.eye(len(fixed)) + basis @ (inner - np.eye(free)) @ basis.T)
 
 
 @dataclass(frozen=True)
@@ -105,11 +100,7 @@ class TwinSetting:
 def compare_twins(
     job: Job, dataset: VerticalDataset, setting: TwinSetting, generator: np.random.Generator
 ) -> Twin:
-    """Train on X and on XU from the same θ⁰ and compare what the others see.
-
-    Raises:
-        ConfigError: a party that is not there, or data without a twin.
-    """
+    """Train on X and on XU from the same θ⁰ and compare what the others see."""
     job, dataset = scaled(job, dataset)
     features = table_of(dataset, setting.party).train
     model = local_part(

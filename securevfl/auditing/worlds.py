@@ -168,7 +168,6 @@ def _made_job(privacy: PrivacySettings, **settings: object) -> Job:
 def _made_data(
     name: str, known: FloatArray, records: FloatArray, labels: IntArray
 ) -> VerticalDataset:
-    """The label party's rows, and those of the records' party."""
     columns = ("first", "second")[: known.shape[1]]
     return VerticalDataset(
         name=name,
@@ -213,7 +212,6 @@ def _guessed(neighbours: Neighbours, job: Job, dataset: VerticalDataset) -> Gues
 
 
 def _rounds(result: TrainingResult, party: str) -> list[WorldRound]:
-    """What the label party received from a party, sent it and told it."""
     view = result.views[party]
     answered = {step: values for step, (values, *_) in clear_arrays(view, "residuals")}
     told = courses_of(view)

@@ -221,8 +221,6 @@ def _jobs(
     job: Job, chosen: tuple[str, ...], hide: str, noise: dict[str, float], from_file: bool
 ) -> dict[str, Job]:
     """The job under each exchange; a file's own exchange as it stands."""
-    from securevfl.protocols.catalogue import EXCHANGES
-
     if not chosen and from_file:
         return {job.exchange.scheme: job}
     jobs = {}
@@ -230,10 +228,10 @@ def _jobs(
         if name == job.exchange.scheme and from_file:
             jobs[name] = job
             continue
-        hidden = {"hide": hide} if EXCHANGES[name].encrypts else {}
+        hidden = {"hide": hide} if catalogue.EXCHANGES[name].encrypts else {}
         sections = {
             "exchange": {"scheme": name, **hidden},
-            "privacy": noise if EXCHANGES[name].adds_noise else {},
+            "privacy": noise if catalogue.EXCHANGES[name].adds_noise else {},
         }
         jobs[name] = Job.of(**{**dict(job), **sections})
     return jobs

@@ -57,11 +57,8 @@ def lines_of(rows: Sequence[Row]) -> list[MatrixLine]:
         cells = {name: by_exchange.get(name, whole.get(name)) for name in exchanges_of(rows)}
         control = any(row["detail"]["control"] for row in by_exchange.values())
         lines.append(MatrixLine(attack, case, control, cells))
-    return sorted(lines, key=lambda line: _first_place(rows, line.attack))
-
-
-def _first_place(rows: Sequence[Row], attack: str) -> int:
-    return next(place for place, row in enumerate(rows) if row["attack"] == attack)
+    order = [row["attack"] for row in rows]
+    return sorted(lines, key=lambda line: order.index(line.attack))
 
 
 def figure(value: float | None) -> str:
@@ -91,14 +88,7 @@ def cell_text(row: Row | None) -> str:
 
 def matrix(rows: Sequence[Row], title: str) -> Table:
     """The matrix for a terminal of 80 columns: red leaks, green resists, yellow is not shown."""
-    table = Table(
-        # As text: a string's brackets would be taken for markup.
-        title=Text(title, style="table.title"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
+    table = _table(title)
     table.add_column("attack", no_wrap=False)
     for name in exchanges_of(rows):
         table.add_column(name, justify="right", no_wrap=True)
@@ -120,6 +110,17 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
             case.append(f" {line.metric}", style="dim")
         table.add_row(case, *cells)
     return table
+
+
+def _table(title: str) -> Table:
+    return Table(
+        # As text: a string's brackets would be taken for markup.
+        title=Text(title, style="table.title"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )
 
 
 def _padded(row: Row | None) -> str:
@@ -187,20 +188,13 @@ def advice_tables(rows: Sequence[Row]) -> list[Table]:
     found = [row for row in rows if "advice" in row["detail"]]
     tables = []
     for curve in found[0]["detail"]["curves"] if found else ():
-        table = Table(
-            title=curve["title"],
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            show_edge=False,
-        )
+        table = _table(curve["title"])
         table.add_column(curve["x_label"])
         for x in curve["x"]:
             table.add_column(str(x), justify="right", no_wrap=True)
         for name, values in curve["series"].items():
             table.add_row(name, *(figure(value) for value in values))
-        levels = ", ".join(f"{name} {level:.3f}" for name, level in curve["lines"].items())
-        table.caption = levels
+        table.caption = ", ".join(f"{name} {level:.3f}" for name, level in curve["lines"].items())
         table.caption_justify = "left"
         tables.append(table)
     return tables

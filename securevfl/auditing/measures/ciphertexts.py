@@ -330,7 +330,6 @@ def _ratio_ahead(subject: Subject) -> Finding:
 
 
 def _noise_ahead(subject: Subject) -> Finding:
-    """X from the noise of replies."""
     matrix, owner, evaluator = _ahead(subject)
     opening = RingOpening(owner)
     equations, seen = [], []

@@ -255,23 +255,19 @@ def _shown(
         np.log(np.maximum(1 - delta - other, TINY) / rate)
         for rate, other in ((false_alarms, misses), (misses, false_alarms))
     ]
-    larger: FloatArray = np.maximum(*bounds)
-    return larger
+    return np.asarray(np.maximum(*bounds))
 
 
 def _error_rates(
     without: FloatArray, present: FloatArray, thresholds: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Upper ends of the rates of false alarms and misses, both right with 95 %."""
+    """Upper ends (Clopper-Pearson) of the rates of false alarms and misses, both with 95 %."""
     above = len(without) - np.searchsorted(np.sort(without), thresholds, side="right")
     below = np.searchsorted(np.sort(present), thresholds, side="right")
     return _upper_ends(above, len(without)), _upper_ends(below, len(present))
 
 
 def _upper_ends(errors: IntArray, trials: int) -> FloatArray:
-    """Of one-sided Clopper-Pearson intervals, each with half of the doubt."""
-    least = (1 + CONFIDENCE) / 2
-    ends: FloatArray = np.where(
-        errors < trials, beta.ppf(least, errors + 1, np.maximum(trials - errors, 1)), 1.0
-    )
-    return ends
+    least = (1 + CONFIDENCE) / 2  # each has half of the doubt
+    inside = beta.ppf(least, errors + 1, np.maximum(trials - errors, 1))
+    return np.where(errors < trials, inside, 1.0)

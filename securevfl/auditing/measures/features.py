@@ -228,7 +228,6 @@ def _from_job(subject: Subject) -> Recovered:
 
 
 def _from_full_batches(subject: Subject) -> Recovered:
-    """From full batches of the first rows."""
     small, recording, size = _full_batches(subject)
     return _recovered(small, recording, size, _what_if(subject))
 
@@ -326,7 +325,6 @@ def _rank(subject: Subject) -> int:
 
 
 def _by_rounds(subject: Subject) -> dict[str, object]:
-    """The Gram error over the rounds of full batches."""
     small, recording, size = _full_batches(subject)
     rounds = label_party_rounds(recording, small.feature_party)
     features = recording.seat(small.feature_party).inputs

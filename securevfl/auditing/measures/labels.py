@@ -120,7 +120,9 @@ def gradient_labels(subject: Subject) -> Iterable[AttackCase]:
 
 
 def _this_job(subject: Subject) -> Finding:
-    finding = read_labels(_visits(subject), subject.feature_party)
+    # Some epochs, or all rounds up to twenty where that is more.
+    rounds = max(EPOCHS * subject.plan.schedule.batches, min(subject.job.job.rounds, ROUNDS))
+    finding = read_labels(subject.record(rounds=rounds), subject.feature_party)
     # The curves are of classes.
     if subject.with_curves and not subject.plan.facts.real_targets:
         finding.detail.update(advise(subject, EPOCHS))
@@ -130,12 +132,6 @@ def _this_job(subject: Subject) -> Finding:
 def _reshuffled(subject: Subject, size: int, epochs: int) -> Finding:
     recording = _epochs(subject, epochs, batch_size=size, sampling="shuffle")
     return read_labels(recording, subject.feature_party)
-
-
-def _visits(subject: Subject) -> Recording:
-    """The job for some epochs, or for all its rounds up to twenty where that is more."""
-    rounds = max(EPOCHS * subject.plan.schedule.batches, min(subject.job.job.rounds, ROUNDS))
-    return subject.record(rounds=rounds)
 
 
 def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
@@ -198,15 +194,10 @@ def _target_finding(estimate: FloatArray, recording: Recording, party: str) -> F
 def advise(subject: Subject, epochs: int) -> dict[str, Any]:
     """What a person can act on, measured on some rows, and the exposure of this job on all.
 
-    Args:
-        subject: the job at hand.
-        epochs: of it, for the exposure.
-
-    Returns:
-        Of the row's detail: `curves`, AUC by batch size and by epochs, and `advice`. That has by
-        sampling the smallest S of the curve from which on labels keep, None where none does; how
-        many epochs of this job's S keep labels, of `MOST_EPOCHS`; what exact steps on full batches
-        tell and what this job does, on the same rows; and as flags what should not stay as it is.
+    `curves` are AUC by batch size and by epochs. `advice` has by sampling the smallest S of the
+    curve from which on labels keep, None where none does; how many epochs of this job's S keep
+    labels, of `MOST_EPOCHS`; what exact steps on full batches tell and what this job does, on the
+    same rows; and as flags what should not stay as it is.
     """
     clear = subject.job.without_protection
     small = Subject(clear, subject.with_rows(WHAT_IF_ROWS).dataset, subject.seed)
@@ -311,7 +302,6 @@ def _from_on(sizes: list[int], found: list[Finding]) -> int | None:
 
 
 def _until(found: list[Finding]) -> int:
-    """How many epochs keep labels before one does not."""
     return next((index for index, each in enumerate(found) if not each.keeps), len(found))
 
 

@@ -134,7 +134,6 @@ def _other_columns(subject: Subject, attackers: Sequence[str], number: int) -> V
 
 
 def _fewer_rows(subject: Subject, _: Sequence[str], number: int) -> Variation:
-    """A row more left out in every job."""
     rows = len(subject.dataset.train_labels)
     order = np.random.default_rng([subject.seed, 6]).permutation(rows)
     gone = order[:number]
@@ -168,7 +167,6 @@ def _permitted(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Findin
 
 
 def _unguarded(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Finding:
-    """The same with small batches."""
     found = []
     for number in range(JOBS):
         one = vary(subject, attackers, number)
@@ -194,7 +192,6 @@ def _finding(
     attackers: Sequence[str],
     refused: str,
 ) -> Finding:
-    """Attack some jobs together."""
     labels = subject.dataset.train_labels
     alone = own_models(_columns_used(subject, found, attackers), labels)
     own = best(alone)
@@ -273,7 +270,6 @@ def _other_rows(subject: Subject) -> Finding:
 
 
 def _end(recording: Recording, party: str, people: IntArray) -> JobEnd:
-    """What the party holds of a job on these people."""
     seat, plan = recording.seat(party), recording.plan
     model = recording.result.outcomes[party].model
     penalty = np.full(len(model.weights), plan.l2)

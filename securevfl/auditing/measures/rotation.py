@@ -55,7 +55,6 @@ def rotation_twins(subject: Subject) -> Iterable[AttackCase]:
 
 
 def _pair(subject: Subject, setting: TwinSetting) -> Finding:
-    """One pair of runs."""
     rounds = ROUNDS if subject.in_clear else ENCRYPTED_ROUNDS
     job = subject.job.with_settings(rounds=rounds)
     if subject.exchange.adds_noise:  # Theorem 1 is about the rest: both runs draw the same noise

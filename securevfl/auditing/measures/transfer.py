@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 
-from securevfl.arrays import FloatArray
 from securevfl.attacks.factored_features import factor_of_units, features_from_units, spread_anchors
 from securevfl.attacks.labels_from_unit_gradients import UnitVisit, labels_from_unit_gradients
 from securevfl.attacks.labels_in_clear import labels_from_components, units_from_components
@@ -117,41 +116,30 @@ def _visits(recording: Recording, party: str) -> list[UnitVisit]:
 )
 def unit_features(subject: Subject) -> Iterable[AttackCase]:
     """X from the units of the first batch, of either party by the other."""
-    yield AttackCase(lambda: _feature_partys(subject), "the feature party's")
-    yield AttackCase(lambda: _label_partys(subject), "the label party's")
+    feature, label = subject.feature_party, subject.dataset.label_party
+    yield AttackCase(partial(_from_units, subject, feature, label), "the feature party's")
+    yield AttackCase(partial(_from_units, subject, label, feature), "the label party's")
 
 
-def _feature_partys(subject: Subject) -> Finding:
-    recording = subject.record(rounds=1)
-    (units,) = units_of(recording.view(subject.dataset.label_party))
-    return _from_units(
-        subject, recording, units, (subject.feature_party, subject.dataset.label_party)
-    )
-
-
-def _label_partys(subject: Subject) -> Finding:
-    recording = subject.record(rounds=1)
-    ((values, phi),) = components_of(recording.view(subject.feature_party))
-    units = units_from_components(values, phi, settings_of(recording.plan).alignment)
-    return _from_units(
-        subject, recording, units, (subject.dataset.label_party, subject.feature_party)
-    )
-
-
-def _from_units(
-    subject: Subject, recording: Recording, units: FloatArray, whose_by: tuple[str, str]
-) -> Finding:
+def _from_units(subject: Subject, whose: str, by: str) -> Finding:
     """The error of a party's columns of the first batch, by the other's seat."""
+    recording = subject.record(rounds=1)
+    settings = settings_of(recording.plan)
+    if whose == subject.feature_party:
+        (units,) = units_of(recording.view(by))
+    else:
+        ((values, phi),) = components_of(recording.view(by))
+        units = units_from_components(values, phi, settings.alignment)
     rows = recording.batches[0]
-    whose, by = (recording.seat(name).inputs[rows] for name in whose_by)
-    features = whose[:, :-1]  # its constant column is known
-    factor = factor_of_units(units, settings_of(recording.plan).activation)
+    own = recording.seat(by).inputs[rows]
+    features = recording.seat(whose).inputs[rows][:, :-1]  # its constant column is known
+    factor = factor_of_units(units, settings.activation)
     generator = np.random.default_rng([subject.seed, 5])
     known = spread_anchors(factor, factor.shape[1], generator)
     if len(known) >= len(rows):
         raise ConfigError(f"{len(rows)} rows of rank {factor.shape[1]}: none is left to be found")
     estimate = features_from_units(factor, known, features[known])
-    alone = features_alone(by, features, known)
+    alone = features_alone(own, features, known)
     return Finding(
         RELATIVE_ERROR,
         feature_error(estimate, features, known),

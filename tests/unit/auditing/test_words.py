@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import RingArray
-from securevfl.attacks.words import beside, of_pairs, of_words, surprise
 from securevfl.auditing.judging import Immune, verdict_of
-from securevfl.auditing.measures.words import SURPRISE, words_of_rounds
+from securevfl.auditing.measures.words import (
+    SURPRISE,
+    beside,
+    of_pairs,
+    of_words,
+    surprise,
+    words_of_rounds,
+)
 from securevfl.auditing.subject import Subject
 from securevfl.crypto import ring
 from securevfl.crypto.ring import RING_BITS
