@@ -40,12 +40,9 @@ def list_sets(
         table.add_column(heading, justify="left" if heading in {"name", "parties"} else "right")
     for each in found:
         entry = each.entry
-        train_rows, test_rows = entry.rows
         table.add_row(
             entry.name,
-            f"{train_rows}",
-            f"{test_rows}",
-            f"{entry.columns}",
+            *map(str, (*entry.rows, entry.columns)),
             f"{entry.classes or 'real'}",
             " | ".join(entry.parties),
             "yes" if each.present else "no",

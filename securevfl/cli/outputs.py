@@ -17,6 +17,7 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints, SessionState, last_session
 from securevfl.protocols.session.early_stopping import MOST_SNAPSHOTS
 from securevfl.protocols.session.pad_store import PadPlaces, PadStore
+from securevfl.reports.tables import wrapped
 from securevfl.sparse import Matrix
 from securevfl.training import Made, require_ahead
 
@@ -200,8 +201,6 @@ def show_made(made: Made, *, quiet: bool) -> None:
     """Say what was written, how large it is and what it took."""
     if quiet:
         return
-    from securevfl.reports.training import wrapped
-
     rounds = next(iter(made.parts.values())).rounds
     costs = made.costs
     sizes = ", ".join(f"{name} {part.size / 1e6:.3g} MB" for name, part in made.parts.items())

@@ -19,7 +19,7 @@ from securevfl.protocols import catalogue
 from securevfl.reports import tables
 from securevfl.reports.results import keep
 from securevfl.reports.rows import TrainRow
-from securevfl.reports.tables import privacy_notes, spent_text
+from securevfl.reports.tables import privacy_notes, spent_text, wrapped
 
 if TYPE_CHECKING:
     from securevfl.actors.task import Host
@@ -324,8 +324,6 @@ def _end(row: TrainRow) -> None:
 
 def _tell(dataset: "VerticalDataset[Matrix]", *, quiet: bool) -> None:
     """What was noticed in the parties' files, on standard error."""
-    from securevfl.reports.training import wrapped
-
     for note in dataset.notes:
         if note.warning:
             sys.stderr.write(f"securevfl: warning: {note.line}\n")
@@ -377,7 +375,7 @@ def _run(
     """Train, and say after a round or two how long it will take."""
     import platformdirs
 
-    from securevfl.reports.training import Forecast, SetupWatch, wrapped
+    from securevfl.reports.training import Forecast, SetupWatch
     from securevfl.training import Environment
     from securevfl.training import train as run_training
 
@@ -442,8 +440,6 @@ def _tell_rows_left_out(
     result: "TrainingResult", dataset: "VerticalDataset[Matrix]", *, quiet: bool
 ) -> None:
     """On stdout, and where that says nothing on stderr: no run is silent about it."""
-    from securevfl.reports.training import wrapped
-
     common = len(dataset.train_labels) + len(dataset.test_labels)
     left = [
         f"{party} {count} of {common + count}" for party, count in result.dropped.items() if count

@@ -1,5 +1,7 @@
-"""Result rows as tables for a terminal of 80 columns."""
+"""Result rows as tables, and sentences, for a terminal of 80 columns."""
 
+import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -12,8 +14,17 @@ Row = Mapping[str, Any]
 R = TypeVar("R")
 Column: TypeAlias = tuple[str, Callable[[R], str]]
 
+WIDTH = 80
+UNITS, KEPT_TOGETHER = r"(?:[mu]?s|min)\b", "\N{NO-BREAK SPACE}"
 KILOBYTE = 1000.0
 MINUTE = 60.0
+
+
+def wrapped(text: str) -> list[str]:
+    """A sentence in lines of at most 80 columns, all but the first indented."""
+    kept = re.sub(rf"(?<=\d) (?={UNITS})", KEPT_TOGETHER, text)
+    lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return [line.replace(KEPT_TOGETHER, " ") for line in lines]
 
 
 def seconds(value: float) -> str:

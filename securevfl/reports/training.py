@@ -1,7 +1,6 @@
 """What `securevfl train` says of a job before it starts, and how long it will take."""
 
 import re
-import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,15 +12,13 @@ from typing_extensions import override
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.protocols.plan import Plan
-from securevfl.reports.tables import seconds, spent_text, table
+from securevfl.reports.tables import seconds, spent_text, table, wrapped
 from securevfl.runtime.costs import AHEAD, OFFLINE, SETUP, Stopwatch
 from securevfl.sparse import Matrix
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-WIDTH = 80
-UNITS, KEPT_TOGETHER = r"(?:[mu]?s|min)\b", "\N{NO-BREAK SPACE}"
 MOST_CLASSES, MOST_NAMES = 3, 3
 FEW_RESIDUALS = 8
 # A round that took as long says enough; after a shorter one the next, which has nothing to prepare,
@@ -100,13 +97,6 @@ def _unguarded(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
             f"labels can be read off it: {visits} residuals are less than {FEW_RESIDUALS} for each "
             "number; take more rounds or a larger batch_size"
         )
-
-
-def wrapped(text: str) -> list[str]:
-    """A sentence in lines of at most 80 columns, all but the first indented."""
-    kept = re.sub(rf"(?<=\d) (?={UNITS})", KEPT_TOGETHER, text)
-    lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return [line.replace(KEPT_TOGETHER, " ") for line in lines]
 
 
 def _classes(dataset: VerticalDataset[Matrix]) -> str:
