@@ -131,11 +131,7 @@ class Noisy(Coding):
     def clipped(
         self, federation: Federation, upload: Upload, state: ClientState
     ) -> tuple[Upload, ClientState]:
-        """Changes and control variates as one vector of length β at most, in float64 on the grid.
-
-        Raises:
-            DataError: NaN or an infinity.
-        """
+        """Changes and control variates as one float64 vector on the grid, at most β long."""
         every = self._noise.clipped(np.concatenate([upload.changes, upload.controls]))
         sent = _with_values(upload, every)
         return sent, state_after_sending(federation, state, upload, sent)

@@ -25,11 +25,7 @@ def client_name(client: int) -> str:
 
 
 def whole(name: str, value: object) -> int:
-    """What counts something, as Python's own integer.
-
-    Raises:
-        ConfigError: it is no whole number.
-    """
+    """What counts something, as Python's own integer; else a ConfigError."""
     try:
         return index(cast(SupportsIndex, value))
     except TypeError as error:
@@ -39,8 +35,7 @@ def whole(name: str, value: object) -> int:
 def number(name: str, value: object) -> float:
     """A number of Python or NumPy, or a tensor that holds one, as Python's own float.
 
-    Raises:
-        ConfigError: it is text, or no single number.
+    Text, and what is no single number, is a ConfigError.
     """
     try:
         if not isinstance(value, str | bytes):  # which float would read
@@ -206,11 +201,7 @@ METHODS: Mapping[str, Method] = MappingProxyType({method.name: method for method
 
 
 def method_named(name: str) -> Method:
-    """The method of a name, with the papers' settings.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The method of a name, with the papers' settings; ConfigError if there is none."""
     if name not in METHODS:
         raise ConfigError(f"method = {name!r}: expected one of {', '.join(METHODS)}")
     return METHODS[name]

@@ -76,11 +76,7 @@ class ScoringRule:
             raise ConfigError(f"target = {self.target}: nothing is scored")
 
     def of(self, weights: RealArray, done: int, rounds: int) -> float | None:
-        """The score after so many rounds; None where it is not due.
-
-        Raises:
-            ConfigError: a score that is no number.
-        """
+        """The score after so many rounds; None where it is not due, ConfigError for no number."""
         if self.score is None or (done % self.every and done < rounds):
             return None
         return number("what score gave", self.score(weights))
@@ -186,7 +182,6 @@ class Counted(ChannelAround):
 
     @override
     async def send(self, to: str, message: Message) -> None:
-        """As the channel does, counted."""
         self._floats += floats_in(message)
         await super().send(to, message)
 

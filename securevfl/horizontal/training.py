@@ -91,7 +91,6 @@ class HorizontalResult(Shown):
 
     @override
     def shown(self) -> dict[str, object]:
-        """The last score, and costs in numbers of a model."""
         all_spent, parameters = self.spent, len(self.weights)
         scores = [each.score for each in self.rounds if each.score is not None]
         return {

@@ -107,11 +107,7 @@ def algorithm_of(job: Job) -> "Algorithm":
 
 
 def check_names(job: Job) -> None:
-    """Check that a job's exchange and algorithm are known, and its own section the algorithm's.
-
-    Raises:
-        ConfigError: one is not, where the message names the nearest; or another's section.
-    """
+    """Check that a job's exchange and algorithm are known, and its own section the algorithm's."""
     EXCHANGES.require(job.exchange.scheme)
     ALGORITHMS.require(job.job.algorithm)
     for name in job.own:
@@ -120,11 +116,7 @@ def check_names(job: Job) -> None:
 
 
 def require(name: str, known: Collection[str], what: str) -> None:
-    """Check that a name is among those that are known.
-
-    Raises:
-        ConfigError: it is not; the message names the nearest.
-    """
+    """Check that a name is among those that are known; the error names the nearest."""
     if name not in known:
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
         raise ConfigError(

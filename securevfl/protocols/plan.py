@@ -109,7 +109,6 @@ class Plan(Shown):
 
     @override
     def shown(self) -> dict[str, object]:
-        """What is run, with whom."""
         return {
             "algorithm": self.algorithm.name,
             "exchange": self.exchange.name,

@@ -50,7 +50,6 @@ class Blind(Exchange):
 
     @override
     def check(self, plan: Plan) -> None:
-        """Refuse what has no form in shares."""
         settings = plan.job.job
         if KeepsShares not in plan.algorithm.needs:
             raise ConfigError(
@@ -77,7 +76,6 @@ class Blind(Exchange):
 
     @override
     def learns(self, job: Job) -> Learns:
-        """Nothing of a round, at anybody; and what the end opens."""
         shown = "sums of H over classes"
         if job.exchange.scores == "rows":
             shown = "H of held-out rows"
@@ -110,7 +108,6 @@ class Blind(Exchange):
 
     @override
     def key_owners(self, settings: ExchangeSettings, party: Party) -> tuple[str, ...]:
-        """Nobody owns a key under which gradients are decrypted."""
         return ()
 
 
@@ -118,7 +115,6 @@ DESCRIPTIONS = (Blind(),)
 
 
 def _check_exchange(plan: Plan) -> None:
-    """Refuse keys of `[exchange]` that say nothing here."""
     settings = plan.job.exchange
     if settings.hide != "residuals" or settings.predictions != "clear":
         raise ConfigError("scheme = 'blind' hides everything: drop hide and predictions")

@@ -195,18 +195,14 @@ class Widths:
         return self.feature_bits + self.weight_bits
 
     @property
-    def dropped_of_residuals(self) -> int:
-        """Bits that residuals lose."""
-        return self.shared_residual_bits - self.residual_bits
-
-    @property
     def dropped_of_pulls(self) -> int:
         """Bits that the rows of E lose."""
         return self.prediction_bits - self.pull_bits
 
     def truncated(self, pulls: RingArray, residuals: RingArray, *, first: bool) -> RingArray:
         """A share of what steps are multiplied by: of the rows of E, then of d."""
-        parts = (pulls, self.dropped_of_pulls), (residuals, self.dropped_of_residuals)
+        dropped = self.shared_residual_bits - self.residual_bits
+        parts = (pulls, self.dropped_of_pulls), (residuals, dropped)
         return np.hstack([ring.truncated(part, bits, first=first) for part, bits in parts])
 
     def row_failure(self, plan: Plan) -> float:

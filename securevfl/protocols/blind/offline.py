@@ -128,7 +128,6 @@ class Offline:
             await self._make_block(self._links)
 
     async def _make_block(self, links: PartyLinks) -> None:
-        """Make what is left of the first block, and begin with the next."""
         block = self._blocks[0]
         async for _ in self._making or links.making(block, self._own):
             pass
@@ -210,10 +209,7 @@ async def make_ahead(training: Training) -> MadeAhead:
 
 
 def foundation(job: BlindJob) -> str:
-    """Names what pads stand on beside the job: rounds, fixed point, rows and this party's data.
-
-    SHA-256 as hex.
-    """
+    """SHA-256, as hex, of what pads stand on beside the job: rounds, fixed point, rows and data."""
     training, schedule = job.training, job.schedule
     what = [astuple(each) for each in schedule.rounds], job.widths, job.series
     digest = hashlib.sha256(repr((what, training.workplace.data.fingerprint)).encode())
@@ -256,7 +252,6 @@ async def _residuals(
 
 
 def _require_held(job: BlindJob, held: Mapping[str, RingArray]) -> None:
-    """Check the shares that this party goes on with."""
     columns = job.agreement.columns
     due = {name: (2, columns[name]) for name in owners_held_by(job.training.party)}
     if {name: shares.shape for name, shares in held.items()} != due:

@@ -105,7 +105,6 @@ class PhasePads:
         return {"phases": self._phases, "tables": self._tables}
 
     def __len__(self) -> int:
-        """Rows that are left."""
         return len(self._phases)
 
     def take(self, rows: int) -> tuple[PhaseArray, RingArray]:
@@ -204,7 +203,6 @@ class LogisticResiduals(AffineResiduals):
 
     @override
     async def make_ahead(self, rows: int) -> None:
-        """Make pads for so many rows, with the peer."""
         if self._key is None and self._own_key is None:
             raise CryptoError("phase pads: all of them have been made, no key is there for more")
         async with self._party.costs.compute(AHEAD):
@@ -267,7 +265,6 @@ class LogisticResiduals(AffineResiduals):
         return shares
 
     async def _products_of_second(self, key: "SlotOwner", parts: IntArray) -> RingArray:
-        """The second party's, under its own key."""
         party, peer, shares = self._party, self._peer, np.empty(parts.shape, np.uint64)
         blocks = list(_blocks(parts.shape[1]))
         # The first party works while further pairs travel, and nobody holds all of them.

@@ -276,11 +276,6 @@ class BlindPart(Part):
 
     @override
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Put all of it back.
-
-        Raises:
-            DataError: not what a party like this keeps, or sealed under a key that is gone.
-        """
         found = dict(arrays) if self._seal is None else self._seal.open(arrays)
         columns = len(self.training.model.weights)
         shapes = {OWN: (2, columns), INTO: (columns, columns), OUT: (columns, columns)}

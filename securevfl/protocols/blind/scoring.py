@@ -142,7 +142,6 @@ class RingSums(ClassSums):
 
     @override
     def encrypted(self, numbers: RingArray, labels: Labels) -> Blobs:
-        """All vectors in one ciphertext."""
         assert self._owner is not None  # noqa: S101
         groups = groups_of(labels)
         by_group = groups * self._less_targets(numbers, labels)[:, None]
@@ -152,7 +151,6 @@ class RingSums(ClassSums):
     def multiplied(
         self, sender: str, vectors: Blobs, numbers: RingArray
     ) -> tuple[Blobs, RingArray]:
-        """All products in one."""
         assert self._evaluator is not None  # noqa: S101
         encrypted = only(sender, vectors)
         matrix = np.vstack([limbs(numbers), limbs(numbers * numbers)])
@@ -218,12 +216,7 @@ def only(sender: str, ciphertexts: tuple[bytes, ...]) -> bytes:
 async def establish_scoring(
     training: Training, agreement: Agreement
 ) -> FeatureScoring | LabelScoring:
-    """This party's side of the one scoring at the end, if rows are held out.
-
-    Raises:
-        ConfigError: sums would be of a few rows.
-        RangeExceeded: so many held-out rows that sums do not fit.
-    """
+    """This party's side of the one scoring at the end, if rows are held out."""
     party, plan, part = training.party, training.plan, training.part
     labels = training.workplace.data.test_labels
     shown = plan.algorithm.held_out(plan)

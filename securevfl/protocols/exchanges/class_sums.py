@@ -88,8 +88,7 @@ class HeldOutMasks(StepMessage):
 def require_many_rows(labels: Labels, alternatives: str) -> None:
     """Check that no sum is of a few rows; the error names the alternatives to sums.
 
-    Raises:
-        ConfigError: a class of fewer than ten rows, or real targets that few of make up.
+    A class needs ten rows, real targets the weight of as many.
     """
     if is_real(labels):
         weights = np.abs(labels)
@@ -119,13 +118,9 @@ def groups_of(labels: Labels) -> NDArray[np.uint8]:
 def combined(values: RingArray) -> RingArray:
     """Products or their masks, added up to what the label party may know of them.
 
-    Args:
-        values: by vector (t_g of every group g, then t_g·H_A) and column (H_B, H_B²), shape
-            (4, 2), or (2, 2) of real targets.
-
-    Returns:
-        By class: Σ_g H_B, and Σ_g (H_B² + 2·H_A·H_B), shape (2, 2), modulo 2^64; of real targets
-        Σ (H_B² + 2·e·H_B) alone, shape (1, 1).
+    From values by vector (t_g of every group g, then t_g·H_A) and column (H_B, H_B²), shape (4, 2),
+    or (2, 2) of real targets, by class Σ_g H_B and Σ_g (H_B² + 2·H_A·H_B), shape (2, 2), modulo
+    2^64; of real targets Σ (H_B² + 2·e·H_B) alone, shape (1, 1).
     """
     groups = len(values) // 2
     found = values[:groups].copy()
@@ -352,11 +347,7 @@ class FixedPointSums(ClassSums):
 
 
 async def establish_class_sums(session: Session) -> FixedPointSums | None:
-    """This party's side, with the label party's key for it; none where nothing is scored.
-
-    Raises:
-        RangeExceeded: sums over so many held-out rows that the scheme has no room for.
-    """
+    """This party's side, with the label party's key for it; none where nothing is scored."""
     party, plan = session.party, session.plan
     if not plan.timetable.test_rows:
         return None

@@ -211,11 +211,7 @@ class AffinePredictions:
 
 
 def next_predictions(steps: LocalSteps, now: Batch, then: Batch) -> AffinePredictions:
-    """H' as a function of d.
-
-    Raises:
-        TrainingDiverged: a step size at which the steps leave float64.
-    """
+    """H' as a function of d; TrainingDiverged where the steps leave float64."""
     moves, point = steps.ahead(now.inputs)
     with np.errstate(over="ignore", invalid="ignore"):
         matrix = -(then.inputs @ moves @ now.inputs.T) / len(now.inputs)
@@ -242,7 +238,6 @@ class OneTripFeatureSide(EncryptedFeatureSide):
 
     @override
     async def multiply(self, step: Step, batch: Batch, outputs: int) -> RingArray:
-        """Multiply encrypted residuals, for the gradient and for the next predictions."""
         upcoming = self._lookahead.next_batch(step.index)
         if upcoming is None:
             return await super().multiply(step, batch, outputs)
@@ -281,7 +276,6 @@ class OneTripLabelSide(EncryptedLabelSide):
 
     @override
     async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
-        """Take predictions, unless they are there from the round before."""
         others = self.in_flight.pop(NEXT_SUM, None)
         return await super().gather(step, predictions) if others is None else others
 

@@ -77,11 +77,7 @@ class OwnKey:
             await self._party.channel.send(name, EncryptedValues(step.index, vectors))
 
     async def encrypted(self, values: FloatArray, what: str) -> tuple[bytes, ...]:
-        """Enc of every column of values, shape (S, C).
-
-        Raises:
-            RangeExceeded: a value beyond the agreed bound.
-        """
+        """Enc of every column of values, shape (S, C), all within the agreed bound."""
         party, fmt = self._party, self.product_format
         async with party.costs.compute("encrypt"):
             encoded = encode(values, fmt.value_fraction_bits, fmt.value_bound, what)
@@ -154,10 +150,8 @@ class PeerKey:
     def within_bound(self, batch: Batch) -> tuple[Batch, IntArray]:
         """A Jacobian with each column times the power of two that brings it to the bound.
 
-        Nobody else learns these powers: what they multiply leaves under masks only.
-
-        Returns:
-            The batch so scaled, and the exponents e, shape (p,): its products are Jᵀv·2^e.
+        Nobody else learns these powers 2^e: what they multiply leaves under masks only. The
+        batch is scaled, the exponents e have shape (p,), and its products are Jᵀv·2^e.
         """
         scaled, exponents = within_bound(batch.tangent, self.product_format.matrix_bound)
         return replace(batch, jacobian=lambda: scaled), exponents
@@ -232,11 +226,7 @@ class PeerKey:
         return decode(product, self.product_format.product_fraction_bits)
 
     def prepared(self, matrix: FloatArray) -> object:
-        """X in the scheme's form, shape (S, P).
-
-        Raises:
-            RangeExceeded: an entry beyond the agreed bound.
-        """
+        """X in the scheme's form, shape (S, P), all within the agreed bound."""
         fmt = self.product_format
         encoded = encode(matrix, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
         return self.evaluator.prepare(encoded)
@@ -252,11 +242,7 @@ def within_bound(matrix: FloatArray, bound: float) -> tuple[FloatArray, IntArray
 
 
 def checked(peer: str, work: Callable[P, T], *arguments: P.args, **others: P.kwargs) -> T:
-    """What a scheme makes of a peer's bytes.
-
-    Raises:
-        MalformedMessage: it takes them for none.
-    """
+    """What a scheme makes of a peer's bytes; MalformedMessage where it takes them for none."""
     try:
         return work(*arguments, **others)
     except CryptoError as error:

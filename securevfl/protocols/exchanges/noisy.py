@@ -58,7 +58,6 @@ class NoisyGathering(ClearGathering):
 
     @override
     async def give_held_out(self, step: int, predictions: FloatArray) -> None:
-        """Send the held-out predictions with noise: one more release of each."""
         await self._send(HeldOutPredictions, step, predictions, "held-out predictions", SCORING)
 
     async def _send(
@@ -113,7 +112,6 @@ class NoisyExchange(InClear):
 
     @override
     def learns(self, job: Job) -> Learns:
-        """What noise is on, as far as ε says."""
         noisy = job.privacy.label_noise_multiplier > 0
         if job.job.head != "sum":
             return replace(
@@ -153,7 +151,6 @@ class NoisyExchange(InClear):
 
     @override
     def protected(self, session: Session) -> tuple[Gathering, Perturb | None]:
-        """Noise on what feature parties give, and on d where the job says so."""
         noise, perturb = session.noise, None
         assert noise is not None  # noqa: S101
         if noise.residuals is not None:

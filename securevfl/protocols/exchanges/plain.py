@@ -188,7 +188,6 @@ class HeadLabelSide(PlainLabelSide):
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
-        """Give d and to each its θ_k."""
         party = self.party
         assert batch.labels is not None and others is not None  # noqa: S101, PT018
         total = others + predictions
@@ -213,7 +212,6 @@ class InClear(Exchange):
 
     @override
     def check(self, plan: Plan) -> None:
-        """Refuse what only encryption has, and a masked sum of one."""
         settings = plan.job.exchange
         if self.sums(settings):
             require_summands(len(plan.facts.names))
@@ -232,7 +230,6 @@ class InClear(Exchange):
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
-        """2(K − 1)."""
         return 2 * (parties - 1)
 
     def protected(self, session: Session) -> tuple[Gathering, Perturb | None]:
@@ -293,14 +290,12 @@ class PlainExchange(InClear):
 
     @override
     def check(self, plan: Plan) -> None:
-        """Refuse also to tell the sum that masks are there to hide."""
         super().check(plan)
         if plan.rule.own_loss and self.sums(plan.job.exchange):
             raise ConfigError("local_rule = 'exact' tells ΣH: not with predictions = 'masked'")
 
     @override
     def learns(self, job: Job) -> Learns:
-        """Everything but features."""
         if self.sums(job.exchange):
             return MASKED_LEARNS
         if job.job.head != "sum":
@@ -334,7 +329,6 @@ class MaskedExchange(InClear):
 
     @override
     def learns(self, job: Job) -> Learns:
-        """As `plain`, but for single predictions."""
         return MASKED_LEARNS
 
 

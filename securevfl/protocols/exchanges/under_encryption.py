@@ -65,7 +65,6 @@ class UnderEncryption(Exchange):
 
     @override
     def check(self, plan: Plan) -> None:
-        """Refuse combinations that do not exist, and networks where they would tell labels."""
         settings, parties = plan.job.exchange, len(plan.facts.names)
         require_choice(settings.scheme, settings.key_bits, settings.engine)
         if settings.predictions == "masked":
@@ -100,7 +99,6 @@ class UnderEncryption(Exchange):
 
     @override
     def learns(self, job: Job) -> Learns:
-        """Gradients at feature parties; the label party sees predictions, or nothing either."""
         settings = job.exchange
         if settings.hide == "both":
             return Learns(
@@ -146,7 +144,6 @@ class UnderEncryption(Exchange):
 
     @override
     def key_owners(self, settings: ExchangeSettings, party: Party) -> tuple[str, ...]:
-        """The label party, or everyone."""
         return party.names if settings.hide == "both" else (party.label_party,)
 
     async def keys(
@@ -267,7 +264,6 @@ def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
 
 
 def _check_per_step(plan: Plan) -> None:
-    """Refuse what repeated products do not go with."""
     settings, exchange = plan.job.job, plan.job.exchange
     if not plan.algorithm.repeats_products:
         raise ConfigError(f"he_per_step: algorithm {plan.algorithm.name!r} repeats no products")
