@@ -88,13 +88,10 @@ def load_parts(
     l1: float | None = None,
     modules: Mapping[str, MakeModule] | None = None,
 ) -> dict[str, SavedModel]:
-    """The parts of so many parties, each from `<party>.safetensors`.
+    """The parts of so many parties, each from `<party>.safetensors`; by default of all there are.
 
-    Args:
-        directory: where they lie.
-        names: of the parties; of all whose files lie there where not given.
-        l1: the point of an L1 path, whose files are `<party>-l1-<λ₁>.safetensors`.
-        modules: by party, what makes its custom network.
+    At a point of an L1 path files are `<party>-l1-<λ₁>.safetensors`. `modules` make custom
+    networks, by party.
 
     Raises:
         DataError: a file that is missing or another party's, or parts of different models.
@@ -127,11 +124,7 @@ def _parties_in(directory: Path, suffix: str) -> list[str]:
 
 
 def require_together(parts: Mapping[str, SavedModel]) -> None:
-    """Check that parts are of one model.
-
-    Raises:
-        DataError: two are of different jobs or rounds, or not exactly one is the label party's.
-    """
+    """Refuse parts of different jobs or rounds, and other than one label party among them."""
     (first, one), *others = parts.items()
     for name, each in others:
         for what, ours, theirs in (

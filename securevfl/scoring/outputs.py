@@ -24,17 +24,11 @@ Columns = dict[str, Sequence[str] | FloatArray]
 def score_columns(
     header: ModelHeader, id_column: str, ids: Sequence[str], predictions: FloatArray
 ) -> Columns:
-    """The columns of a scores file, by name, in their order.
+    """The columns of a scores file, by name, in their order; the header is the label party's.
 
     For two classes `probability`, of the second one, and `class`; beyond two `probability_<class>`
     of each, and `class`. A loss without probabilities has `score` in their place, which is H. Real
     targets have `prediction`, in their own units.
-
-    Args:
-        header: of the label party's part.
-        id_column: what ids are called.
-        ids: of the rows.
-        predictions: H, shape (rows, C).
 
     Raises:
         ConfigError: the id column has the name of another one.
@@ -59,17 +53,16 @@ def score_columns(
 
 @dataclass(frozen=True)
 class Metrics:
-    """How good scores are.
+    """How good scores are; classes and real targets leave the other's figures None.
 
     Attributes:
         rows: with a label.
-        auc: area under the ROC curve; None where one class alone occurs, or targets are real.
-        accuracy: share of rows whose most likely class is theirs; None where targets are real.
+        auc: area under the ROC curve; None where one class alone occurs.
+        accuracy: share of rows whose most likely class is theirs.
         calibration: whether probabilities are what they say; None where there are none.
-        r2: share of the variance of real targets that is explained; None where all are the same,
-            or for classes.
-        rmse: root of the mean squared error, in the targets' units; None for classes.
-        mae: mean absolute error; the same.
+        r2: share of the variance of real targets that is explained; None where all are the same.
+        rmse: root of the mean squared error, in the targets' units.
+        mae: mean absolute error.
     """
 
     rows: int
@@ -82,12 +75,7 @@ class Metrics:
 
 
 def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str | None]) -> Metrics:
-    """How good scores of labelled rows are.
-
-    Args:
-        header: of the label party's part.
-        predictions: H, shape (rows, C).
-        labels: as the file has them, None where it has none.
+    """How good scores of labelled rows are, as the header of the label party's part has classes.
 
     Raises:
         DataError: labels that are no class of the model, or no numbers where it predicts some.

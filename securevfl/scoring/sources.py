@@ -27,7 +27,6 @@ class RowsToScore:
     """Rows, and what is known of where they come from.
 
     Attributes:
-        rows: as the parties hold them.
         origin: which key of the job, or what else, they come from.
         id_column: what the label party calls their ids.
         trained_on: how many of them the model was trained on, as far as is known.

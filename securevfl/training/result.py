@@ -118,7 +118,13 @@ class TrainingResult(Shown):
 
     @property
     def clear_auc(self) -> float:
-        """Held-out AUC of exact predictions, which no party has under noise."""
+        """Held-out AUC of the trained models' exact predictions.
+
+        No party can compute it: under noise they score noisy predictions.
+
+        Raises:
+            ConfigError: targets are real.
+        """
         return self.exact_score.auc
 
     @property

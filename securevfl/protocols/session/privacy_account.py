@@ -61,13 +61,12 @@ class Visits:
 
 @dataclass(frozen=True)
 class Noise:
-    """What one party adds.
+    """What one party adds; None leaves things exact, and each has a stream of the key.
 
     Attributes:
         predictions: on H_k, at feature parties.
-        residuals: on d, at the label party; None leaves them exact.
-        gradients: on gradient steps, at feature parties; None leaves them exact.
-        key: draws it, one stream a purpose.
+        residuals: on d, at the label party.
+        gradients: on gradient steps, at feature parties.
     """
 
     predictions: Mechanism
