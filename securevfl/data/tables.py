@@ -332,14 +332,11 @@ def check_labels(where: str, split: str, labels: Labels, classes: int) -> None:
     if unusable := int((~np.isfinite(labels)).sum()):
         raise DataError(f"{where}: {unusable} NaN or infinite {split} targets")
     present = np.unique(labels)
-    if present.size < 2 and classes == 0:  # noqa: PLR2004
-        raise DataError(
-            f"{where}: all {labels.size} {split} targets are the same, expected at least 2 values"
-        )
     if present.size < 2:  # noqa: PLR2004
-        raise DataError(
-            f"{where}: one class only among {labels.size} {split} rows, expected at least 2"
-        )
+        told = f"all {labels.size} {split} targets are the same, expected at least 2 values"
+        if classes:
+            told = f"one class only among {labels.size} {split} rows, expected at least 2"
+        raise DataError(f"{where}: {told}")
     if classes:
         _check_range(where, split, present, classes)
 
