@@ -68,6 +68,7 @@ class BatchSchedule:
     seed: int
     sampling: Literal["partition", "shuffle"] = "partition"
     _epochs: dict[int, list[RowNumbers]] = field(default_factory=dict, init=False, repr=False)
+    _last_draw: tuple[int, int] = field(default=(-1, 0), init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.sampling not in ("partition", "shuffle"):
@@ -122,8 +123,12 @@ class BatchSchedule:
             raise ConfigError(f"round: {round_number}, expected at least 0")
         if not self.repeats:
             return round_number
-        draw = _generator(f"draw|{self._fingerprint}|{self.seed}|{round_number}").random_raw()
-        return int(draw) % self.batches
+        # All parties ask for the same round, several times each.
+        last = self._last_draw
+        if last[0] != round_number:
+            draw = _generator(f"draw|{self._fingerprint}|{self.seed}|{round_number}").random_raw()
+            self._last_draw = last = round_number, int(draw) % self.batches
+        return last[1]
 
     @cached_property
     def _fingerprint(self) -> str:

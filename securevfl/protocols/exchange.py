@@ -13,6 +13,7 @@ before any work.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -406,7 +407,7 @@ class Exchange(ABC):
     error: ClassVar[float] = 1e-4
     variants: tuple[Variant, ...] = ({},)
 
-    @property
+    @cached_property
     def shares_parameters(self) -> bool:
         """Whether nobody sees a prediction, a residual or a gradient before the last round."""
         return isinstance(self, KeepsShares)
