@@ -1,17 +1,22 @@
 """The documents say what the code does."""
 
-import ast
+import os
 import re
+import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import typer.main
 
 from securevfl.cli.app import command_line
-from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
+from securevfl.data.sources import load
+from securevfl.job import parse_job
+from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.guards.held_out_guard import LIMIT
 from securevfl.protocols.guards.person_record import MODEL_LIMIT, OTHERS_LIMIT
 from securevfl.reports.documents import page
+from securevfl.training import Environment, train
 from tests.end_to_end.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -166,26 +171,42 @@ def test_the_guards_limit_is_the_documented_one() -> None:
     assert "or 1/32 of it" in SECURITY
 
 
-def imported_by(path: Path) -> set[Path]:
-    """The files of the package that a file imports, wherever it does."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("securevfl."):
-            place = ROOT.joinpath(*(node.module or "").split("."))
-            found.add(place.with_suffix(".py") if not place.is_dir() else place / "__init__.py")
-    return found
+def files_of_a_round(scheme: str) -> set[str]:
+    """The package's files in which a function is called between two rounds of a job."""
+    package, seen = str(ROOT / "securevfl") + os.sep, set()
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            seen.add(Path(frame.f_code.co_filename).relative_to(package).as_posix())
+
+    def progress(done: int) -> None:
+        sys.setprofile(note if done == 3 else None)
+
+    job = parse_job(
+        f'job = {{ dataset = "breast_cancer", rounds = 5, eval_every = "never" }}\nexchange.scheme = "{scheme}"'
+    )
+    try:
+        train(job, load("breast_cancer"), Environment(progress=progress))
+    finally:
+        sys.setprofile(None)
+    return seen
 
 
-@pytest.mark.parametrize(("heading", "most"), [("In clear", 7), ("Under `bfv`", 11)])
-def test_a_round_can_be_read_one_way_in_a_few_files(heading: str, most: int) -> None:
-    listed = between(DESIGN, "round").split(f"{heading}:\n\n")[1].split("\n\n")[0]
-    files = [ROOT / "securevfl" / name for name in re.findall(r"^\d+\. `([^`]+)`", listed, re.M)]
-    assert 5 <= len(files) <= most
-    starts = set(files[:2])
-    places = {*ALGORITHMS.places.values(), *EXCHANGES.places.values()}
-    named = {ROOT.joinpath("securevfl", "protocols", *each.split(".")) for each in places}
-    assert starts <= {path.with_suffix(".py") for path in named}
-    for number, path in enumerate(files):
-        above, imports = set(files[:number]), imported_by(path)
-        assert not imports & above, f"{path.name} imports what stands above it"
-        assert path in starts or any(path in imported_by(other) for other in above), path.name
+@pytest.mark.parametrize(
+    ("scheme", "headings"),
+    [
+        ("plain", ["In clear and under encryption", "In clear"]),
+        ("bfv", ["In clear and under encryption", "Under `bfv`"]),
+        ("blind", ["Under `blind`"]),
+    ],
+)
+def test_the_design_lists_the_files_that_run_in_a_round(scheme: str, headings: list[str]) -> None:
+    lists = re.split(r"^(?=\S.*:\n\n)", between(DESIGN, "round"), flags=re.M)
+    named = {
+        file
+        for part in lists
+        if part.split(":\n")[0].strip() in ["Every round", *headings]
+        for item in re.findall(r"^\d+\. ([^:\n]+)", part, re.M)
+        for file in re.findall(r"`([^`]+\.py)`", item)
+    }
+    assert files_of_a_round(scheme) == named
