@@ -182,9 +182,8 @@ def files_of_a_round(scheme: str) -> set[str]:
     def progress(done: int) -> None:
         sys.setprofile(note if done == 3 else None)
 
-    job = parse_job(
-        f'job = {{ dataset = "breast_cancer", rounds = 5, eval_every = "never" }}\nexchange.scheme = "{scheme}"'
-    )
+    settings = 'job = { dataset = "breast_cancer", rounds = 5, eval_every = "never" }'
+    job = parse_job(f'{settings}\nexchange.scheme = "{scheme}"')
     try:
         train(job, load("breast_cancer"), Environment(progress=progress))
     finally:
