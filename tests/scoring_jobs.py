@@ -11,7 +11,7 @@ from securevfl.job import Job
 from securevfl.models.storage import SavedModel
 from securevfl.scoring.running import Scored, score, scoring_plan
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import SmallKeys
+from tests.jobs import SmallKeys
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from securevfl.auditing.views import clear_values
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
 from securevfl.protocols.exchange import Exchange
@@ -16,7 +15,7 @@ from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import FRACTION_BITS, Predictions
 from securevfl.runtime.views import Decrypted, Learned, Received, View
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import SmallKeys, relative_difference
+from tests.jobs import SmallKeys, breast_cancer, relative_difference
 
 ROUNDS = 4
 Arrays = list[NDArray[Any]]
@@ -24,7 +23,7 @@ Arrays = list[NDArray[Any]]
 
 def few_rows(parties: int) -> VerticalDataset:
     """Rows enough for a contract."""
-    return some_rows(load("breast_cancer", parties=parties), 48)
+    return some_rows(breast_cancer(parties), 48)
 
 
 def check_contract(

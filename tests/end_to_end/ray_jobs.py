@@ -20,7 +20,6 @@ from typing_extensions import override
 from securevfl.actors.ray_host import RayHandle, RayHost
 from securevfl.actors.task import ActorTask, Tell
 from securevfl.actors.training import Places, Supervision, train_by_actors
-from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.processes import Tell as TellTask
@@ -29,6 +28,7 @@ from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.ray_cluster import LOCAL, Gone, RemoteObject, cluster
 from securevfl.training import TrainingResult, save_models, train
 from tests.end_to_end import ray_jobs
+from tests.jobs import breast_cancer
 
 JOB = Job.of(
     job={
@@ -89,7 +89,7 @@ def killed(folder: Path, name: str, victim: str, kill: Kill) -> tuple[TrainingRe
     models = folder / name
     result = train_by_actors(
         JOB,
-        load("breast_cancer"),
+        breast_cancer(),
         KillingHost(victim, models / f"{victim}.state", kill),
         Places(models, folder, folder / "guard"),
         supervision=Supervision(say=said.append),
@@ -151,7 +151,7 @@ def slowed(by: float, task: int, _: TellTask) -> float:
 def main(folder: Path) -> dict[str, object]:
     found, noted = dict[str, object](), list[int]()
     noting_words(noted)
-    save_models(train(JOB, load("breast_cancer")), folder / "expected")
+    save_models(train(JOB, breast_cancer()), folder / "expected")
     with cluster(LOCAL):
         import ray  # noqa: PLC0415  # after its cluster's token
 

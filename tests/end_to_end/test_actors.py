@@ -16,12 +16,12 @@ from securevfl.actors.own_data import job_data
 from securevfl.actors.processes import ProcessHandle, ProcessHost
 from securevfl.actors.task import ActorTask, Tell
 from securevfl.actors.training import Places, Supervision, train_by_actors
-from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job, read_job
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.training import Environment, TrainingResult, save_models, train
 from tests.end_to_end.commands import run, two_organizations
+from tests.jobs import breast_cancer
 
 Capture = pytest.CaptureFixture[str]
 LONG = 60.0  # seconds after which a test that waits has failed
@@ -150,7 +150,7 @@ def test_any_party_of_any_exchange_may_die(
     host = KillingHost(victim, tmp_path / "models" / f"{victim}.state")
     result = train_by_actors(
         job,
-        load("breast_cancer", parties=job.job.parties),
+        breast_cancer(job.job.parties),
         host,
         places_of(tmp_path),
         supervision=Supervision(say=said.append),
@@ -167,11 +167,7 @@ def test_a_job_that_keeps_no_state_starts_again(victim: str, tmp_path: Path) -> 
     job, said = job_of(job=settings, fdml={"staleness": 0}), list[str]()
     host = KillingHost(victim, tmp_path / "models" / "party1.safetensors")
     result = train_by_actors(
-        job,
-        load("breast_cancer"),
-        host,
-        places_of(tmp_path),
-        supervision=Supervision(say=said.append),
+        job, breast_cancer(), host, places_of(tmp_path), supervision=Supervision(say=said.append)
     )
     require_same(result, in_one_process(job, tmp_path), tmp_path)
     assert said == [f"{victim} is gone (killed by signal 9): all start again, restart 1 of 3"]
@@ -183,7 +179,7 @@ def test_what_is_counted_once_is_not_released_again(tmp_path: Path) -> None:
     job = job_of(exchange={"scheme": "dp"}, privacy={"noise_multiplier": 4.0})
     host = KillingHost("party2", tmp_path / "models" / "party2.safetensors")
     with pytest.raises(ConfigError, match=r"party2 is gone .*: it is not started again: exchange"):
-        train_by_actors(job, load("breast_cancer"), host, places_of(tmp_path))
+        train_by_actors(job, breast_cancer(), host, places_of(tmp_path))
 
 
 @pytest.mark.usefixtures("clean_place")
@@ -204,7 +200,7 @@ def test_what_one_left_that_listened_is_in_nobodys_way(tmp_path: Path) -> None:
     with pytest.raises(SecureVFLError, match=r"is gone .*, after 1 restarts"):
         train_by_actors(
             job_of(),
-            load("breast_cancer"),
+            breast_cancer(),
             Stillborn(),
             places_of(tmp_path),
             supervision=Supervision(restarts=1),
@@ -219,17 +215,10 @@ def test_one_that_is_frozen_is_started_again_and_one_that_computes_is_not(tmp_pa
     """All but the frozen one wait for it, and say that they are alive, for longer than it may."""
     job, said = job_of(), list[str]()
     host = KillingHost(
-        "party2",
-        tmp_path / "models" / "party2.state",
-        by=signal.SIGSTOP,
-        silence_seconds=4.0,
+        "party2", tmp_path / "models" / "party2.state", by=signal.SIGSTOP, silence_seconds=4.0
     )
     result = train_by_actors(
-        job,
-        load("breast_cancer"),
-        host,
-        places_of(tmp_path),
-        supervision=Supervision(say=said.append),
+        job, breast_cancer(), host, places_of(tmp_path), supervision=Supervision(say=said.append)
     )
     require_same(result, in_one_process(job, tmp_path), tmp_path)
     (line,) = said
@@ -243,11 +232,7 @@ def test_one_that_always_dies_ends_the_job(tmp_path: Path) -> None:
     host = KillingHost("party1", tmp_path / "models" / "party2.state", times=2)
     with pytest.raises(SecureVFLError, match=r"party1 is gone .*, after 1 restarts"):
         train_by_actors(
-            job,
-            load("breast_cancer"),
-            host,
-            places_of(tmp_path),
-            supervision=Supervision(restarts=1),
+            job, breast_cancer(), host, places_of(tmp_path), supervision=Supervision(restarts=1)
         )
 
 
@@ -268,11 +253,7 @@ def test_row_shards_learn_what_one_actor_learns(algorithm: str, tmp_path: Path) 
     places = replace(places_of(tmp_path), row_shards=2)
     host = KillingHost("shop#1", tmp_path / "models" / ".actors" / "facts")
     result = train_by_actors(
-        job,
-        job_data(job, tmp_path, None),
-        host,
-        places,
-        supervision=Supervision(say=said.append),
+        job, job_data(job, tmp_path, None), host, places, supervision=Supervision(say=said.append)
     )
     expected = in_one_process(job, tmp_path)
     for name, outcome in expected.outcomes.items():

@@ -7,10 +7,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from securevfl import verdict
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.training import TrainingResult, train
+from tests.jobs import breast_cancer
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 
@@ -96,7 +96,7 @@ def test_noise_that_makes_the_scores_worse_is_said() -> None:
         exchange={"scheme": "dp"},
         privacy={"noise_multiplier": 6.0, "noise_seed": 3},
     )
-    result = train(job, load("breast_cancer"))
+    result = train(job, breast_cancer())
     assert result.clear_auc > 0.97
     assert result.status == 4
     assert "joint model's noisy predictions" in result.warnings[0].text

@@ -15,7 +15,7 @@ from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.early_stopping import Hindsight, KeepState, Kept
 from securevfl.training import Environment, TrainingResult, save_models, train
 from securevfl.wire.codec import decode, encode
-from tests.end_to_end.conftest import SmallKeys, all_weights
+from tests.jobs import SmallKeys, all_weights
 from tests.made_data import dataset_of
 
 TRAINING, HELD_OUT = 240, 400

@@ -14,8 +14,8 @@ from securevfl.protocols.blind.fixed_point import require_rare
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.protocols.blind.schedule import LARGEST_SCALE, Scales
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import all_weights
 from tests.exact_reference import Reference
+from tests.jobs import all_weights
 from tests.made_data import dataset_of, made
 from tests.tampering import changed
 
@@ -75,8 +75,7 @@ def expected_weights(dataset: VerticalDataset, found: TrainingResult) -> FloatAr
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{}, {"loss": "squared"}, {"acceleration": "none"}, {"l2": 0.05, "proximal": 0.02}],
+    "more", [{}, {"loss": "squared"}, {"acceleration": "none"}, {"l2": 0.05, "proximal": 0.02}]
 )
 def test_exact_steps_are_those_of_the_reference(more: dict[str, Any]) -> None:
     dataset = made(2)

@@ -18,7 +18,7 @@ from securevfl.protocols.exchanges.class_sums import HeldOutMasks
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
 from securevfl.protocols.session.scoring import Score
 from securevfl.training import Environment, TrainingResult
-from tests.end_to_end.conftest import RunJob
+from tests.jobs import breast_cancer, run_job
 from tests.made_data import made
 
 ROUNDS = 3
@@ -36,25 +36,22 @@ FIXED_POINT = 0.03
 
 
 def run(
-    run_job: RunJob,
     parties: int,
     scores: str | None = None,
     **settings: Any,  # noqa: ANN401
 ) -> TrainingResult:
     exchange: dict[str, object] = {"scheme": "blind", "scores": scores}
-    return run_job(load("breast_cancer", parties=parties), exchange, **{**SETTINGS, **settings})
+    return run_job(breast_cancer(parties), exchange, **{**SETTINGS, **settings})
 
 
 @pytest.fixture(scope="module", params=[2, 3, 5])
-def blind(request: pytest.FixtureRequest, run_job: RunJob) -> TrainingResult:
-    return run(run_job, request.param)
+def blind(request: pytest.FixtureRequest) -> TrainingResult:
+    return run(request.param)
 
 
-def test_predictions_and_scores_are_those_of_the_same_steps_in_clear(
-    blind: TrainingResult, run_job: RunJob
-) -> None:
+def test_predictions_and_scores_are_those_of_the_same_steps_in_clear(blind: TrainingResult) -> None:
     parties = len(blind.outcomes)
-    plain = run_job(load("breast_cancer", parties=parties), **SETTINGS)
+    plain = run_job(breast_cancer(parties), **SETTINGS)
     for name, outcome in blind.outcomes.items():
         np.testing.assert_allclose(
             outcome.held_out, plain.outcomes[name].held_out, atol=FIXED_POINT
@@ -76,13 +73,10 @@ def test_messages_and_hops_of_a_round(blind: TrainingResult) -> None:
 
 
 @pytest.mark.parametrize("parties", [2, 3])
-def test_logistic_residuals_open_phases_on_the_way(parties: int, run_job: RunJob) -> None:
-    result = run(run_job, parties, loss="logistic", batch_size=16)
+def test_logistic_residuals_open_phases_on_the_way(parties: int) -> None:
+    result = run(parties, loss="logistic", batch_size=16)
     plan, ledgers = result.plan, result.ledgers
-    plain = run_job(
-        load("breast_cancer", parties=parties),
-        **{**SETTINGS, "loss": "logistic", "batch_size": 16},
-    )
+    plain = run_job(breast_cancer(parties), **{**SETTINGS, "loss": "logistic", "batch_size": 16})
     # A series stands for σ; without one party's phases steps are twice as long.
     assert np.std(result.predictions - plain.predictions) < 0.3 * np.std(plain.predictions)
     expected = plan.exchange.messages(plan.job.exchange, parties)
@@ -135,28 +129,28 @@ def test_scores_are_binormal_and_open_sums_alone(blind: TrainingResult) -> None:
     ("parties", "kind"), [(2, HeldOutPredictions), (3, MaskedHeldOutPredictions)]
 )
 def test_rows_are_opened_where_the_job_says_so(
-    parties: int, kind: type[HeldOutPredictions], run_job: RunJob
+    parties: int, kind: type[HeldOutPredictions]
 ) -> None:
-    result = run(run_job, parties, "rows", rounds=1)
+    result = run(parties, "rows", rounds=1)
     assert result.scores == [Score.of(1, result.predictions, result.test_labels)]
     view = result.views[result.plan.facts.label_party]
     assert len(view.received(kind)) == parties - 1
     assert not view.received(HeldOutMasks)
 
 
-def guarded(run_job: RunJob, directory: Path, scores: str | None) -> Path:
+def guarded(directory: Path, scores: str | None) -> Path:
     environment = Environment(guard_directory=directory)
     exchange: dict[str, object] = {"scheme": "blind", "scores": scores}
-    run_job(load("breast_cancer"), exchange, environment, **{**SETTINGS, "rounds": 1})
+    run_job(breast_cancer(), exchange, environment, **{**SETTINGS, "rounds": 1})
     return directory / "party2" / "held-out.json"
 
 
-def test_the_held_out_guard_counts_rows_and_no_sums(run_job: RunJob, tmp_path: Path) -> None:
-    assert not guarded(run_job, tmp_path, None).exists()
-    assert set(json.loads(guarded(run_job, tmp_path, "rows").read_bytes()).values()) == {1}
+def test_the_held_out_guard_counts_rows_and_no_sums(tmp_path: Path) -> None:
+    assert not guarded(tmp_path, None).exists()
+    assert set(json.loads(guarded(tmp_path, "rows").read_bytes()).values()) == {1}
 
 
-def test_who_may_not_show_rows_is_told_of_sums(run_job: RunJob, tmp_path: Path) -> None:
+def test_who_may_not_show_rows_is_told_of_sums(tmp_path: Path) -> None:
     dataset = made(0, columns=1)
     exchange = {"scheme": "blind", "scores": "rows"}
     environment = Environment(guard_directory=tmp_path)
@@ -166,7 +160,7 @@ def test_who_may_not_show_rows_is_told_of_sums(run_job: RunJob, tmp_path: Path) 
         run_job(dataset, exchange, environment, **settings)
 
 
-def test_real_targets_score_by_the_sum_of_squared_errors(run_job: RunJob) -> None:
+def test_real_targets_score_by_the_sum_of_squared_errors() -> None:
     settings = {**SETTINGS, "loss": "squared", "batch_size": "full"}
     result = run_job(load("diabetes", parties=3), {"scheme": "blind"}, **settings)
     (score,), exact = result.scores, result.exact_score
@@ -175,24 +169,22 @@ def test_real_targets_score_by_the_sum_of_squared_errors(run_job: RunJob) -> Non
     assert score.mae is None
 
 
-def test_a_job_that_never_scores_sends_nothing_for_it(run_job: RunJob) -> None:
-    result = run(run_job, 3, rounds=1, eval_every="never")
+def test_a_job_that_never_scores_sends_nothing_for_it() -> None:
+    result = run(3, rounds=1, eval_every="never")
     assert result.scores == []
     sent = {kind for each in result.ledgers.values() for kind in each.messages}
     assert not sent & {"HeldOutShares", "EncryptedHeldOut", "Verdict"}
 
 
 @pytest.mark.parametrize("settings", [{"eval_every": 1}, {"target_auc": 0.9}])
-def test_nothing_is_scored_before_the_end(run_job: RunJob, settings: dict[str, Any]) -> None:
+def test_nothing_is_scored_before_the_end(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="knows no parameters before the last round"):
-        run(run_job, 2, **settings)
+        run(2, **settings)
 
 
 @pytest.mark.parametrize(
     ("setting", "value"), [("scores", "rows"), ("ahead_rounds", 3), ("period", 64)]
 )
-def test_settings_of_blind_are_for_blind_alone(
-    run_job: RunJob, setting: str, value: object
-) -> None:
+def test_settings_of_blind_are_for_blind_alone(setting: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"{setting} is a setting of 'blind', not of 'bfv'"):
-        run_job(load("breast_cancer"), {"scheme": "bfv", setting: value}, **SETTINGS)
+        run_job(breast_cancer(), {"scheme": "bfv", setting: value}, **SETTINGS)

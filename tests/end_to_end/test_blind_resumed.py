@@ -22,7 +22,7 @@ from securevfl.protocols.session.pad_store import PadPlaces, PadStore
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, make_ahead, plan_for, train
-from tests.end_to_end.conftest import all_weights
+from tests.jobs import all_weights
 from tests.made_data import made
 
 ROUNDS, BROKEN_AT = 4, 2

@@ -9,6 +9,7 @@ from securevfl.job import Job
 from securevfl.models.scores import Calibration
 from securevfl.training import train
 from tests.end_to_end.commands import example, rows_of, run
+from tests.jobs import breast_cancer
 
 
 def calibration_of(dataset: VerticalDataset, **sections: object) -> Calibration | None:
@@ -16,8 +17,8 @@ def calibration_of(dataset: VerticalDataset, **sections: object) -> Calibration 
     return train(Job.of(**given), dataset).calibration
 
 
-def test_a_job_reports_scikit_learns_figures(breast_cancer: VerticalDataset) -> None:
-    result = train(Job.of(job={"rounds": 8, "eval_every": 0}), breast_cancer)
+def test_a_job_reports_scikit_learns_figures() -> None:
+    result = train(Job.of(job={"rounds": 8, "eval_every": 0}), breast_cancer())
     given = expit(result.predictions[:, 0])
     assert result.calibration is not None
     assert result.calibration.brier == pytest.approx(brier_score_loss(result.test_labels, given))
@@ -37,10 +38,8 @@ def test_a_job_reports_scikit_learns_figures(breast_cancer: VerticalDataset) -> 
     ],
     ids=["noise", "sums over classes", "no probabilities", "no scoring"],
 )
-def test_there_is_none_where_nobody_has_seen_it(
-    breast_cancer: VerticalDataset, sections: dict[str, object]
-) -> None:
-    assert calibration_of(breast_cancer, **sections) is None
+def test_there_is_none_where_nobody_has_seen_it(sections: dict[str, object]) -> None:
+    assert calibration_of(breast_cancer(), **sections) is None
 
 
 @pytest.mark.usefixtures("clean_place")

@@ -10,7 +10,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.training import TrainingResult
-from tests.end_to_end.conftest import RunJob, all_weights
+from tests.jobs import all_weights, breast_cancer, run_job
 
 
 def joint(dataset: VerticalDataset) -> FloatArray:
@@ -23,7 +23,7 @@ def joint(dataset: VerticalDataset) -> FloatArray:
     return np.hstack(blocks)
 
 
-def start_of(run_job: RunJob, dataset: VerticalDataset, seed: int) -> FloatArray:
+def start_of(dataset: VerticalDataset, seed: int) -> FloatArray:
     """θ⁰ of a job: what one round with a step size of almost nothing leaves."""
     result = run_job(dataset, rounds=1, learning_rate=1e-300, batch_size=64, seed=seed)
     return all_weights(result)
@@ -38,10 +38,8 @@ def schedule_of(result: TrainingResult, dataset: VerticalDataset) -> BatchSchedu
 
 @pytest.mark.parametrize("parties", [2, 3, 17])
 @pytest.mark.parametrize("sampling", ["partition", "shuffle"])
-def test_fedsgd_in_clear_is_centralized_minibatch_sgd(
-    run_job: RunJob, parties: int, sampling: str
-) -> None:
-    dataset = load("breast_cancer", parties=parties)
+def test_fedsgd_in_clear_is_centralized_minibatch_sgd(parties: int, sampling: str) -> None:
+    dataset = breast_cancer(parties)
     result = run_job(
         dataset,
         algorithm="fedsgd",
@@ -55,7 +53,7 @@ def test_fedsgd_in_clear_is_centralized_minibatch_sgd(
         eval_every=0,
     )
     inputs, labels = joint(dataset), dataset.train_labels
-    weights = start_of(run_job, dataset, seed=5)
+    weights = start_of(dataset, seed=5)
     part = local_part(result.plan, dataset, dataset.label_party)
     assert part.row_offsets is not None
     offsets = part.row_offsets[:, 0]
@@ -70,16 +68,14 @@ def test_fedsgd_in_clear_is_centralized_minibatch_sgd(
     assert np.max(np.abs(all_weights(result) - weights)) <= 1e-12
 
 
-def test_fedbcd_p_with_one_local_step_is_fedsgd_to_the_bit(
-    run_job: RunJob, breast_cancer: VerticalDataset
-) -> None:
+def test_fedbcd_p_with_one_local_step_is_fedsgd_to_the_bit() -> None:
     common = {"rounds": 50, "batch_size": 64, "learning_rate": 0.3, "seed": 2}
-    sgd = run_job(breast_cancer, algorithm="fedsgd", local_steps=7, **common)
-    bcd = run_job(breast_cancer, algorithm="fedbcd-p", local_steps=1, **common)
+    sgd = run_job(breast_cancer(), algorithm="fedsgd", local_steps=7, **common)
+    bcd = run_job(breast_cancer(), algorithm="fedbcd-p", local_steps=1, **common)
     assert all_weights(sgd).tobytes() == all_weights(bcd).tobytes()
 
 
-def test_the_softmax_model_is_centralized_softmax_regression(run_job: RunJob) -> None:
+def test_the_softmax_model_is_centralized_softmax_regression() -> None:
     dataset = load("digits")
     result = run_job(
         dataset, algorithm="fedsgd", rounds=30, batch_size=128, learning_rate=0.5, start="zero"
@@ -98,10 +94,8 @@ def test_the_softmax_model_is_centralized_softmax_regression(run_job: RunJob) ->
     assert result.scores[-1].accuracy > 0.8
 
 
-def test_fedbcd_s_lets_each_party_step_on_everyones_newest_predictions(
-    run_job: RunJob,
-) -> None:
-    dataset = load("breast_cancer", parties=3)
+def test_fedbcd_s_lets_each_party_step_on_everyones_newest_predictions() -> None:
+    dataset = breast_cancer(3)
     settings = {"rounds": 20, "batch_size": 64, "learning_rate": 0.1, "seed": 1}
     result = run_job(
         dataset, algorithm="fedbcd-s", local_steps=4, intercept=False, start="zero", **settings
@@ -128,8 +122,8 @@ def test_fedbcd_s_lets_each_party_step_on_everyones_newest_predictions(
     assert np.max(np.abs(all_weights(result) - np.concatenate(weights))) <= 1e-12
 
 
-def test_many_parties_divide_the_step_size_by_the_root_of_their_number(run_job: RunJob) -> None:
-    dataset = load("breast_cancer", parties=4)
+def test_many_parties_divide_the_step_size_by_the_root_of_their_number() -> None:
+    dataset = breast_cancer(4)
     common = {"rounds": 5, "batch_size": 64, "seed": 3}
     divided = run_job(dataset, learning_rate=0.4, divide_by_sqrt_parties=True, **common)
     halved = run_job(dataset, learning_rate=0.2, **common)

@@ -10,7 +10,6 @@ from scipy.special import ndtr
 
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import decode, unmask
-from securevfl.data.sources import load
 from securevfl.errors import ConfigError
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
@@ -24,22 +23,22 @@ from securevfl.reports import tables
 from securevfl.reports.trained import training_row
 from securevfl.runtime.views import Decrypted
 from securevfl.training import TrainingResult
-from tests.end_to_end.conftest import RunJob
+from tests.jobs import breast_cancer, run_job
 
 FloatArray = NDArray[np.float64]
 ROUNDS = 3
 SCHEMES = ["bfv", "paillier", "ckks"]
 
 
-def run(run_job: RunJob, scheme: str = "bfv", **settings: Any) -> TrainingResult:  # noqa: ANN401
+def run(scheme: str = "bfv", **settings: Any) -> TrainingResult:  # noqa: ANN401
     common = {"rounds": ROUNDS, "loss": "taylor-logistic", "batch_size": 228, "eval_every": 1}
     exchange = {"scheme": scheme, "hide": "both"}
-    return run_job(load("breast_cancer"), exchange, **{**common, **settings})
+    return run_job(breast_cancer(), exchange, **{**common, **settings})
 
 
 @pytest.fixture(scope="module", params=SCHEMES)
-def result(request: pytest.FixtureRequest, run_job: RunJob) -> TrainingResult:
-    return run(run_job, request.param)
+def result(request: pytest.FixtureRequest) -> TrainingResult:
+    return run(request.param)
 
 
 def last_predictions(result: TrainingResult) -> dict[str, FloatArray]:
@@ -117,8 +116,8 @@ def test_vectors_are_encrypted_afresh_at_every_scoring(result: TrainingResult) -
     assert len(vectors) == len(set(vectors)) == 4 * ROUNDS
 
 
-def test_scoring_is_no_part_of_a_round(run_job: RunJob) -> None:
-    often, once = run(run_job), run(run_job, eval_every=0)
+def test_scoring_is_no_part_of_a_round() -> None:
+    often, once = run(), run(eval_every=0)
     for one, other in zip(
         often.ledgers["party2"].snapshots, once.ledgers["party2"].snapshots, strict=True
     ):
@@ -129,14 +128,14 @@ def test_scoring_is_no_part_of_a_round(run_job: RunJob) -> None:
     np.testing.assert_array_equal(first, second)
 
 
-def test_all_scorings_of_all_held_out_rows_are_sized_for(run_job: RunJob) -> None:
-    plan = run(run_job, rounds=5, eval_every=2).plan
+def test_all_scorings_of_all_held_out_rows_are_sized_for() -> None:
+    plan = run(rounds=5, eval_every=2).plan
     fmt = class_sum_format(plan)
     assert (fmt.rows, fmt.rounds, fmt.vectors, fmt.columns, fmt.summands) == (113, 3, 4, 2, 3)
 
 
-def test_a_class_of_few_rows_is_refused_before_training(run_job: RunJob) -> None:
-    whole = load("breast_cancer")
+def test_a_class_of_few_rows_is_refused_before_training() -> None:
+    whole = breast_cancer()
     rare = np.flatnonzero(whole.test_labels == 0)
     for left, refused in ((10, False), (9, True)):
         kept = np.setdiff1d(np.arange(len(whole.test_labels)), rare[left:])
@@ -154,8 +153,8 @@ def test_a_class_of_few_rows_is_refused_before_training(run_job: RunJob) -> None
             run_job(dataset, exchange, **arguments)
 
 
-def test_other_exchanges_score_row_by_row(run_job: RunJob) -> None:
-    result = run_job(load("breast_cancer"), {"scheme": "bfv"}, rounds=1, batch_size=228)
+def test_other_exchanges_score_row_by_row() -> None:
+    result = run_job(breast_cancer(), {"scheme": "bfv"}, rounds=1, batch_size=228)
     assert not any(each.binormal for each in result.scores)
     assert not [
         e
@@ -164,10 +163,8 @@ def test_other_exchanges_score_row_by_row(run_job: RunJob) -> None:
     ]
 
 
-def test_whoever_shows_a_score_says_that_it_is_binormal(
-    result: TrainingResult, run_job: RunJob
-) -> None:
-    dataset = load("breast_cancer")
+def test_whoever_shows_a_score_says_that_it_is_binormal(result: TrainingResult) -> None:
+    dataset = breast_cancer()
     row = training_row(result, dataset)
     shown = dict(tables.TRADEOFF)["AUC"](row)
     assert row["binormal"]
@@ -180,17 +177,17 @@ def test_whoever_shows_a_score_says_that_it_is_binormal(
     assert not any("binormal" in note for note in tables.tradeoff_notes([exact]))
 
 
-def test_predictions_beyond_their_bound_are_clipped_and_counted(run_job: RunJob) -> None:
+def test_predictions_beyond_their_bound_are_clipped_and_counted() -> None:
     exchange = {"scheme": "bfv", "hide": "both", "prediction_bound": 0.01}
     settings = {"rounds": 1, "loss": "squared", "batch_size": "full"}
-    result = run_job(load("breast_cancer"), exchange, **settings)
+    result = run_job(breast_cancer(), exchange, **settings)
     assert all(each.operations["clipped_held_out"] > 0 for each in result.ledgers.values())
     assert 0 <= result.scores[-1].auc <= 1
 
 
-def test_a_job_that_never_scores_makes_no_key_for_it(run_job: RunJob) -> None:
-    result = run(run_job, rounds=1, eval_every="never")
+def test_a_job_that_never_scores_makes_no_key_for_it() -> None:
+    result = run(rounds=1, eval_every="never")
     assert result.scores == []
     assert result.learned
     assert len(result.views["party2"].received(PublicKey)) == 1
-    assert len(run(run_job, rounds=1).views["party2"].received(PublicKey)) == 2
+    assert len(run(rounds=1).views["party2"].received(PublicKey)) == 2

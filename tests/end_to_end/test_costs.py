@@ -2,11 +2,10 @@
 
 import pytest
 
-from securevfl.data.sources import load
 from securevfl.job import ExchangeSettings, Job, JobSettings
 from securevfl.runtime.costs import FixedCosts
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import RunJob, SmallKeys, all_weights
+from tests.jobs import SmallKeys, all_weights, breast_cancer, run_job
 
 FIXED = {"local": 1e-4, "encrypt": 2e-3, "evaluate": 5e-3, "decrypt": 1e-3, "scoring": 7.0}
 
@@ -22,12 +21,12 @@ def operations(result: TrainingResult) -> dict[str, int]:
 @pytest.mark.parametrize("scheme", ["paillier", "ckks"])
 @pytest.mark.parametrize("hide", ["residuals", "both"])
 def test_homomorphic_operations_a_round_do_not_depend_on_local_steps(
-    run_job: RunJob, scheme: str, hide: str
+    scheme: str, hide: str
 ) -> None:
     counts, rows = [], 0
     for local_steps in (1, 5, 50):
         result = run_job(
-            load("breast_cancer"),
+            breast_cancer(),
             {"scheme": scheme, "hide": hide},
             rounds=3,
             batch_size=114,
@@ -58,7 +57,7 @@ def test_more_local_steps_reach_the_target_in_less_encrypted_time_at_the_same_st
             exchange=ExchangeSettings(scheme="paillier"),
         )
         environment = Environment(keys=SmallKeys(), stopwatch=FixedCosts(FIXED))
-        result = train(job, load("breast_cancer"), environment)
+        result = train(job, breast_cancer(), environment)
         assert result.scores[-1].auc >= 0.985
         totals.append(result.costs().total_s)
     assert totals[0] > 2 * totals[1] > 2 * totals[2]
@@ -72,7 +71,7 @@ def test_with_fixed_costs_a_run_repeats_to_the_bit(scheme: str) -> None:
             exchange=ExchangeSettings(scheme=scheme),
         )
         environment = Environment(keys=SmallKeys(), stopwatch=FixedCosts(FIXED))
-        return train(job, load("breast_cancer", parties=3), environment)
+        return train(job, breast_cancer(3), environment)
 
     first, second = run(), run()
     assert all_weights(first).tobytes() == all_weights(second).tobytes()
@@ -92,13 +91,13 @@ def test_scoring_takes_no_time_of_the_job(scheme: str) -> None:
             exchange=ExchangeSettings(scheme=scheme),
         )
         environment = Environment(keys=SmallKeys(), stopwatch=FixedCosts(FIXED))
-        return train(job, load("breast_cancer"), environment).costs().total_s
+        return train(job, breast_cancer(), environment).costs().total_s
 
     assert total(1) == pytest.approx(total(0), rel=1e-12)
 
 
-def test_compute_and_communication_add_up_to_the_total(run_job: RunJob) -> None:
-    result = run_job(load("breast_cancer"), {"scheme": "ckks"}, rounds=5, batch_size=64)
+def test_compute_and_communication_add_up_to_the_total() -> None:
+    result = run_job(breast_cancer(), {"scheme": "ckks"}, rounds=5, batch_size=64)
     costs = result.costs()
     assert costs.compute_s + costs.communication_s == costs.total_s
     assert sum(costs.compute_by_phase_s.values()) == pytest.approx(costs.compute_s)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from securevfl.cli import options
-from securevfl.data.sources import load
 from securevfl.training import train
 from tests.end_to_end.commands import refused, run, started, two_organizations
+from tests.jobs import breast_cancer
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -163,7 +163,7 @@ def test_a_first_look_has_room_for_a_batch(
     size: int | str | None, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("securevfl.cli.options.QUICK_ROWS", 100)
-    assert len(options.fewer_rows(load("breast_cancer"), size).train_labels) == rows
+    assert len(options.fewer_rows(breast_cancer(), size).train_labels) == rows
 
 
 @pytest.mark.parametrize("command", ["bench tradeoff", "sweep noise"])

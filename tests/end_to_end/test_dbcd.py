@@ -32,6 +32,7 @@ from tests.end_to_end.l1 import (
     run,
     slopes,
 )
+from tests.jobs import breast_cancer
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 L1 = 0.01
@@ -77,9 +78,9 @@ def test_the_optimum_is_that_of_scikit_learn(name: str, parties: int, loss: str)
     assert 0 < np.count_nonzero(expected) < len(expected)
 
 
-def test_the_intercept_is_not_penalized(breast_cancer: VerticalDataset) -> None:
-    result = run(breast_cancer, l1=0.05)
-    gradient, weights = slopes(result, breast_cancer), coefficients(result)
+def test_the_intercept_is_not_penalized() -> None:
+    result = run(breast_cancer(), l1=0.05)
+    gradient, weights = slopes(result, breast_cancer()), coefficients(result)
     assert abs(intercept(result)) > 0.1
     assert np.abs(gradient[-1]) < 1e-6
     inside = weights == 0
@@ -87,10 +88,10 @@ def test_the_intercept_is_not_penalized(breast_cancer: VerticalDataset) -> None:
     assert (np.abs(gradient[:-1][inside]) <= 0.05 + 1e-6).all()
 
 
-def test_l2_beside_l1_is_the_elastic_net(breast_cancer: VerticalDataset) -> None:
-    result = run(breast_cancer, l1=0.02, l2=0.03, loss="squared", intercept=False)
+def test_l2_beside_l1_is_the_elastic_net() -> None:
+    result = run(breast_cancer(), l1=0.02, l2=0.03, loss="squared", intercept=False)
     net = ElasticNet(alpha=0.05, l1_ratio=0.4, fit_intercept=False, tol=1e-10, max_iter=100_000)
-    expected = net.fit(columns_of(breast_cancer), breast_cancer.train_labels).coef_
+    expected = net.fit(columns_of(breast_cancer()), breast_cancer().train_labels).coef_
     np.testing.assert_allclose(coefficients(result), expected, atol=1e-5)
 
 
@@ -103,27 +104,25 @@ def test_l2_beside_l1_is_the_elastic_net(breast_cancer: VerticalDataset) -> None
         {"proximal": 0.01},
     ],
 )
-def test_every_way_to_work_leads_to_the_same_optimum(
-    breast_cancer: VerticalDataset, settings: dict[str, Any]
-) -> None:
-    usual, other = run(breast_cancer, l1=L1), run(breast_cancer, l1=L1, **settings)
+def test_every_way_to_work_leads_to_the_same_optimum(settings: dict[str, Any]) -> None:
+    usual, other = run(breast_cancer(), l1=L1), run(breast_cancer(), l1=L1, **settings)
     assert other.ended == "settled"
     assert other.rounds != usual.rounds
-    assert objective_of(other, breast_cancer) == pytest.approx(
-        objective_of(usual, breast_cancer), rel=1e-9
+    assert objective_of(other, breast_cancer()) == pytest.approx(
+        objective_of(usual, breast_cancer()), rel=1e-9
     )
     assert np.array_equal(coefficients(other) != 0, coefficients(usual) != 0)
 
 
-def test_a_greedy_party_moves_so_many_columns_a_round(breast_cancer: VerticalDataset) -> None:
+def test_a_greedy_party_moves_so_many_columns_a_round() -> None:
     dbcd = {"working_set": "greedy", "size": 2}
-    result = run(breast_cancer, l1=1e-3, rounds=1, dbcd=dbcd)
+    result = run(breast_cancer(), l1=1e-3, rounds=1, dbcd=dbcd)
     moved = [np.count_nonzero(each.model.weights) for each in result.outcomes.values()]
     assert moved == [2, 2]
 
 
 def test_masked_is_plain_up_to_rounding() -> None:
-    dataset = load("breast_cancer", parties=3)
+    dataset = breast_cancer(3)
     environment = Environment(record_views=True)
     plain = run(dataset, l1=L1, rounds=10)
     masked = run(dataset, {"scheme": "masked"}, l1=L1, rounds=10, environment=environment)
@@ -137,15 +136,15 @@ def test_masked_is_plain_up_to_rounding() -> None:
     assert all(np.median(each.table) > 2**60 for each in shares)
 
 
-def test_the_objective_falls_every_round(breast_cancer: VerticalDataset) -> None:
+def test_the_objective_falls_every_round() -> None:
     trails: dict[str, Trail] = {}
 
     def keep(name: str, model: LocalModel) -> LocalModel:
         trails[name] = Trail(model)
         return trails[name]
 
-    result = run(breast_cancer, l1=1e-3, environment=Environment(wrap_model=keep))
-    label = breast_cancer.label_party
+    result = run(breast_cancer(), l1=1e-3, environment=Environment(wrap_model=keep))
+    label = breast_cancer().label_party
     values = []
     # What a trail has first are the random start and zero.
     for number in range(1, result.rounds + 2):
@@ -153,7 +152,7 @@ def test_the_objective_falls_every_round(breast_cancer: VerticalDataset) -> None
         constant = float(now[label][-1])
         now[label] = now[label][:-1]
         weights = np.concatenate(list(now.values()))
-        values.append(objective(breast_cancer, weights, constant, loss="logistic", l1=1e-3))
+        values.append(objective(breast_cancer(), weights, constant, loss="logistic", l1=1e-3))
     gains = -np.diff(values)
     assert (gains[:-5] > 0).all()
     # The last ones are at the rounding of the objective, and zeros are made at the end.
@@ -164,25 +163,23 @@ def test_the_objective_falls_every_round(breast_cancer: VerticalDataset) -> None
 
 
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-3])
-def test_the_gap_is_what_the_tolerance_asks_and_a_bound(
-    breast_cancer: VerticalDataset, tolerance: float
-) -> None:
-    rough, fine = run(breast_cancer, l1=L1, tolerance=tolerance), run(breast_cancer, l1=L1)
+def test_the_gap_is_what_the_tolerance_asks_and_a_bound(tolerance: float) -> None:
+    rough, fine = run(breast_cancer(), l1=L1, tolerance=tolerance), run(breast_cancer(), l1=L1)
     assert rough.ended == "settled"
     assert rough.rounds < fine.rounds
-    point = rough.outcomes[breast_cancer.label_party].path[-1]
+    point = rough.outcomes[breast_cancer().label_party].path[-1]
     assert point.gap is not None
     assert 0 < point.gap <= tolerance
-    least = objective_of(fine, breast_cancer)
-    assert objective_of(rough, breast_cancer) - least <= point.gap * least * (1 + tolerance)
-    before = run(breast_cancer, l1=L1, tolerance=tolerance, rounds=rough.rounds - 1)
+    least = objective_of(fine, breast_cancer())
+    assert objective_of(rough, breast_cancer()) - least <= point.gap * least * (1 + tolerance)
+    before = run(breast_cancer(), l1=L1, tolerance=tolerance, rounds=rough.rounds - 1)
     assert before.ended == "rounds"
 
 
-def test_above_the_largest_lambda_nothing_is_learned(breast_cancer: VerticalDataset) -> None:
-    inputs, labels = columns_of(breast_cancer), breast_cancer.train_labels
+def test_above_the_largest_lambda_nothing_is_learned() -> None:
+    inputs, labels = columns_of(breast_cancer()), breast_cancer().train_labels
     largest = np.abs(inputs.T @ (labels - labels.mean())).max() / len(labels)
-    none, some = (run(breast_cancer, l1=factor * largest) for factor in (1.01, 0.9))
+    none, some = (run(breast_cancer(), l1=factor * largest) for factor in (1.01, 0.9))
     assert not coefficients(none).any()
     assert none.ended == "settled"
     assert not none.learned
@@ -192,7 +189,7 @@ def test_above_the_largest_lambda_nothing_is_learned(breast_cancer: VerticalData
 
 
 def test_a_path_ends_where_each_of_its_lambdas_would() -> None:
-    dataset = load("breast_cancer", parties=3)
+    dataset = breast_cancer(3)
     values = (0.1, 0.03, 0.01, 0.003)
     path = run(dataset, dbcd={"path": values}, rounds=1000)
     cold = [run(dataset, l1=each) for each in values]
@@ -208,16 +205,16 @@ def test_a_path_ends_where_each_of_its_lambdas_would() -> None:
         assert points[number].objective == pytest.approx(objective_of(alone, dataset), rel=1e-6)
 
 
-def test_a_path_that_runs_out_of_rounds_says_so(breast_cancer: VerticalDataset) -> None:
-    rounds = run(breast_cancer, l1=0.1).rounds + 3
-    result = run(breast_cancer, dbcd={"path": [0.1, 0.01]}, rounds=rounds)
-    first, second = result.outcomes[breast_cancer.label_party].path
+def test_a_path_that_runs_out_of_rounds_says_so() -> None:
+    rounds = run(breast_cancer(), l1=0.1).rounds + 3
+    result = run(breast_cancer(), dbcd={"path": [0.1, 0.01]}, rounds=rounds)
+    first, second = result.outcomes[breast_cancer().label_party].path
     assert (first.settled, second.settled, second.l1) == (True, False, 0.01)
     assert (result.ended, second.rounds) == ("rounds", rounds)
 
 
-def test_every_model_of_a_path_is_saved(breast_cancer: VerticalDataset, tmp_path: Any) -> None:  # noqa: ANN401
-    result = run(breast_cancer, dbcd={"path": [0.1, 0.01]})
+def test_every_model_of_a_path_is_saved(tmp_path: Any) -> None:  # noqa: ANN401
+    result = run(breast_cancer(), dbcd={"path": [0.1, 0.01]})
     saved = {each.name: each for each in save_models(result, tmp_path)}
     for name, outcome in result.outcomes.items():
         last = load_model(saved[f"{name}.safetensors"]).weights
@@ -229,7 +226,7 @@ def test_every_model_of_a_path_is_saved(breast_cancer: VerticalDataset, tmp_path
 
 
 def test_who_is_sent_what() -> None:
-    dataset = load("breast_cancer", parties=3)
+    dataset = breast_cancer(3)
     environment = Environment(record_views=True)
     result = run(dataset, l1=L1, rounds=7, environment=environment)
     for name, view in result.views.items():
@@ -241,15 +238,17 @@ def test_who_is_sent_what() -> None:
     assert result.costs().messages == 7 * 4 * 2
 
 
-def test_predictions_that_travel_say_where_a_party_goes(breast_cancer: VerticalDataset) -> None:
+def test_predictions_that_travel_say_where_a_party_goes() -> None:
     """The label party follows X_kθ_k through all rounds: a sum of what it was sent."""
     environment = Environment(record_views=True)
-    result = run(breast_cancer, l1=L1, rounds=9, dbcd={"momentum": False}, environment=environment)
-    label = breast_cancer.label_party
-    feature = next(table for table in breast_cancer.parties if table.name != label)
+    result = run(
+        breast_cancer(), l1=L1, rounds=9, dbcd={"momentum": False}, environment=environment
+    )
+    label = breast_cancer().label_party
+    feature = next(table for table in breast_cancer().parties if table.name != label)
     steps = [e.message for e in result.views[feature.name].received(StepTaken)]
     given = [e.message for e in result.views[label].received(Predictions)]
-    known = np.zeros((len(breast_cancer.train_labels), 1))
+    known = np.zeros((len(breast_cancer().train_labels), 1))
     for message, taken in zip(given, steps, strict=True):
         assert isinstance(message, Predictions)
         assert isinstance(taken, StepTaken)
@@ -258,19 +257,19 @@ def test_predictions_that_travel_say_where_a_party_goes(breast_cancer: VerticalD
     np.testing.assert_allclose(known, truth, atol=1e-9)
 
 
-def test_noise_is_on_all_that_says_something_of_rows(breast_cancer: VerticalDataset) -> None:
+def test_noise_is_on_all_that_says_something_of_rows() -> None:
     environment = Environment(record_views=True)
     privacy = {"noise_multiplier": 0, "clip": 0.3}
     quiet = run(
-        breast_cancer, {"scheme": "dp"}, privacy=privacy, l1=L1, rounds=5, environment=environment
+        breast_cancer(), {"scheme": "dp"}, privacy=privacy, l1=L1, rounds=5, environment=environment
     )
-    received = quiet.views[breast_cancer.label_party].received(Predictions)
+    received = quiet.views[breast_cancer().label_party].received(Predictions)
     values = [
         np.abs(e.message.values).max() for e in received if isinstance(e.message, Predictions)
     ]
     assert max(values) == 0.3
     loud = run(
-        breast_cancer,
+        breast_cancer(),
         {"scheme": "dp"},
         privacy={"noise_multiplier": 1, "clip": 1.0, "noise_seed": 3},
         l1=L1,
@@ -281,51 +280,51 @@ def test_noise_is_on_all_that_says_something_of_rows(breast_cancer: VerticalData
     assert loud.privacy is not None
     assert loud.privacy.releases == 30
     assert loud.privacy.epsilon_end_to_end is None
-    said = [e.message for e in loud.views[breast_cancer.label_party].received(Penalties)]
+    said = [e.message for e in loud.views[breast_cancer().label_party].received(Penalties)]
     # How far from optimal a party is depends on its rows.
     assert all(isinstance(each, Penalties) and not each.optimality.any() for each in said)
     assert all(isinstance(each, Penalties) and each.table.shape[1] == 1 for each in said)
     assert loud.clear_auc > 0.9
 
 
-def test_a_target_ends_it(breast_cancer: VerticalDataset) -> None:
-    result = run(breast_cancer, l1=L1, target_auc=0.95, eval_every=1)
+def test_a_target_ends_it() -> None:
+    result = run(breast_cancer(), l1=L1, target_auc=0.95, eval_every=1)
     assert result.ended == "target"
     assert result.scores[-1].auc >= 0.95
     assert len(result.scores) == result.rounds
 
 
-def test_where_it_starts_is_zero_whatever_a_job_says(breast_cancer: VerticalDataset) -> None:
-    one, other = (run(breast_cancer, l1=L1, seed=seed) for seed in (1, 2))
+def test_where_it_starts_is_zero_whatever_a_job_says() -> None:
+    one, other = (run(breast_cancer(), l1=L1, seed=seed) for seed in (1, 2))
     assert np.array_equal(coefficients(one), coefficients(other))
 
 
-def test_it_does_not_go_on_from_a_state(breast_cancer: VerticalDataset) -> None:
-    names = [table.name for table in breast_cancer.parties]
+def test_it_does_not_go_on_from_a_state() -> None:
+    names = [table.name for table in breast_cancer().parties]
     states = {name: SessionState("00", name, 1, np.zeros((15, 1)), {}, {}) for name in names}
     with pytest.raises(ConfigError, match="no state to go on from"):
-        run(breast_cancer, l1=L1, environment=Environment(resume=states))
+        run(breast_cancer(), l1=L1, environment=Environment(resume=states))
 
 
-def test_constant_columns_stay_out(breast_cancer: VerticalDataset) -> None:
-    table = breast_cancer.parties[0]
+def test_constant_columns_stay_out() -> None:
+    table = breast_cancer().parties[0]
     train = table.train.copy()
     train[:, 2] = 7.0
     changed = replace(table, train=train)
-    dataset = replace(breast_cancer, parties=(changed, *breast_cancer.parties[1:]))
+    dataset = replace(breast_cancer(), parties=(changed, *breast_cancer().parties[1:]))
     result = run(dataset, l1=L1)
     assert result.ended == "settled"
     assert result.outcomes[table.name].model.weights[2, 0] == 0
 
 
-def test_what_is_no_number_or_too_large_is_refused(breast_cancer: VerticalDataset) -> None:
-    table = breast_cancer.parties[0]
+def test_what_is_no_number_or_too_large_is_refused() -> None:
+    table = breast_cancer().parties[0]
 
     def changed(value: float) -> VerticalDataset:
         train = table.train.copy()
         train[0, 0] = value
         other = replace(table, train=train)
-        return replace(breast_cancer, parties=(other, *breast_cancer.parties[1:]))
+        return replace(breast_cancer(), parties=(other, *breast_cancer().parties[1:]))
 
     with pytest.raises(DataError, match=r"NaN|infinite"):
         run(changed(np.nan), l1=L1)
@@ -333,15 +332,15 @@ def test_what_is_no_number_or_too_large_is_refused(breast_cancer: VerticalDatase
         run(changed(1e200), l1=L1, standardize=False, start="zero")
 
 
-def test_one_row_and_two(breast_cancer: VerticalDataset) -> None:
+def test_one_row_and_two() -> None:
     def first(rows: int) -> VerticalDataset:
-        some = np.argsort(breast_cancer.train_labels, kind="stable")[[0, -1]][:rows]
-        parties = tuple(replace(t, train=t.train[some]) for t in breast_cancer.parties)
+        some = np.argsort(breast_cancer().train_labels, kind="stable")[[0, -1]][:rows]
+        parties = tuple(replace(t, train=t.train[some]) for t in breast_cancer().parties)
         return replace(
-            breast_cancer,
+            breast_cancer(),
             parties=parties,
-            train_labels=breast_cancer.train_labels[some],
-            row_digests=breast_cancer.row_digests[some],
+            train_labels=breast_cancer().train_labels[some],
+            row_digests=breast_cancer().row_digests[some],
         )
 
     with pytest.raises(DataError):

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from tests.end_to_end.l1 import coefficients, intercept, objective, objective_of, run
+from tests.jobs import breast_cancer
 from tests.made_data import dataset_of
 
 L1 = 1e-6
@@ -25,11 +25,7 @@ def separable() -> VerticalDataset:
 def test_a_gap_is_a_bound_where_columns_separate_the_classes(
     separable: VerticalDataset, rounds: int
 ) -> None:
-    hard: dict[str, Any] = {
-        "loss": "squared-hinge",
-        "intercept": False,
-        "tolerance": 1e-6,
-    }
+    hard: dict[str, Any] = {"loss": "squared-hinge", "intercept": False, "tolerance": 1e-6}
     least = objective_of(run(separable, rounds=150, l1=L1, **hard), separable)
     after = run(separable, rounds=rounds, l1=L1, **hard)
     assert after.rounds == rounds
@@ -42,7 +38,7 @@ def test_a_gap_is_a_bound_where_columns_separate_the_classes(
 
 
 def test_predictions_stay_those_of_the_weights_where_the_next_lambda_begins() -> None:
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     settings: dict[str, Any] = {"tolerance": 0.1, "loss": "squared-hinge"}
     first = run(dataset, dbcd={"path": (0.05,)}, **settings)
     on = run(dataset, dbcd={"path": (0.05, 0.03)}, rounds=first.rounds + 1, **settings)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from securevfl.data.sources import load
-from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import Predictions
@@ -17,6 +16,7 @@ from securevfl.protocols.vertical.dbcd_block import Penalties
 from securevfl.training import Environment
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.l1 import run
+from tests.jobs import breast_cancer
 
 L1 = 0.01
 
@@ -55,23 +55,17 @@ L1 = 0.01
         ),
     ],
 )
-def test_what_it_does_not_have_is_refused(
-    breast_cancer: VerticalDataset, sections: dict[str, Any], told: str
-) -> None:
+def test_what_it_does_not_have_is_refused(sections: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as raised:
-        run(breast_cancer, **{"l1": L1, **sections})
+        run(breast_cancer(), **{"l1": L1, **sections})
     assert "\n" not in str(raised.value)
 
 
-def test_gradient_noise_and_more_classes_are_refused(breast_cancer: VerticalDataset) -> None:
-    private = {
-        "noise_multiplier": 1.0,
-        "gradient_clip": 1.0,
-        "gradient_noise_multiplier": 1.0,
-    }
+def test_gradient_noise_and_more_classes_are_refused() -> None:
+    private = {"noise_multiplier": 1.0, "gradient_clip": 1.0, "gradient_noise_multiplier": 1.0}
     with pytest.raises(ConfigError, match="gradient_clip"):
         run(
-            breast_cancer,
+            breast_cancer(),
             {"scheme": "dp"},
             privacy=private,
             l1=L1,
@@ -105,7 +99,7 @@ def tampered(kind: type, change: Callable[[Any], Any]) -> Environment:
     ],
 )
 def test_messages_that_do_not_fit_are_refused(
-    breast_cancer: VerticalDataset, kind: type, change: Callable[[Any], Any], told: str
+    kind: type, change: Callable[[Any], Any], told: str
 ) -> None:
     with pytest.raises(UnexpectedMessage, match=told):
-        run(breast_cancer, l1=L1, environment=tampered(kind, change))
+        run(breast_cancer(), l1=L1, environment=tampered(kind, change))

@@ -7,7 +7,7 @@ import pytest
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.training import Environment
-from tests.end_to_end.conftest import RunJob, relative_difference
+from tests.jobs import breast_cancer, relative_difference, run_job
 
 PARAMETERS = 1e-4
 AUC = 1e-3
@@ -19,10 +19,8 @@ FEW: dict[str, object] = {"rounds": 4, "batch_size": 152}
 @pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fedbcd-p", "fedbcd-s"])
 @pytest.mark.parametrize("parties", [2, 3])
-def test_hiding_residuals_changes_nothing(
-    run_job: RunJob, scheme: str, algorithm: str, parties: int
-) -> None:
-    dataset = load("breast_cancer", parties=parties)
+def test_hiding_residuals_changes_nothing(scheme: str, algorithm: str, parties: int) -> None:
+    dataset = breast_cancer(parties)
     settings = {"algorithm": algorithm, **FEW, "learning_rate": 0.3}
     twin = run_job(dataset, **settings)
     encrypted = run_job(dataset, {"scheme": scheme}, **settings)
@@ -37,9 +35,9 @@ def test_hiding_residuals_changes_nothing(
 )
 @pytest.mark.parametrize("parties", [2, 3])
 def test_hiding_both_sides_is_the_quadratic_loss_in_clear(
-    run_job: RunJob, scheme: str, algorithm: str, loss: str, parties: int
+    scheme: str, algorithm: str, loss: str, parties: int
 ) -> None:
-    dataset = load("breast_cancer", parties=parties)
+    dataset = breast_cancer(parties)
     settings = {
         "algorithm": algorithm,
         "rounds": 8,  # of seven batches: one comes again
@@ -61,8 +59,8 @@ def test_hiding_both_sides_is_the_quadratic_loss_in_clear(
 
 
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fedbcd-p", "fedbcd-s"])
-def test_masking_predictions_changes_nothing(run_job: RunJob, algorithm: str) -> None:
-    dataset = load("breast_cancer", parties=4)
+def test_masking_predictions_changes_nothing(algorithm: str) -> None:
+    dataset = breast_cancer(4)
     settings = {"algorithm": algorithm, "rounds": 30, "batch_size": 64, "learning_rate": 0.3}
     twin = run_job(dataset, **settings)
     masked = run_job(dataset, {"scheme": "masked"}, **settings)
@@ -71,8 +69,8 @@ def test_masking_predictions_changes_nothing(run_job: RunJob, algorithm: str) ->
 
 
 @pytest.mark.parametrize("scheme", ["paillier", "bfv"])
-def test_masked_predictions_go_with_encrypted_residuals(run_job: RunJob, scheme: str) -> None:
-    dataset = load("breast_cancer", parties=3)
+def test_masked_predictions_go_with_encrypted_residuals(scheme: str) -> None:
+    dataset = breast_cancer(3)
     settings = {**FEW, "learning_rate": 0.3}
     twin = run_job(dataset, **settings)
     exchange = {"scheme": scheme, "predictions": "masked"}
@@ -81,7 +79,7 @@ def test_masked_predictions_go_with_encrypted_residuals(run_job: RunJob, scheme:
 
 
 @pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
-def test_ten_classes_train_under_encryption(run_job: RunJob, scheme: str) -> None:
+def test_ten_classes_train_under_encryption(scheme: str) -> None:
     dataset = load("digits")
     settings = {"rounds": 3, "batch_size": 32, "learning_rate": 0.3}
     twin = run_job(dataset, **settings)
@@ -94,10 +92,7 @@ def test_ten_classes_train_under_encryption(run_job: RunJob, scheme: str) -> Non
     [("paillier", 2), pytest.param("ckks", 20, marks=pytest.mark.slow), ("bfv", 20)],
 )
 def test_a9a_trains_alike_under_encryption(
-    run_job: RunJob,
-    real_data: Callable[[str], VerticalDataset],
-    scheme: str,
-    rounds: int,
+    real_data: Callable[[str], VerticalDataset], scheme: str, rounds: int
 ) -> None:
     dataset = real_data("a9a")
     settings = {"rounds": rounds, "batch_size": 256, "learning_rate": 0.5, "eval_every": 0}
@@ -107,16 +102,16 @@ def test_a9a_trains_alike_under_encryption(
     assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
 
 
-def test_values_beyond_the_prediction_bound_are_clipped_and_counted(run_job: RunJob) -> None:
-    dataset = load("breast_cancer")
+def test_values_beyond_the_prediction_bound_are_clipped_and_counted() -> None:
+    dataset = breast_cancer()
     exchange = {"scheme": "paillier", "hide": "both", "prediction_bound": 1.0}
     result = run_job(dataset, exchange, rounds=1, batch_size=64, loss="squared")
     assert sum(ledger.operations["clipped_values"] for ledger in result.ledgers.values()) > 0
 
 
 @pytest.mark.slow
-def test_keys_of_full_size_change_nothing(run_job: RunJob) -> None:
-    dataset = load("breast_cancer")
+def test_keys_of_full_size_change_nothing() -> None:
+    dataset = breast_cancer()
     settings = {"rounds": 3, "batch_size": 64, "learning_rate": 0.3}
     twin = run_job(dataset, **settings)
     encrypted = run_job(dataset, {"scheme": "paillier"}, Environment(), **settings)

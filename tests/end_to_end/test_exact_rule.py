@@ -14,8 +14,8 @@ from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.runtime.views import Received
 from securevfl.training import TrainingResult, plan_for
-from tests.end_to_end.conftest import RunJob, all_weights
 from tests.end_to_end.test_centralized import schedule_of
+from tests.jobs import all_weights, breast_cancer, run_job
 
 ETA, L2, STEPS, ROUNDS = 0.05, 0.01, 4, 6
 EXACT: dict[str, object] = {
@@ -60,14 +60,10 @@ def reference(result: TrainingResult, dataset: VerticalDataset, loss: Loss) -> F
 @pytest.mark.parametrize("algorithm", ["fedbcd-p", "fedbcd-s"])
 @pytest.mark.parametrize(
     ("data", "loss"),
-    [
-        ("breast_cancer", Logistic()),
-        ("breast_cancer", SquaredHinge()),
-        ("digits", Multinomial(10)),
-    ],
+    [("breast_cancer", Logistic()), ("breast_cancer", SquaredHinge()), ("digits", Multinomial(10))],
     ids=["logistic", "squared hinge", "multinomial"],
 )
-def test_it_is_the_paper_s_update(run_job: RunJob, algorithm: str, data: str, loss: Loss) -> None:
+def test_it_is_the_paper_s_update(algorithm: str, data: str, loss: Loss) -> None:
     dataset = load(data, parties=3)
     result = run_job(dataset, algorithm=algorithm, loss=loss.name, **EXACT)
     expected = reference(result, dataset, loss)
@@ -78,8 +74,8 @@ def test_it_is_the_paper_s_update(run_job: RunJob, algorithm: str, data: str, lo
     assert np.abs(all_weights(default) - expected).max() > 1e-6
 
 
-def test_on_a_quadratic_loss_it_is_the_curvature_rule(run_job: RunJob) -> None:
-    dataset = load("breast_cancer", parties=3)
+def test_on_a_quadratic_loss_it_is_the_curvature_rule() -> None:
+    dataset = breast_cancer(3)
     exact, curvature = (
         all_weights(run_job(dataset, loss="squared", **{**EXACT, "local_rule": rule}))
         for rule in ("exact", "curvature")
@@ -88,8 +84,8 @@ def test_on_a_quadratic_loss_it_is_the_curvature_rule(run_job: RunJob) -> None:
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared-hinge", "hinge"])
-def test_a_feature_party_is_told_the_sum_beside_residuals(run_job: RunJob, loss: str) -> None:
-    dataset = load("breast_cancer", parties=3)
+def test_a_feature_party_is_told_the_sum_beside_residuals(loss: str) -> None:
+    dataset = breast_cancer(3)
     result = run_job(dataset, loss=loss, **EXACT)
     assert result.costs().messages == ROUNDS * 3 * 2
     view = result.views["party2"].entries
@@ -117,22 +113,22 @@ def test_whoever_hides_the_sum_refuses_it(
 ) -> None:
     job = Job.of(job={"local_rule": "exact", "learning_rate": 0.1}, exchange=exchange)
     with pytest.raises(ConfigError, match=told):
-        plan_for(job, load("breast_cancer", parties=parties))
+        plan_for(job, breast_cancer(parties))
 
 
 def test_it_leaves_exact_steps_alone() -> None:
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     assert plan_for(Job.of(job={"local_rule": "exact"}), dataset).local_steps == 5
     with pytest.raises(ConfigError, match="local_rule = 'exact' has none"):
         plan_for(Job.of(job={"local_rule": "exact", "local_steps": "exact"}), dataset)
 
 
 def test_its_description_says_what_it_tells() -> None:
-    plain = plan_for(Job.of(), load("breast_cancer"))
-    exact = plan_for(Job.of(job={"local_rule": "exact"}), load("breast_cancer"))
+    plain = plan_for(Job.of(), breast_cancer())
+    exact = plan_for(Job.of(job={"local_rule": "exact"}), breast_cancer())
     assert exact.learns.feature_party == f"{plain.learns.feature_party}, told beside it"
 
 
-def test_networks_take_it(run_job: RunJob) -> None:
+def test_networks_take_it() -> None:
     settings = {**EXACT, "start": "random", "model": "mlp", "hidden": [4], "rounds": 40}
-    assert run_job(load("breast_cancer"), **{**settings, "eval_every": 40}).scores[-1].auc > 0.95
+    assert run_job(breast_cancer(), **{**settings, "eval_every": 40}).scores[-1].auc > 0.95

@@ -17,8 +17,8 @@ from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.local_steps import Pace
 from securevfl.protocols.session.early_stopping import Course
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import SmallKeys, all_weights, relative_difference
 from tests.exact_reference import Reference
+from tests.jobs import SmallKeys, all_weights, relative_difference
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 FloatArray = NDArray[np.float64]

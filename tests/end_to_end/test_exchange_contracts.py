@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.data.partition import BatchSchedule
-from securevfl.data.sources import load
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
@@ -23,8 +22,8 @@ from securevfl.protocols.session.keys import PublicKey
 from securevfl.runtime.views import Received, View
 from securevfl.training import TrainingResult
 from securevfl.wire.codec import Message
-from tests.end_to_end.conftest import RunJob
 from tests.end_to_end.contract import check_contract, few_rows
+from tests.jobs import breast_cancer, run_job
 
 
 @pytest.mark.parametrize(
@@ -64,14 +63,14 @@ Run = Callable[[dict[str, object], int], TrainingResult]
 
 
 @pytest.fixture(scope="module")
-def run(run_job: RunJob) -> Run:
+def run() -> Run:
     """A short job without held-out scoring, so that views hold rounds only; each is run once."""
     done: dict[str, TrainingResult] = {}
 
     def recorded(exchange: dict[str, object], parties: int) -> TrainingResult:
         name = f"{exchange}, {parties} parties"
         if name not in done:
-            dataset = load("breast_cancer", parties=parties)
+            dataset = breast_cancer(parties)
             loss = "taylor-logistic" if exchange.get("hide") == "both" else "logistic"
             settings = {"rounds": ROUNDS, "batch_size": 114, "eval_every": 0, "local_steps": 3}
             done[name] = run_job(dataset, exchange, loss=loss, **settings)
@@ -155,16 +154,14 @@ def test_plain_shows_every_prediction_to_the_label_party_and_residuals_to_the_ot
     for feature_party in ("party2", "party3"):
         assert round_kinds(result.views[feature_party]) == {Residuals: ROUNDS}
     # The table's warning: the sign of every residual is a label.
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     schedule = BatchSchedule(dataset.row_digests, 114, result.job.job.seed)
     for step, residuals in enumerate(arrays(result.views["party2"], Residuals)):
         labels = dataset.train_labels[schedule.batch(step)]
         assert np.array_equal(np.signbit(residuals[:, 0]), labels == 1)
 
 
-def test_masked_shows_the_label_party_uniform_shares_that_only_sum_to_something(
-    run: Run,
-) -> None:
+def test_masked_shows_the_label_party_uniform_shares_that_only_sum_to_something(run: Run) -> None:
     result = run(MASKED, 3)
     view = result.views["party1"]
     assert round_kinds(view) == {MaskedPredictions: 2 * ROUNDS}
@@ -260,10 +257,8 @@ def test_with_two_parties_there_is_nobody_to_share_with(run: Run) -> None:
 @pytest.mark.parametrize(
     "exchange", [PLAIN, MASKED, PAILLIER, BOTH], ids=["plain", "masked", "paillier", "both"]
 )
-def test_scoring_adds_held_out_predictions_and_nothing_else(
-    run_job: RunJob, exchange: dict[str, object]
-) -> None:
-    dataset = load("breast_cancer", parties=3)
+def test_scoring_adds_held_out_predictions_and_nothing_else(exchange: dict[str, object]) -> None:
+    dataset = breast_cancer(3)
     loss = "taylor-logistic" if exchange.get("hide") == "both" else "logistic"
     result = run_job(dataset, exchange, rounds=2, batch_size=114, loss=loss, eval_every=1)
     kinds = {

@@ -17,8 +17,8 @@ from securevfl.reports.documents import what_to_choose, who_learns_what
 from securevfl.training import train
 from tests import extension
 from tests.end_to_end.commands import rows_of, run
-from tests.end_to_end.conftest import all_weights
 from tests.end_to_end.contract import check_contract, few_rows
+from tests.jobs import all_weights
 
 JOB = """
 [job]

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securevfl.data.sources import load
 from securevfl.errors import (
     ConfigError,
     MalformedMessage,
@@ -29,7 +28,7 @@ from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.training import Environment, train
 from securevfl.wire.codec import Message, decode, encode
-from tests.end_to_end.conftest import RunJob, SmallKeys
+from tests.jobs import SmallKeys, breast_cancer, run_job
 
 Change = Callable[[Message], Message | None]
 
@@ -52,14 +51,11 @@ def run(exchange: dict[str, object], environment: Environment, parties: int = 2)
     both = exchange.get("hide") == "both"
     job = Job(
         job=JobSettings(
-            rounds=3,
-            batch_size=64,
-            loss="taylor-logistic" if both else "logistic",
-            eval_every=0,
+            rounds=3, batch_size=64, loss="taylor-logistic" if both else "logistic", eval_every=0
         ),
         exchange=ExchangeSettings.model_validate(exchange),
     )
-    train(job, load("breast_cancer", parties=parties), environment)
+    train(job, breast_cancer(parties), environment)
 
 
 def damaged_first(message: Message) -> Message:
@@ -88,11 +84,7 @@ def replayed(message: Message) -> Message:
     return replace(message, step=0)  # type: ignore[call-arg]
 
 
-TWO_TRIPS: dict[str, dict[str, object]] = {
-    "paillier": {},
-    "ckks": {},
-    "bfv": {"round_trips": 2},
-}
+TWO_TRIPS: dict[str, dict[str, object]] = {"paillier": {}, "ckks": {}, "bfv": {"round_trips": 2}}
 
 
 @pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
@@ -178,9 +170,7 @@ def test_a_peer_with_another_number_of_rows_is_refused() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
-def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(
-    scheme: str,
-) -> None:
+def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(scheme: str) -> None:
     sent: list[type[Message]] = []
 
     def watch(sender: str, receiver: str, data: bytes) -> bytes:
@@ -194,10 +184,10 @@ def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(
     assert set(sent) == {Hello}
 
 
-def test_residuals_beyond_the_agreed_bound_are_refused_not_wrapped(run_job: RunJob) -> None:
+def test_residuals_beyond_the_agreed_bound_are_refused_not_wrapped() -> None:
     exchange: dict[str, object] = {"scheme": "paillier", "prediction_bound": 0.25}
     with pytest.raises(RangeExceeded, match="residuals"):
-        run_job(load("breast_cancer"), exchange, rounds=1, batch_size=64, loss="squared")
+        run_job(breast_cancer(), exchange, rounds=1, batch_size=64, loss="squared")
 
 
 @pytest.mark.parametrize("bits", [512, 1024, 4096])
@@ -206,10 +196,10 @@ def test_no_job_gets_a_key_of_another_size(bits: int) -> None:
         run({"scheme": "paillier", "key_bits": bits}, Environment())
 
 
-def test_predictions_that_explode_are_refused(run_job: RunJob) -> None:
+def test_predictions_that_explode_are_refused() -> None:
     with np.errstate(all="ignore"), pytest.raises((RangeExceeded, MalformedMessage)):
         run_job(
-            load("breast_cancer", parties=3),
+            breast_cancer(3),
             {"scheme": "masked"},
             rounds=60,
             batch_size=64,
@@ -219,8 +209,8 @@ def test_predictions_that_explode_are_refused(run_job: RunJob) -> None:
 
 
 @pytest.mark.parametrize("word", ["back", "stop"])
-def test_a_word_that_contradicts_itself_is_refused(run_job: RunJob, word: str) -> None:
+def test_a_word_that_contradicts_itself_is_refused(word: str) -> None:
     contradiction = Course(0, keep=True, back=word == "back", stop=word == "stop")
     environment = tampering(Course, lambda _: contradiction, step=0)
     with pytest.raises(UnexpectedMessage, match="says to keep a point and to leave it"):
-        run_job(load("breast_cancer"), environment=environment, learning_rate="auto", rounds=3)
+        run_job(breast_cancer(), None, environment, learning_rate="auto", rounds=3)

@@ -13,11 +13,7 @@ from securevfl.benchmarks.in_one_place import one_table, train_in_one_place
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import (
-    ConfigError,
-    PeerViolation,
-    UnexpectedMessage,
-)
+from securevfl.errors import ConfigError, PeerViolation, UnexpectedMessage
 from securevfl.job import Job
 from securevfl.models.losses import loss_for
 from securevfl.protocols.session.agreement import Hello
@@ -29,6 +25,7 @@ from securevfl.runtime.costs import FixedCosts, Slower
 from securevfl.training import TrainingResult, train
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.fdml_jobs import FEW, run
+from tests.jobs import breast_cancer
 
 
 def with_straggler(dataset: VerticalDataset, limit: int | str, factor: float = 4) -> TrainingResult:
@@ -77,20 +74,20 @@ def test_bulk_synchronous_steps_are_those_of_one_trainer(name: str, parties: int
     np.testing.assert_allclose(found, weights, atol=1e-12)
 
 
-def test_networks_are_trained_as_in_one_place(breast_cancer: VerticalDataset) -> None:
+def test_networks_are_trained_as_in_one_place() -> None:
     settings = {"model": "mlp", "hidden": [6], "start": "random"}
-    result = run(breast_cancer, settings)
-    alone = train_in_one_place(result.job, breast_cancer)
+    result = run(breast_cancer(), settings)
+    alone = train_in_one_place(result.job, breast_cancer())
     assert result.clear_auc == pytest.approx(alone.auc, abs=1e-12)
     assert result.clear_loss == pytest.approx(alone.loss, abs=1e-12)
     assert result.scores[-1].auc == result.clear_auc
 
 
 def test_one_model_over_all_columns_is_the_sum_of_linear_ones_and_of_no_networks(
-    breast_cancer: VerticalDataset, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table = one_table(breast_cancer)
-    assert table.train.shape[1] == sum(len(each.columns) for each in breast_cancer.parties)
+    table = one_table(breast_cancer())
+    assert table.train.shape[1] == sum(len(each.columns) for each in breast_cancer().parties)
     assert len(set(table.columns)) == len(table.columns)
     linear = Job.of(job=FEW)
     sizes: list[int] = []
@@ -102,13 +99,13 @@ def test_one_model_over_all_columns_is_the_sum_of_linear_ones_and_of_no_networks
 
     monkeypatch.setattr(in_one_place, "LocalPart", Counted)
     summed, one = (
-        train_in_one_place(linear, breast_cancer, one_model=one) for one in (False, True)
+        train_in_one_place(linear, breast_cancer(), one_model=one) for one in (False, True)
     )
     assert one.auc == summed.auc
     assert one.loss == pytest.approx(summed.loss, abs=1e-12)
     networks = Job.of(job={**FEW, "model": "mlp", "hidden": [6], "start": "random"})
     summed, one = (
-        train_in_one_place(networks, breast_cancer, one_model=one) for one in (False, True)
+        train_in_one_place(networks, breast_cancer(), one_model=one) for one in (False, True)
     )
     assert one.loss != summed.loss
     # Together as many hidden units in each, 12, and in one network all 30 columns at every unit.
@@ -116,9 +113,9 @@ def test_one_model_over_all_columns_is_the_sum_of_linear_ones_and_of_no_networks
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5])
-def test_no_pull_is_answered_beyond_the_limit(breast_cancer: VerticalDataset, limit: int) -> None:
-    result = with_straggler(breast_cancer, limit)
-    slow, fast = (table.name for table in breast_cancer.parties)
+def test_no_pull_is_answered_beyond_the_limit(limit: int) -> None:
+    result = with_straggler(breast_cancer(), limit)
+    slow, fast = (table.name for table in breast_cancer().parties)
     served = result.others[SERVER]
     # At a lead of τ the paper refuses, here a pull is answered still.
     assert max(served.leads[fast]) == limit
@@ -127,9 +124,9 @@ def test_no_pull_is_answered_beyond_the_limit(breast_cancer: VerticalDataset, li
     assert {len(leads) for leads in served.leads.values()} == {40}
 
 
-def test_without_a_limit_the_fast_party_runs_away(breast_cancer: VerticalDataset) -> None:
-    slow, fast = (table.name for table in breast_cancer.parties)
-    bounded, free = (with_straggler(breast_cancer, limit) for limit in (0, "unbounded"))
+def test_without_a_limit_the_fast_party_runs_away() -> None:
+    slow, fast = (table.name for table in breast_cancer().parties)
+    bounded, free = (with_straggler(breast_cancer(), limit) for limit in (0, "unbounded"))
     served = free.others[SERVER]
     assert served.refused == {slow: 0, fast: 0}
     assert max(served.leads[fast]) > 10
@@ -141,22 +138,20 @@ def test_without_a_limit_the_fast_party_runs_away(breast_cancer: VerticalDataset
     assert end(free, slow) == pytest.approx(end(bounded, slow), rel=0.1)
 
 
-def test_stale_sums_change_the_steps_and_runs_repeat_to_the_bit(
-    breast_cancer: VerticalDataset,
-) -> None:
-    first, same = (with_straggler(breast_cancer, 3) for _ in range(2))
-    bulk = with_straggler(breast_cancer, 0)
+def test_stale_sums_change_the_steps_and_runs_repeat_to_the_bit() -> None:
+    first, same = (with_straggler(breast_cancer(), 3) for _ in range(2))
+    bulk = with_straggler(breast_cancer(), 0)
     for name in first.outcomes:
         weights = first.outcomes[name].model.weights
         np.testing.assert_array_equal(weights, same.outcomes[name].model.weights)
         assert not np.allclose(weights, bulk.outcomes[name].model.weights)
 
 
-def test_a_pull_holds_the_newest_predictions_of_the_others(breast_cancer: VerticalDataset) -> None:
+def test_a_pull_holds_the_newest_predictions_of_the_others() -> None:
     """Replayed from the server's own view, message by message."""
-    result = with_straggler(breast_cancer, 5)
-    names = [table.name for table in breast_cancer.parties]
-    schedule = BatchSchedule(breast_cancer.row_digests, 64, seed=0, sampling="shuffle")
+    result = with_straggler(breast_cancer(), 5)
+    names = [table.name for table in breast_cancer().parties]
+    schedule = BatchSchedule(breast_cancer().row_digests, 64, seed=0, sampling="shuffle")
     matrix = {name: np.zeros((schedule.rows, 1)) for name in names}
     possible: dict[tuple[str, int], list[bytes]] = {}
     for entry in result.views[SERVER].received(PushedPredictions):
@@ -173,8 +168,8 @@ def test_a_pull_holds_the_newest_predictions_of_the_others(breast_cancer: Vertic
             assert entry.message.values.tobytes() in possible[name, entry.message.step]
 
 
-def test_who_is_sent_what(breast_cancer: VerticalDataset) -> None:
-    dataset = load("breast_cancer", parties=3)
+def test_who_is_sent_what() -> None:
+    dataset = breast_cancer(3)
     result = run(dataset)
     for name, view in result.views.items():
         kinds = Counter(type(entry.message) for entry in view.received())
@@ -188,8 +183,8 @@ def test_who_is_sent_what(breast_cancer: VerticalDataset) -> None:
     assert result.costs().messages == 40 * 3 * 2
 
 
-def test_every_party_scores_the_same(breast_cancer: VerticalDataset) -> None:
-    result = run(breast_cancer, privacy={"noise_multiplier": 1})
+def test_every_party_scores_the_same() -> None:
+    result = run(breast_cancer(), privacy={"noise_multiplier": 1})
     first, second = (outcome.scores[0].auc for outcome in result.outcomes.values())
     assert first == pytest.approx(second, abs=1e-12)
 
@@ -216,14 +211,10 @@ def tampered(kind: type, change: Callable[[Any], Any]) -> Callable[[str, str, by
     ],
 )
 def test_the_server_refuses_what_does_not_fit(
-    breast_cancer: VerticalDataset,
-    kind: type,
-    change: Callable[[Any], Any],
-    error: type[Exception],
-    said: str,
+    kind: type, change: Callable[[Any], Any], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        run(breast_cancer, tamper=tampered(kind, change))
+        run(breast_cancer(), tamper=tampered(kind, change))
 
 
 @pytest.mark.parametrize(
@@ -243,25 +234,21 @@ def test_the_server_refuses_what_does_not_fit(
         ),
     ],
 )
-def test_what_fdml_does_not_have_is_refused(
-    breast_cancer: VerticalDataset, sections: dict[str, Any], said: str
-) -> None:
+def test_what_fdml_does_not_have_is_refused(sections: dict[str, Any], said: str) -> None:
     sections = {**sections, "job": {**FEW, **sections.get("job", {})}}
     with pytest.raises(ConfigError, match=said):
-        train(Job.of(**sections), breast_cancer)
+        train(Job.of(**sections), breast_cancer())
 
 
-def test_the_servers_name_is_taken(breast_cancer: VerticalDataset) -> None:
-    first, second = breast_cancer.parties
-    named = replace(breast_cancer, parties=(replace(first, name=SERVER), second))
+def test_the_servers_name_is_taken() -> None:
+    first, second = breast_cancer().parties
+    named = replace(breast_cancer(), parties=(replace(first, name=SERVER), second))
     with pytest.raises(ConfigError, match="name of fdml's server"):
         run(replace(named, label_party=second.name))
 
 
-def test_divergence_is_said_and_nothing_that_is_no_number_kept(
-    breast_cancer: VerticalDataset,
-) -> None:
-    result = run(breast_cancer, {"learning_rate": 1e10, "l2": 10.0})
+def test_divergence_is_said_and_nothing_that_is_no_number_kept() -> None:
+    result = run(breast_cancer(), {"learning_rate": 1e10, "l2": 10.0})
     assert result.status in {3, 5}
     assert any("left float64" in each.text for each in result.warnings)
     assert all(np.isfinite(each.model.weights).all() for each in result.outcomes.values())

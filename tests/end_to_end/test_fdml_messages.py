@@ -8,22 +8,17 @@ import numpy as np
 import pytest
 
 from securevfl.data.partition import BatchSchedule
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, PeerError, TrainingDiverged
 from securevfl.job import Job
 from securevfl.models.losses import Logistic
 from securevfl.protocols.session.gathering import HeldOutPredictions
-from securevfl.protocols.vertical.fdml import (
-    SERVER,
-    PulledSums,
-    PushedPredictions,
-    as_it_travels,
-)
+from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions, as_it_travels
 from securevfl.runtime.costs import FixedCosts, Slower
 from securevfl.training import plan_for, train
 from securevfl.wire.codec import decode, encode
 from tests.end_to_end.fdml_jobs import FEW, run
+from tests.jobs import breast_cancer
 
 SEVERAL = {"staleness": 3, "batches_a_message": 4}
 
@@ -70,7 +65,7 @@ def replayed(dataset: VerticalDataset, together: int, precision: type) -> list[n
 def test_steps_are_those_of_parties_that_go_so_many_batches_together(
     parties: int, settings: dict[str, Any], together: int, precision: type
 ) -> None:
-    dataset = load("breast_cancer", parties=parties)
+    dataset = breast_cancer(parties)
     result = run(dataset, fdml=settings)
     expected = replayed(dataset, together, precision)
     tolerance = 1e-12 if precision is np.float64 else 1e-6
@@ -85,34 +80,28 @@ def test_steps_are_those_of_parties_that_go_so_many_batches_together(
     assert result.costs().messages == 2 * parties * messages
 
 
-def test_every_round_has_its_costs_however_many_share_a_message(
-    breast_cancer: VerticalDataset,
-) -> None:
-    result = run(breast_cancer, fdml=SEVERAL)
+def test_every_round_has_its_costs_however_many_share_a_message() -> None:
+    result = run(breast_cancer(), fdml=SEVERAL)
     for ledger in result.ledgers.values():
         assert len(ledger.snapshots) == FEW["rounds"]
     assert result.costs(3).messages == result.costs(4).messages == 4
     assert result.costs(5).messages == 8
 
 
-def test_several_batches_ask_for_the_staleness_that_they_cause(
-    breast_cancer: VerticalDataset,
-) -> None:
+def test_several_batches_ask_for_the_staleness_that_they_cause() -> None:
     for staleness, several in ((0, 2), (3, 5)):
         job = Job.of(job=FEW, fdml={"staleness": staleness, "batches_a_message": several})
         with pytest.raises(ConfigError, match=f"{several - 1} iterations old"):
-            plan_for(job, breast_cancer)
+            plan_for(job, breast_cancer())
     free = Job.of(job=FEW, fdml={"staleness": "unbounded", "batches_a_message": 5})
-    assert train(free, breast_cancer).rounds == FEW["rounds"]
+    assert train(free, breast_cancer()).rounds == FEW["rounds"]
 
 
 @pytest.mark.parametrize(("staleness", "lead"), [(3, 0), (6, 0), (7, 4), (12, 8)])
-def test_the_age_of_the_last_batch_counts_as_lead(
-    breast_cancer: VerticalDataset, staleness: int, lead: int
-) -> None:
-    slow, fast = (table.name for table in breast_cancer.parties)
+def test_the_age_of_the_last_batch_counts_as_lead(staleness: int, lead: int) -> None:
+    slow, fast = (table.name for table in breast_cancer().parties)
     result = run(
-        breast_cancer,
+        breast_cancer(),
         fdml={"staleness": staleness, "batches_a_message": 4},
         stopwatch=FixedCosts({"local": 1e-3}),
         paces={slow: Slower(8), SERVER: Slower(0.01)},
@@ -123,18 +112,16 @@ def test_the_age_of_the_last_batch_counts_as_lead(
 
 
 @pytest.mark.parametrize("own", ["exact", "noisy"])
-def test_noise_promises_the_same_and_is_drawn_once_a_visit(
-    breast_cancer: VerticalDataset, own: str
-) -> None:
+def test_noise_promises_the_same_and_is_drawn_once_a_visit(own: str) -> None:
     privacy = {"noise_multiplier": 1.0}
     single, several = (
-        run(breast_cancer, privacy=privacy, fdml={**fdml, "own_prediction": own})
+        run(breast_cancer(), privacy=privacy, fdml={**fdml, "own_prediction": own})
         for fdml in ({}, SEVERAL)
     )
     assert several.privacy == single.privacy
-    schedule = BatchSchedule(breast_cancer.row_digests, 64, seed=0, sampling="shuffle")
+    schedule = BatchSchedule(breast_cancer().row_digests, 64, seed=0, sampling="shuffle")
     visited = sum(len(schedule.batch(index)) for index in range(FEW["rounds"]))
-    name = breast_cancer.parties[0].name
+    name = breast_cancer().parties[0].name
     for result in (single, several):
         values = [
             entry.message.values
@@ -147,12 +134,10 @@ def test_noise_promises_the_same_and_is_drawn_once_a_visit(
         assert len(np.unique(released)) > 0.95 * visited
 
 
-def test_what_a_party_pulls_in_single_is_rounded_and_what_it_scores_is_not(
-    breast_cancer: VerticalDataset,
-) -> None:
-    result = run(breast_cancer, fdml={"precision": "single"})
-    double = run(breast_cancer)
-    name = breast_cancer.parties[0].name
+def test_what_a_party_pulls_in_single_is_rounded_and_what_it_scores_is_not() -> None:
+    result = run(breast_cancer(), fdml={"precision": "single"})
+    double = run(breast_cancer())
+    name = breast_cancer().parties[0].name
     for entry in result.views[name].received(PulledSums):
         assert isinstance(entry.message, PulledSums)
         assert entry.message.values.dtype == np.float32
@@ -163,19 +148,17 @@ def test_what_a_party_pulls_in_single_is_rounded_and_what_it_scores_is_not(
     assert result.clear_loss != double.clear_loss
 
 
-def test_predictions_that_leave_float32_are_refused(breast_cancer: VerticalDataset) -> None:
+def test_predictions_that_leave_float32_are_refused() -> None:
     for value in (1.1e30, -1e200, np.inf, np.nan):
         with pytest.raises(TrainingDiverged, match="leave float32"):
             as_it_travels(np.array([[0.0], [value]]), "single")
     assert as_it_travels(np.array([[1e30]]), "single").dtype == np.float32
     with pytest.raises(TrainingDiverged):
-        run(breast_cancer, {"learning_rate": 1e10, "l2": 10.0}, fdml={"precision": "single"})
+        run(breast_cancer(), {"learning_rate": 1e10, "l2": 10.0}, fdml={"precision": "single"})
 
 
 @pytest.mark.parametrize("part", [slice(1, None), slice(0, 64)])
-def test_the_server_takes_all_batches_of_a_message_or_none(
-    breast_cancer: VerticalDataset, part: slice
-) -> None:
+def test_the_server_takes_all_batches_of_a_message_or_none(part: slice) -> None:
     def fewer(sender: str, to: str, data: bytes) -> bytes:
         message = decode(data)
         if isinstance(message, PushedPredictions):
@@ -183,13 +166,11 @@ def test_the_server_takes_all_batches_of_a_message_or_none(
         return encode(message)
 
     with pytest.raises(PeerError, match="sent an array"):
-        run(breast_cancer, fdml=SEVERAL, tamper=fewer)
+        run(breast_cancer(), fdml=SEVERAL, tamper=fewer)
 
 
 @pytest.mark.parametrize("receiver", ["server", "party"])
-def test_doubles_are_refused_where_singles_travel(
-    breast_cancer: VerticalDataset, receiver: str
-) -> None:
+def test_doubles_are_refused_where_singles_travel(receiver: str) -> None:
     def wider(sender: str, to: str, data: bytes) -> bytes:
         message = decode(data)
         if isinstance(message, PushedPredictions if receiver == "server" else PulledSums):
@@ -197,4 +178,4 @@ def test_doubles_are_refused_where_singles_travel(
         return encode(message)
 
     with pytest.raises(PeerError, match="sent float64 where float32 is due"):
-        run(breast_cancer, fdml={"precision": "single"}, tamper=wider)
+        run(breast_cancer(), fdml={"precision": "single"}, tamper=wider)

@@ -17,8 +17,8 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import RunJob, SmallKeys, relative_difference
 from tests.end_to_end.test_product_formats import FormatsSeen
+from tests.jobs import SmallKeys, breast_cancer, relative_difference, run_job
 
 PARAMETERS = 1e-4
 ROUNDS, Q = 3, 4
@@ -45,9 +45,9 @@ def operations(result: TrainingResult) -> Counter[str]:
     [("fedbcd-p", 2), pytest.param("fedbcd-p", 3, marks=pytest.mark.slow), ("fedbcd-s", 3)],
 )
 def test_linear_models_are_those_of_one_product_a_round(
-    run_job: RunJob, scheme: str, rule: str, algorithm: str, parties: int
+    scheme: str, rule: str, algorithm: str, parties: int
 ) -> None:
-    dataset = load("breast_cancer", parties=parties)
+    dataset = breast_cancer(parties)
     settings = {**FEW, "algorithm": algorithm, "local_rule": rule, "l2": 1e-2}
     twin = run_job(dataset, **settings)
     once = run_job(dataset, {"scheme": scheme, "round_trips": 2}, **settings)
@@ -58,14 +58,14 @@ def test_linear_models_are_those_of_one_product_a_round(
     assert relative_difference(run_job(dataset, **{**settings, "local_steps": 1}), twin) > 0.01
 
 
-def test_ten_classes(run_job: RunJob) -> None:
+def test_ten_classes() -> None:
     dataset, settings = load("digits"), {**FEW, "batch_size": 32}
     twin = run_job(dataset, **settings)
     assert relative_difference(run_job(dataset, per_step("bfv"), **settings), twin) <= PARAMETERS
 
 
-def test_networks_follow_themselves_and_not_a_linearization(run_job: RunJob) -> None:
-    dataset = load("breast_cancer")
+def test_networks_follow_themselves_and_not_a_linearization() -> None:
+    dataset = breast_cancer()
     settings = {**FEW, "model": "mlp", "hidden": [4], "activation": "tanh"}
     twin = run_job(dataset, **settings)
     linearized = run_job(dataset, {"scheme": "bfv"}, **settings)
@@ -74,8 +74,8 @@ def test_networks_follow_themselves_and_not_a_linearization(run_job: RunJob) -> 
 
 
 @pytest.mark.parametrize("predictions", ["clear", "masked"])
-def test_what_crosses_grows_with_the_local_steps(run_job: RunJob, predictions: str) -> None:
-    dataset = load("breast_cancer", parties=3)
+def test_what_crosses_grows_with_the_local_steps(predictions: str) -> None:
+    dataset = breast_cancer(3)
     for q in (1, 2, Q):
         settings = {**FEW, "local_steps": q}
         result = run_job(dataset, per_step("paillier", predictions=predictions), **settings)
@@ -93,18 +93,18 @@ def test_a_long_line_does_not_turn_it_into_one_round_trip() -> None:
     for he_per_step, messages in ((True, 2 * 3), (False, 3)):
         exchange = {"scheme": "bfv", "he_per_step": he_per_step}
         described = Job.of(job=job, exchange=exchange, network={"preset": "intercontinental"})
-        result = train(described, load("breast_cancer"))
+        result = train(described, breast_cancer())
         assert result.costs(2).messages - result.costs(1).messages == messages
 
 
 def test_an_audit_is_of_rounds_with_one_product() -> None:
     job = Job.of(job=FEW, exchange=per_step("bfv"))
     with pytest.raises(ConfigError, match="he_per_step is for benchmarks"):
-        Subject(job, load("breast_cancer"), seed=0)
+        Subject(job, breast_cancer(), seed=0)
 
 
-def test_ciphertexts_come_once_a_round_and_masks_are_fresh(run_job: RunJob) -> None:
-    dataset = load("breast_cancer")
+def test_ciphertexts_come_once_a_round_and_masks_are_fresh() -> None:
+    dataset = breast_cancer()
     result = run_job(dataset, per_step("paillier"), **FEW)
     feature = next(t.name for t in dataset.parties if t.name != dataset.label_party)
     kinds = Counter(type(entry.message) for entry in result.views[feature].received())
@@ -117,8 +117,8 @@ def test_ciphertexts_come_once_a_round_and_masks_are_fresh(run_job: RunJob) -> N
     assert len(np.unique(values)) == values.size
 
 
-def test_every_product_is_sized_for_and_counted(run_job: RunJob) -> None:
-    dataset, seen = load("breast_cancer"), FormatsSeen()
+def test_every_product_is_sized_for_and_counted() -> None:
+    dataset, seen = breast_cancer(), FormatsSeen()
     result = run_job(dataset, per_step("bfv"), Environment(keys=seen), **FEW)
     assert {fmt.rounds for fmt in (*seen.of_owners, *seen.of_evaluators)} == {ROUNDS * Q}
     once = run_job(dataset, {"scheme": "bfv"}, **{**FEW, "rounds": 1})
@@ -128,11 +128,9 @@ def test_every_product_is_sized_for_and_counted(run_job: RunJob) -> None:
     assert result.label_guard_ratio == pytest.approx(ROUNDS * Q * once.label_guard_ratio)
 
 
-def test_the_guard_counts_before_the_job_what_it_would_tell(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_the_guard_counts_before_the_job_what_it_would_tell(tmp_path: Path) -> None:
     """15 equations on 456 labels of variance 0.23 may be told three times, not four."""
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
 
     def run(q: int, **exchange: object) -> TrainingResult:
         place = Environment(keys=SmallKeys(), guard_directory=tmp_path / f"{q} {exchange}")
@@ -159,7 +157,7 @@ def test_the_guard_counts_before_the_job_what_it_would_tell(
     ],
 )
 def test_what_it_does_not_go_with_is_refused(
-    run_job: RunJob, exchange: dict[str, object], settings: dict[str, object], said: str
+    exchange: dict[str, object], settings: dict[str, object], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        run_job(load("breast_cancer"), {**exchange, "he_per_step": True}, **{**FEW, **settings})
+        run_job(breast_cancer(), {**exchange, "he_per_step": True}, **{**FEW, **settings})

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from securevfl import files
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import DataError, HeldOutLeakRefused, LabelLeakRefused
 from securevfl.job import Job
 from securevfl.protocols.guards import held_out_guard
 from securevfl.protocols.session.scoring import FeatureScoring
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import SmallKeys
+from tests.jobs import SmallKeys, breast_cancer
 from tests.scoring_jobs import features_of, scored, trained
 
 # Eight of the fifteen columns' rank; and one that hides what training rows predict.
@@ -37,7 +36,7 @@ def run(
         exchange=exchange or {"scheme": "bfv"},
     )
     environment = Environment(keys=SmallKeys(), guard_directory=directory)
-    return train(job, dataset or load("breast_cancer"), environment)
+    return train(job, dataset or breast_cancer(), environment)
 
 
 def record(directory: Path, party: str = "party2") -> dict[str, int]:
@@ -73,7 +72,7 @@ def test_a_second_job_adds_up(tmp_path: Path) -> None:
 
 
 def test_a_row_more_or_less_is_no_other_data_set(tmp_path: Path) -> None:
-    whole = load("breast_cancer")
+    whole = breast_cancer()
     fewer = replace(
         whole,
         parties=tuple(replace(each, test=each.test[1:]) for each in whole.parties),
@@ -124,7 +123,7 @@ def test_a_damaged_record_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_sums_count_at_every_feature_party(tmp_path: Path) -> None:
-    three = load("breast_cancer", parties=3)
+    three = breast_cancer(3)
     run(tmp_path, three, **MASKED)
     assert record(tmp_path, "party2").keys().isdisjoint(record(tmp_path, "party3"))
     with pytest.raises(HeldOutLeakRefused):
@@ -133,7 +132,7 @@ def test_sums_count_at_every_feature_party(tmp_path: Path) -> None:
 
 def test_rows_are_known_by_their_columns_as_the_file_has_them(tmp_path: Path) -> None:
     """Other training rows scale the same held-out rows in another way."""
-    three = load("breast_cancer", parties=3)
+    three = breast_cancer(3)
     fewer = replace(
         three,
         parties=tuple(replace(each, train=each.train[50:]) for each in three.parties),
@@ -148,14 +147,14 @@ def test_rows_are_known_by_their_columns_as_the_file_has_them(tmp_path: Path) ->
 def test_dbcd_counts_its_scorings_as_well(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"algorithm": "dbcd", "l1": 0.01, "eval_every": 0}
     job = Job.of(job={"rounds": 2, **settings}, exchange={"scheme": "masked"})
-    three, environment = load("breast_cancer", parties=3), Environment(guard_directory=tmp_path)
+    three, environment = breast_cancer(3), Environment(guard_directory=tmp_path)
     train(job, three, environment)
     with pytest.raises(HeldOutLeakRefused):
         train(job, three, environment)
 
 
 def test_what_another_job_has_written_down_since_the_first_check_counts(tmp_path: Path) -> None:
-    three = load("breast_cancer", parties=3)
+    three = breast_cancer(3)
     run(tmp_path / "other", three, **MASKED)
 
     checked = set()
@@ -204,7 +203,7 @@ def test_where_scoring_shows_no_row_nothing_is_counted(tmp_path: Path) -> None:
 
 
 def test_among_three_parties_sums_show_where_both_sides_are_hidden(tmp_path: Path) -> None:
-    three = load("breast_cancer", parties=3)
+    three = breast_cancer(3)
     with pytest.raises(HeldOutLeakRefused):
         run(tmp_path, three, eval_every=1, loss="taylor-logistic", **BOTH)
 
@@ -218,7 +217,7 @@ def test_where_rounds_show_as_much_of_training_rows_nothing_is_counted(
         job={"rounds": 2, "learning_rate": 0.1}, exchange={"scheme": scheme}, privacy=privacy
     )
     environment = Environment(guard_directory=tmp_path)
-    assert len(train(job, load("breast_cancer"), environment).scores) == 2
+    assert len(train(job, breast_cancer(), environment).scores) == 2
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,9 +11,9 @@ from securevfl.job import Job
 from securevfl.models.losses import SquaredHinge
 from securevfl.protocols.plan import Facts
 from securevfl.training import plan_for, train
-from tests.end_to_end.conftest import RunJob, all_weights, relative_difference
 from tests.end_to_end.dp_jobs import noisy
 from tests.end_to_end.test_centralized import joint
+from tests.jobs import all_weights, breast_cancer, relative_difference, run_job
 
 FEW: dict[str, object] = {"rounds": 6, "batch_size": 152, "learning_rate": 0.02}
 SQUARED = {**FEW, "loss": "squared-hinge"}
@@ -27,10 +27,8 @@ ENCRYPTED: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("l2", [1e-3, 1e-1])
-def test_exact_steps_reach_the_optimum_of_a_linear_support_vector_machine(
-    run_job: RunJob, l2: float
-) -> None:
-    dataset = load("breast_cancer", parties=3)
+def test_exact_steps_reach_the_optimum_of_a_linear_support_vector_machine(l2: float) -> None:
+    dataset = breast_cancer(3)
     inputs, labels = joint(dataset), dataset.train_labels
     # Both penalize every weight: no intercept, which LIBLINEAR would penalize and we do not.
     inputs = inputs[:, ~np.isclose(inputs.std(axis=0), 0)]
@@ -60,36 +58,34 @@ def test_exact_steps_reach_the_optimum_of_a_linear_support_vector_machine(
 @pytest.mark.parametrize("exchange", ENCRYPTED.values(), ids=ENCRYPTED)
 @pytest.mark.parametrize("settings", [SQUARED, HINGE], ids=["squared hinge", "hinge"])
 def test_encryption_changes_nothing(
-    run_job: RunJob, exchange: dict[str, object], settings: dict[str, object]
+    exchange: dict[str, object], settings: dict[str, object]
 ) -> None:
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     twin = run_job(dataset, **settings)
     assert relative_difference(run_job(dataset, exchange, **settings), twin) <= 1e-4
 
 
 @pytest.mark.parametrize("algorithm", ["fedbcd-p", "fedbcd-s"])
 @pytest.mark.parametrize("settings", [SQUARED, HINGE], ids=["squared hinge", "hinge"])
-def test_masks_and_no_noise_change_nothing(
-    run_job: RunJob, algorithm: str, settings: dict[str, object]
-) -> None:
+def test_masks_and_no_noise_change_nothing(algorithm: str, settings: dict[str, object]) -> None:
     settings = {**settings, "algorithm": algorithm, "eval_every": 0}
-    dataset = load("breast_cancer", parties=3)
+    dataset = breast_cancer(3)
     twin = run_job(dataset, **settings)
     assert relative_difference(run_job(dataset, {"scheme": "masked"}, **settings), twin) <= 1e-8
     unclipped = noisy(dataset, {"noise_multiplier": 0.0, "clip": 1e6}, **settings, local_steps=5)
     assert relative_difference(unclipped, twin) <= 1e-12
 
 
-def test_unbounded_residuals_beyond_the_agreed_bound_are_refused(run_job: RunJob) -> None:
+def test_unbounded_residuals_beyond_the_agreed_bound_are_refused() -> None:
     exchange: dict[str, object] = {"scheme": "bfv", "prediction_bound": 0.05}
     with pytest.raises(RangeExceeded, match="residuals"):
-        run_job(load("breast_cancer"), exchange, **SQUARED)
-    run_job(load("breast_cancer"), exchange, **HINGE)
+        run_job(breast_cancer(), exchange, **SQUARED)
+    run_job(breast_cancer(), exchange, **HINGE)
 
 
-def test_a_hinge_learns_by_falling_steps_of_the_frozen_rule(run_job: RunJob) -> None:
+def test_a_hinge_learns_by_falling_steps_of_the_frozen_rule() -> None:
     settings = {**HINGE, "rounds": 60, "schedule": "inverse-sqrt", "learning_rate": 0.1}
-    result = run_job(load("breast_cancer"), **settings)
+    result = run_job(breast_cancer(), **settings)
     assert result.learned
     assert result.scores[-1].auc > 0.98
 
@@ -108,12 +104,12 @@ def test_a_hinge_learns_by_falling_steps_of_the_frozen_rule(run_job: RunJob) -> 
 def test_a_hinge_without_what_it_takes_is_refused_in_one_line(settings: dict[str, object]) -> None:
     job = Job.of(job={"loss": "hinge", **settings})
     with pytest.raises(ConfigError, match="'hinge' bends without bound: give a learning_rate, and"):
-        plan_for(job, load("breast_cancer"))
-    plan_for(Job.of(job={**settings, "loss": "squared-hinge"}), load("breast_cancer"))
+        plan_for(job, breast_cancer())
+    plan_for(Job.of(job={**settings, "loss": "squared-hinge"}), breast_cancer())
 
 
 def test_no_noise_hides_a_label_that_moves_residuals_without_bound() -> None:
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     told = {"noise_multiplier": 1.0, "label_noise_multiplier": 1.0}
     with pytest.raises(ConfigError, match="a label moves this loss's residuals without bound"):
         noisy(dataset, told, loss="squared-hinge")
@@ -125,10 +121,10 @@ def test_no_noise_hides_a_label_that_moves_residuals_without_bound() -> None:
     assert scales[1] == pytest.approx(2 * scales[0])
 
 
-def test_networks_take_both(run_job: RunJob) -> None:
+def test_networks_take_both() -> None:
     for settings in (SQUARED, HINGE):
         network = {**settings, "model": "mlp", "hidden": [4], "rounds": 60, "learning_rate": 0.02}
-        assert run_job(load("breast_cancer"), **network).scores[-1].auc > 0.95
+        assert run_job(breast_cancer(), **network).scores[-1].auc > 0.95
 
 
 def test_more_classes_are_refused() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from tests.end_to_end.l1 import coefficients, objective_of, run
+from tests.jobs import breast_cancer
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 L1 = 0.03
@@ -51,10 +51,10 @@ def test_local_steps_lead_to_the_optimum(
     assert not coefficients(optimum).all()
 
 
-def test_a_step_size_of_ones_own(breast_cancer: VerticalDataset) -> None:
+def test_a_step_size_of_ones_own() -> None:
     settings: dict[str, Any] = {"learning_rate": 0.5, "local_steps": 3, "batch_size": "full"}
-    some = run(breast_cancer, algorithm="fedbcd-p", l1=L1, rounds=200, **settings)
-    none = run(breast_cancer, algorithm="fedbcd-p", l1=0.0, rounds=200, **settings)
+    some = run(breast_cancer(), algorithm="fedbcd-p", l1=L1, rounds=200, **settings)
+    none = run(breast_cancer(), algorithm="fedbcd-p", l1=0.0, rounds=200, **settings)
     assert np.count_nonzero(coefficients(none)) == 30
     assert np.count_nonzero(coefficients(some)) < 20
 
@@ -69,15 +69,13 @@ def test_a_step_size_of_ones_own(breast_cancer: VerticalDataset) -> None:
         ({"algorithm": "fdml", "learning_rate": 0.1}, "fdml has no proximal step"),
     ],
 )
-def test_where_no_threshold_would_follow_it_is_refused(
-    breast_cancer: VerticalDataset, sections: dict[str, Any], told: str
-) -> None:
+def test_where_no_threshold_would_follow_it_is_refused(sections: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        run(breast_cancer, **{"algorithm": "fedbcd-p", "l1": L1, **sections})
+        run(breast_cancer(), **{"algorithm": "fedbcd-p", "l1": L1, **sections})
 
 
 def test_l2_is_left_out_unless_it_is_asked_for() -> None:
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     assert run(dataset, l1=L1, rounds=1).plan.l2 == 0
     assert run(dataset, algorithm="fedbcd-p", l1=L1, rounds=1).plan.l2 == 0
     assert run(dataset, algorithm="fedbcd-p", rounds=1).plan.l2 == 1 / 456

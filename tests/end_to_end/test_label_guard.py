@@ -9,13 +9,12 @@ import pytest
 
 from securevfl import files
 from securevfl.data.partition import fixed_partition
-from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import DataError, LabelLeakRefused, PeerViolation
 from securevfl.job import ExchangeSettings, Job, JobSettings
 from securevfl.protocols.vertical import runner
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import SmallKeys
+from tests.jobs import SmallKeys, breast_cancer
 from tests.made_data import dataset_of
 
 
@@ -27,11 +26,10 @@ def run(
 ) -> TrainingResult:
     common: dict[str, object] = {"rounds": 2, "eval_every": "never"}
     job = Job(
-        job=JobSettings.model_validate(common | settings),
-        exchange=ExchangeSettings(scheme=scheme),
+        job=JobSettings.model_validate(common | settings), exchange=ExchangeSettings(scheme=scheme)
     )
     environment = Environment(keys=SmallKeys(), guard_directory=directory)
-    return train(job, dataset or load("breast_cancer"), environment)
+    return train(job, dataset or breast_cancer(), environment)
 
 
 def with_columns(dataset: VerticalDataset, columns: slice) -> VerticalDataset:
@@ -80,7 +78,7 @@ def test_reshuffled_batches_are_refused(tmp_path: Path) -> None:
 
 
 def test_other_columns_of_the_same_number_are_other_equations(tmp_path: Path) -> None:
-    whole = load("breast_cancer")
+    whole = breast_cancer()
     for first in range(4):
         run(tmp_path, dataset=with_columns(whole, slice(first, first + 12)))
     with pytest.raises(LabelLeakRefused, match=r"those of earlier jobs .* take fewer columns"):
@@ -99,7 +97,7 @@ def test_the_same_columns_are_known_again_by_their_commitment_alone(tmp_path: Pa
 
 
 def test_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
-    whole = load("breast_cancer")
+    whole = breast_cancer()
     for changed in range(3):
         labels = whole.train_labels.copy()
         labels[:changed] = 1 - labels[:changed]
@@ -111,7 +109,7 @@ def test_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
 def test_one_row_less_is_refused_on_a_small_set(tmp_path: Path) -> None:
     run(tmp_path)
     with pytest.raises(LabelLeakRefused, match="other rows than before"):
-        run(tmp_path, dataset=without_first_row(load("breast_cancer")))
+        run(tmp_path, dataset=without_first_row(breast_cancer()))
 
 
 def test_a_row_less_in_a_large_set_tells_its_label(tmp_path: Path) -> None:
@@ -173,7 +171,7 @@ def test_a_job_that_is_killed_has_been_remembered(tmp_path: Path) -> None:
     )
     environment = Environment(keys=SmallKeys(), guard_directory=tmp_path, progress=kill)
     with pytest.raises(Killed):
-        train(job, load("breast_cancer"), environment)
+        train(job, breast_cancer(), environment)
     with pytest.raises(LabelLeakRefused):
         run(tmp_path)
 
@@ -184,14 +182,14 @@ def test_residuals_in_clear_have_no_ratio(tmp_path: Path) -> None:
 
 
 def test_benchmarks_report_the_ratio_without_refusing() -> None:
-    batches = len(fixed_partition(load("breast_cancer").row_digests, 64))
+    batches = len(fixed_partition(breast_cancer().row_digests, 64))
     ratio = run(None, batch_size=64, rounds=60).label_guard_ratio
     assert ratio == pytest.approx(batches * 15 / 456)
 
 
 def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Path) -> None:
     """Two columns at the label party: few equations for it, 28 for the other's predictions."""
-    whole = load("breast_cancer")
+    whole = breast_cancer()
     label, feature = whole.parties
     columns = np.hstack([label.train, feature.train]), np.hstack([label.test, feature.test])
     names = label.columns + feature.columns
@@ -234,7 +232,7 @@ def test_a_record_that_another_job_is_writing_is_not_read(
 
 
 def test_another_name_of_the_label_party_is_no_other_record(tmp_path: Path) -> None:
-    whole = load("breast_cancer")
+    whole = breast_cancer()
     run(tmp_path, dataset=whole, batch_size=64, allow_label_leak=True)
     renamed = replace(
         whole,

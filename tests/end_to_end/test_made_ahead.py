@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from securevfl.data import load
 from securevfl.job import Job
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchange import Established, Session
@@ -18,6 +17,7 @@ from securevfl.training import Environment, train
 from securevfl.wire.codec import encode
 from tests.end_to_end.commands import rows_of, run
 from tests.extension import ROUNDED8
+from tests.jobs import breast_cancer
 from tests.made_ahead import Pad
 
 PAD = Pad(0, np.zeros((50_000, 1)))
@@ -98,11 +98,7 @@ def test_training_says_what_was_made_ahead(
 def test_a_result_shows_it_where_there_is_some() -> None:
     environment = Environment(stopwatch=FixedCosts({AHEAD: 0.25}))
     plain, padded = (
-        train(
-            Job.of(job={"rounds": 2}, exchange={"scheme": scheme}),
-            load("breast_cancer"),
-            environment,
-        )
+        train(Job.of(job={"rounds": 2}, exchange={"scheme": scheme}), breast_cancer(), environment)
         for scheme in ("plain", Padded.name)
     )
     assert "ahead" not in repr(plain)

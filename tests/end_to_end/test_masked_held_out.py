@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.data.sources import load
 from securevfl.protocols.exchanges.homomorphic import DecryptedProducts
 from securevfl.protocols.session.gathering import (
     FRACTION_BITS,
@@ -18,7 +17,7 @@ from securevfl.protocols.session.gathering import (
     Predictions,
 )
 from securevfl.training import TrainingResult
-from tests.end_to_end.conftest import RunJob
+from tests.jobs import breast_cancer, run_job
 
 ROUNDS = 2
 EXCHANGES: dict[str, tuple[dict[str, object], str]] = {
@@ -29,10 +28,10 @@ EXCHANGES: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
-def run(run_job: RunJob, case: str, parties: int) -> TrainingResult:
+def run(case: str, parties: int) -> TrainingResult:
     exchange, loss = EXCHANGES[case]
     settings: dict[str, Any] = {"rounds": ROUNDS, "batch_size": 228, "loss": loss, "eval_every": 1}
-    return run_job(load("breast_cancer", parties=parties), exchange, **settings)
+    return run_job(breast_cancer(parties), exchange, **settings)
 
 
 def held_out(result: TrainingResult, step: int) -> dict[str, NDArray[np.uint64]]:
@@ -57,10 +56,8 @@ def plausible(values: NDArray[np.uint64]) -> float:
 
 @pytest.mark.parametrize("parties", [3, 4])
 @pytest.mark.parametrize("case", EXCHANGES)
-def test_only_all_held_out_messages_together_are_predictions(
-    run_job: RunJob, case: str, parties: int
-) -> None:
-    result = run(run_job, case, parties)
+def test_only_all_held_out_messages_together_are_predictions(case: str, parties: int) -> None:
+    result = run(case, parties)
     assert not result.views["party1"].received(Predictions)
     assert not result.views["party1"].received(HeldOutPredictions)
     scorings = [held_out(result, step) for step in range(ROUNDS)]
@@ -82,10 +79,10 @@ def test_only_all_held_out_messages_together_are_predictions(
 
 @pytest.mark.parametrize("case", ["bfv, hide both", "paillier, hide both"])
 def test_what_one_sender_returns_is_no_product_of_its_values_even_without_the_mask(
-    run_job: RunJob, case: str
+    case: str,
 ) -> None:
     """The receiver knows its own mask r: sender by sender, only the share is left to hide v."""
-    result = run(run_job, case, 3)
+    result = run(case, 3)
     for receiver in result.outcomes:
         view = result.views[receiver]
         for sender in (name for name in result.outcomes if name != receiver):

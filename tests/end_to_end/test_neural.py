@@ -22,14 +22,14 @@ from securevfl.models.neural import NeuralModel, mlp
 from securevfl.models.storage import load_model
 from securevfl.protocols.session.agreement import Hello
 from securevfl.training import Environment, TrainingResult, save_models, train
-from tests.end_to_end.conftest import RunJob, SmallKeys, all_weights, relative_difference
+from tests.jobs import SmallKeys, all_weights, breast_cancer, relative_difference, run_job
 
 PARAMETERS = 1e-4
 AUC = 1e-3
 NETWORK: dict[str, Any] = {"model": "mlp", "hidden": [4], "activation": "tanh", "batch_size": 64}
 
 
-def start_of(run_job: RunJob, dataset: VerticalDataset, **settings: object) -> TrainingResult:
+def start_of(dataset: VerticalDataset, **settings: object) -> TrainingResult:
     """θ⁰ of a job: what one round with a step size of almost nothing leaves."""
     return run_job(dataset, **{**settings, "rounds": 1, "learning_rate": 1e-300})
 
@@ -50,14 +50,14 @@ def tower(result: TrainingResult, party: str, hidden: int) -> nn.Module:
 
 
 def test_at_one_local_step_the_parties_are_one_network_of_two_towers(
-    run_job: RunJob, real_data: Callable[[str], VerticalDataset]
+    real_data: Callable[[str], VerticalDataset],
 ) -> None:
     dataset = real_data("a9a")
     settings: dict[str, Any] = {
         "model": "mlp", "local_steps": 1, "batch_size": 256, "seed": 3, "eval_every": 0
     }  # fmt: skip
     trained = run_job(dataset, rounds=50, learning_rate=0.3, **settings)
-    begun = start_of(run_job, dataset, **settings)
+    begun = start_of(dataset, **settings)
     names = [table.name for table in dataset.parties]
     towers = nn.ModuleList(tower(begun, name, 64) for name in names)
     optimizer = torch.optim.SGD(towers.parameters(), lr=0.3)
@@ -88,9 +88,9 @@ def test_at_one_local_step_the_parties_are_one_network_of_two_towers(
     ("algorithm", "local_steps"), [("fedbcd-p", 1), ("fedbcd-p", 5), ("fedbcd-s", 3)]
 )
 def test_encrypted_networks_take_the_gauss_newton_steps_of_their_twin_in_clear(
-    run_job: RunJob, scheme: str, algorithm: str, local_steps: int
+    scheme: str, algorithm: str, local_steps: int
 ) -> None:
-    dataset = load("breast_cancer", parties=3)
+    dataset = breast_cancer(3)
     settings = {
         **NETWORK,
         "algorithm": algorithm,
@@ -103,15 +103,13 @@ def test_encrypted_networks_take_the_gauss_newton_steps_of_their_twin_in_clear(
     }
     twin = run_job(dataset, local_rule="gauss-newton", **settings)
     encrypted = run_job(dataset, {"scheme": scheme}, **settings)
-    start = start_of(run_job, dataset, **settings)
+    start = start_of(dataset, **settings)
     assert moved_alike(encrypted, twin, start) <= PARAMETERS
     assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
 
 
 @pytest.mark.slow
-def test_a9a_networks_train_alike_under_bfv(
-    run_job: RunJob, real_data: Callable[[str], VerticalDataset]
-) -> None:
+def test_a9a_networks_train_alike_under_bfv(real_data: Callable[[str], VerticalDataset]) -> None:
     dataset = real_data("a9a")
     settings: dict[str, Any] = {
         "model": "mlp", "rounds": 4, "batch_size": 256, "learning_rate": 0.3, "eval_every": 0
@@ -124,7 +122,7 @@ def test_a9a_networks_train_alike_under_bfv(
 
 @pytest.mark.slow
 def test_networks_on_a9a_are_at_least_as_good_as_the_linear_model(
-    run_job: RunJob, real_data: Callable[[str], VerticalDataset]
+    real_data: Callable[[str], VerticalDataset],
 ) -> None:
     result = run_job(
         real_data("a9a"),
@@ -139,8 +137,8 @@ def test_networks_on_a9a_are_at_least_as_good_as_the_linear_model(
     assert result.scores[-1].auc >= 0.902
 
 
-def test_the_linearization_differs_from_the_network_only_beyond_one_step(run_job: RunJob) -> None:
-    dataset = load("breast_cancer")
+def test_the_linearization_differs_from_the_network_only_beyond_one_step() -> None:
+    dataset = breast_cancer()
     for local_steps, alike in ((1, True), (5, False)):
         settings = {**NETWORK, "rounds": 5, "local_steps": local_steps, "learning_rate": 0.03}
         exact = run_job(dataset, **settings)
@@ -149,8 +147,8 @@ def test_the_linearization_differs_from_the_network_only_beyond_one_step(run_job
         assert relative_difference(linearized, exact) <= 0.05
 
 
-def test_for_linear_models_gauss_newton_is_curvature_to_the_bit(run_job: RunJob) -> None:
-    dataset = load("breast_cancer")
+def test_for_linear_models_gauss_newton_is_curvature_to_the_bit() -> None:
+    dataset = breast_cancer()
     one, other = (
         run_job(dataset, local_rule=rule, rounds=10) for rule in ("curvature", "gauss-newton")
     )
@@ -160,7 +158,7 @@ def test_for_linear_models_gauss_newton_is_curvature_to_the_bit(run_job: RunJob)
 @pytest.mark.parametrize(
     "local_rule", ["curvature", pytest.param("gauss-newton", marks=pytest.mark.slow), "frozen"]
 )
-def test_networks_learn_ten_classes_in_clear(run_job: RunJob, local_rule: str) -> None:
+def test_networks_learn_ten_classes_in_clear(local_rule: str) -> None:
     dataset = load("digits", parties=4)
     settings = {**NETWORK, "hidden": [16], "local_rule": local_rule, "seed": 1}
     common = {"rounds": 60, "local_steps": 3, "learning_rate": 0.02, "eval_every": 0, **settings}
@@ -170,16 +168,16 @@ def test_networks_learn_ten_classes_in_clear(run_job: RunJob, local_rule: str) -
     assert relative_difference(masked, plain) <= 1e-6
 
 
-def test_jacobians_beyond_the_announced_bound_are_scaled_and_not_refused(run_job: RunJob) -> None:
+def test_jacobians_beyond_the_announced_bound_are_scaled_and_not_refused() -> None:
     """Features as they are, up to 4254: the Hello says ±1 and tells nothing of them."""
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     settings = {**NETWORK, "rounds": 2, "learning_rate": 1e-6, "standardize": False} | {
         "hidden": [2],
         "activation": "relu",
     }
     twin = run_job(dataset, local_rule="gauss-newton", **settings)
     encrypted = run_job(dataset, {"scheme": "bfv"}, **settings)
-    start = start_of(run_job, dataset, **settings)
+    start = start_of(dataset, **settings)
     assert moved_alike(encrypted, twin, start) <= PARAMETERS
     hellos = [each.message for each in encrypted.views[dataset.label_party].received(Hello)]
     (hello,) = [each for each in hellos if isinstance(each, Hello)]
@@ -216,7 +214,7 @@ def test_one_party_may_train_a_network_and_another_a_linear_model(
     label: str, feature: str, round_trips: int
 ) -> None:
     """Three rounds on a long wide link: only a linear feature party can compute ahead."""
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     results = [
         train(parse_job(MIXED.format(label=label, feature=feature, scheme=scheme)), dataset)
         for scheme in ("plain", "bfv")
@@ -237,7 +235,7 @@ def guarded(directory: Path | None, **settings: object) -> TrainingResult:
         exchange=ExchangeSettings(scheme="paillier"),
     )
     environment = Environment(keys=SmallKeys(), guard_directory=directory)
-    return train(job, load("breast_cancer"), environment)
+    return train(job, breast_cancer(), environment)
 
 
 def test_every_visit_of_a_batch_by_a_network_counts(tmp_path: Path) -> None:
@@ -258,7 +256,7 @@ def gradient_and_jacobian(
     hidden: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """What the feature party holds after one encrypted round on 64 rows, and the labels."""
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     job = Job(
         job=JobSettings.model_validate(
             {**NETWORK, "hidden": [hidden], "rounds": 1, "local_steps": 1, "learning_rate": 1.0}
@@ -303,7 +301,7 @@ def test_any_module_may_be_trained_and_comes_back_from_its_file(tmp_path: Path) 
             nn.LayerNorm(3 * (features - 4)), nn.Linear(3 * (features - 4), outputs),
         )  # fmt: skip
 
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     modules = dict.fromkeys(("party1", "party2"), make)
     settings = JobSettings(model="custom", rounds=20, batch_size=64, learning_rate=0.1)
     result = train(Job(job=settings), dataset, Environment(modules=modules))
@@ -359,10 +357,10 @@ def test_a_network_that_does_not_fit_its_job_is_told(
         exchange=ExchangeSettings.model_validate(exchange),
     )
     with pytest.raises(ConfigError, match=told):
-        train(described, load("breast_cancer"), Environment(modules=modules))
+        train(described, breast_cancer(), Environment(modules=modules))
 
 
-def test_networks_of_many_classes_are_refused_under_encryption(run_job: RunJob) -> None:
+def test_networks_of_many_classes_are_refused_under_encryption() -> None:
     with pytest.raises(ConfigError, match="networks at feature parties take two classes"):
         run_job(load("digits"), {"scheme": "bfv"}, **NETWORK)
 

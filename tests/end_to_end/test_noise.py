@@ -16,8 +16,8 @@ from securevfl.privacy.mechanisms import Mechanism
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import all_weights
 from tests.end_to_end.dp_jobs import noisy
+from tests.jobs import all_weights, breast_cancer
 
 
 def predictions(result: TrainingResult, dataset: VerticalDataset) -> list[NDArray[np.float64]]:
@@ -25,15 +25,13 @@ def predictions(result: TrainingResult, dataset: VerticalDataset) -> list[NDArra
     return [e.message.values for e in received if isinstance(e.message, Predictions)]
 
 
-def test_predictions_are_clipped_and_carry_noise_of_the_stated_scale(
-    breast_cancer: VerticalDataset,
-) -> None:
+def test_predictions_are_clipped_and_carry_noise_of_the_stated_scale() -> None:
     settings: dict[str, Any] = {"batch_size": "full", "rounds": 1}
-    clipped = noisy(breast_cancer, {"noise_multiplier": 0, "clip": 0.05}, **settings)
-    exact = predictions(clipped, breast_cancer)[0]
+    clipped = noisy(breast_cancer(), {"noise_multiplier": 0, "clip": 0.05}, **settings)
+    exact = predictions(clipped, breast_cancer())[0]
     assert np.abs(exact).max() == 0.05
     found = predictions(
-        noisy(breast_cancer, {"noise_multiplier": 3, "clip": 0.05}, **settings), breast_cancer
+        noisy(breast_cancer(), {"noise_multiplier": 3, "clip": 0.05}, **settings), breast_cancer()
     )[0]
     # 456 draws of deviation 0.3: within 20 % but once in 10^8.
     assert abs(np.std(found - exact) / 0.3 - 1) < 0.2
@@ -43,7 +41,7 @@ def test_predictions_are_clipped_and_carry_noise_of_the_stated_scale(
 
 @pytest.mark.parametrize("parties", [2, 3, 5])
 def test_messages_are_those_of_the_exchange_in_clear(parties: int) -> None:
-    dataset = load("breast_cancer", parties=parties)
+    dataset = breast_cancer(parties)
     result = noisy(dataset, {"noise_multiplier": 1, "label_noise_multiplier": 1})
     assert result.costs().messages == 6 * 2 * (parties - 1)
     for name, view in result.views.items():
@@ -51,11 +49,13 @@ def test_messages_are_those_of_the_exchange_in_clear(parties: int) -> None:
         assert kinds == ({Predictions} if name == dataset.label_party else {Residuals})
 
 
-def test_noise_is_fresh_unless_an_experiment_fixes_it(breast_cancer: VerticalDataset) -> None:
-    first, second = (noisy(breast_cancer, {"noise_multiplier": 1}) for _ in range(2))
-    assert not np.any(predictions(first, breast_cancer)[0] == predictions(second, breast_cancer)[0])
+def test_noise_is_fresh_unless_an_experiment_fixes_it() -> None:
+    first, second = (noisy(breast_cancer(), {"noise_multiplier": 1}) for _ in range(2))
+    assert not np.any(
+        predictions(first, breast_cancer())[0] == predictions(second, breast_cancer())[0]
+    )
     fixed = {"noise_multiplier": 1, "noise_seed": 4}
-    one, same = (noisy(breast_cancer, fixed) for _ in range(2))
+    one, same = (noisy(breast_cancer(), fixed) for _ in range(2))
     np.testing.assert_array_equal(all_weights(one), all_weights(same))
     assert first.privacy is not None
     assert one.privacy is not None
@@ -66,7 +66,7 @@ def test_noise_is_fresh_unless_an_experiment_fixes_it(breast_cancer: VerticalDat
 @pytest.mark.parametrize("parties", [2, 3, 4])
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fedbcd-p", "fedbcd-s"])
 def test_the_account_counts_what_views_show(algorithm: str, parties: int) -> None:
-    dataset = load("breast_cancer", parties=parties)
+    dataset = breast_cancer(parties)
     result = noisy(
         dataset,
         {"noise_multiplier": 1, "label_noise_multiplier": 1},
@@ -107,7 +107,7 @@ def test_the_account_counts_what_views_show(algorithm: str, parties: int) -> Non
 
 
 def test_all_receivers_get_the_same_noisy_residual() -> None:
-    dataset = load("breast_cancer", parties=3)
+    dataset = breast_cancer(3)
     result = noisy(dataset, {"noise_multiplier": 0, "label_noise_multiplier": 2, "clip": 100})
     others = [view for name, view in result.views.items() if name != dataset.label_party]
     received = [
@@ -122,11 +122,9 @@ def test_all_receivers_get_the_same_noisy_residual() -> None:
     assert np.std(np.vstack(received[0])) == pytest.approx(2, rel=0.2)
 
 
-def test_the_label_party_steps_from_the_noisy_residual_itself(
-    breast_cancer: VerticalDataset,
-) -> None:
-    label, feature = breast_cancer.parties
-    assert label.name == breast_cancer.label_party
+def test_the_label_party_steps_from_the_noisy_residual_itself() -> None:
+    label, feature = breast_cancer().parties
+    assert label.name == breast_cancer().label_party
     starts: dict[str, NDArray[np.float64]] = {}
 
     def keep(name: str, model: LocalModel) -> LocalModel:
@@ -134,7 +132,7 @@ def test_the_label_party_steps_from_the_noisy_residual_itself(
         return model
 
     result = noisy(
-        breast_cancer,
+        breast_cancer(),
         {"noise_multiplier": 0, "label_noise_multiplier": 5},
         Environment(record_views=True, wrap_model=keep),
         rounds=1,
@@ -165,13 +163,10 @@ def test_a_label_of_ten_moves_two_outputs() -> None:
         assert np.std(entry.message.values) == pytest.approx(50 * deviation, rel=0.07)
 
 
-def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words(
-    breast_cancer: VerticalDataset,
-) -> None:
-    alone = noisy(breast_cancer, {"noise_multiplier": 2}).privacy
+def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words() -> None:
+    alone = noisy(breast_cancer(), {"noise_multiplier": 2}).privacy
     both = noisy(
-        breast_cancer,
-        {"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4},
+        breast_cancer(), {"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4}
     ).privacy
     assert alone is not None
     assert both is not None
@@ -182,9 +177,7 @@ def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words(
     assert both.epsilon_end_to_end > both.epsilon_release
 
 
-def test_noise_on_gradients_moves_feature_parties_and_nobody_else(
-    breast_cancer: VerticalDataset,
-) -> None:
+def test_noise_on_gradients_moves_feature_parties_and_nobody_else() -> None:
     def weights(multiplier: float) -> dict[str, NDArray[np.float64]]:
         privacy = {
             "noise_multiplier": 0,
@@ -192,19 +185,17 @@ def test_noise_on_gradients_moves_feature_parties_and_nobody_else(
             "gradient_noise_multiplier": multiplier,
             "noise_seed": 0,
         }
-        result = noisy(breast_cancer, privacy, rounds=1)
+        result = noisy(breast_cancer(), privacy, rounds=1)
         return {name: outcome.model.weights for name, outcome in result.outcomes.items()}
 
     exact, moved = weights(0), weights(1)
     for name, before in exact.items():
         same = np.array_equal(before, moved[name])
-        assert same == (name == breast_cancer.label_party)
+        assert same == (name == breast_cancer().label_party)
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
-def test_a_clip_that_nothing_reaches_changes_nothing(
-    breast_cancer: VerticalDataset, model: str
-) -> None:
+def test_a_clip_that_nothing_reaches_changes_nothing(model: str) -> None:
     def same_start(name: str, start: LocalModel) -> LocalModel:
         start.weights = np.random.default_rng(5).standard_normal(start.weights.shape) / 10
         return start
@@ -216,8 +207,8 @@ def test_a_clip_that_nothing_reaches_changes_nothing(
         "gradient_clip": 1e6,
         "gradient_noise_multiplier": 0,
     }
-    clipped = noisy(breast_cancer, loose, environment, model=model)
-    plain = train(clipped.job.without_protection, breast_cancer, environment)
+    clipped = noisy(breast_cancer(), loose, environment, model=model)
+    plain = train(clipped.job.without_protection, breast_cancer(), environment)
     np.testing.assert_allclose(all_weights(clipped), all_weights(plain), rtol=1e-9)
 
 
@@ -255,7 +246,7 @@ def test_ten_classes_take_noise_for_all_their_outputs() -> None:
 
 def test_a_promise_is_of_all_rounds_also_where_the_data_end_them_before() -> None:
     result = noisy(
-        load("breast_cancer"), {"noise_multiplier": 0.01}, rounds=30, target_auc=0.9, eval_every=1
+        breast_cancer(), {"noise_multiplier": 0.01}, rounds=30, target_auc=0.9, eval_every=1
     )
     assert result.rounds < 30
     assert result.plan.account is not None

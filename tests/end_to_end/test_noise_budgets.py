@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.data.tables import VerticalDataset
 from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.job import Job
 from securevfl.protocols.session.privacy_account import PrivacyAccount
 from securevfl.training import Environment, plan_for, train
 from tests.end_to_end.dp_jobs import FEW, noisy
+from tests.jobs import breast_cancer
 
 
 def sent_nothing() -> tuple[Environment, list[bytes]]:
@@ -46,24 +46,21 @@ def sent_nothing() -> tuple[Environment, list[bytes]]:
     ],
 )
 def test_a_job_that_would_pass_its_budget_never_starts(
-    breast_cancer: VerticalDataset,
-    privacy: dict[str, object],
-    settings: dict[str, Any],
-    said: str,
+    privacy: dict[str, object], settings: dict[str, Any], said: str
 ) -> None:
     environment, seen = sent_nothing()
     with pytest.raises(BudgetExhausted, match=said):
-        noisy(breast_cancer, privacy, environment, **{"rounds": 40, **settings})
+        noisy(breast_cancer(), privacy, environment, **{"rounds": 40, **settings})
     assert not seen
 
 
 def test_a_budget_is_checked_beforehand_and_by_every_party_itself(
-    breast_cancer: VerticalDataset, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     privacy = {"noise_multiplier": 1, "release_budget": 5}
     job = Job.of(job={**FEW, "rounds": 40}, exchange={"scheme": "dp"}, privacy=privacy)
     with pytest.raises(BudgetExhausted):
-        plan_for(job, breast_cancer)
+        plan_for(job, breast_cancer())
     # Between real parties nobody checks for the others: let the first check pass.
     checks, check = [], PrivacyAccount.require_budget
 
@@ -75,7 +72,7 @@ def test_a_budget_is_checked_beforehand_and_by_every_party_itself(
     monkeypatch.setattr(PrivacyAccount, "require_budget", after_the_first)
     environment, seen = sent_nothing()
     with pytest.raises(BudgetExhausted):
-        train(job, breast_cancer, environment)
+        train(job, breast_cancer(), environment)
     assert not seen
 
 
@@ -88,9 +85,9 @@ def test_a_budget_is_checked_beforehand_and_by_every_party_itself(
     ],
 )
 def test_noise_that_is_calibrated_spends_the_budget_and_no_more(
-    breast_cancer: VerticalDataset, privacy: dict[str, object], which: str
+    privacy: dict[str, object], which: str
 ) -> None:
-    promise = noisy(breast_cancer, privacy).privacy
+    promise = noisy(breast_cancer(), privacy).privacy
     assert promise is not None
     budget = privacy.get("budget", privacy.get("release_budget"))
     assert isinstance(budget, float)
@@ -101,11 +98,7 @@ def test_noise_that_is_calibrated_spends_the_budget_and_no_more(
     ("privacy", "exchange", "said"),
     [
         ({}, {"scheme": "dp"}, "needs privacy.noise_multiplier, or a budget"),
-        (
-            {"noise_multiplier": 1},
-            {"scheme": "plain"},
-            "is for exchanges that add noise",
-        ),
+        ({"noise_multiplier": 1}, {"scheme": "plain"}, "is for exchanges that add noise"),
         ({"budget": 3}, {"scheme": "dp"}, "infinite end to end without gradient_clip"),
         ({"noise_multiplier": 1, "gradient_clip": 1}, {"scheme": "dp"}, "needs gradient_noise"),
         (
@@ -128,21 +121,16 @@ def test_noise_that_is_calibrated_spends_the_budget_and_no_more(
     ],
 )
 def test_settings_that_do_not_fit_are_named(
-    breast_cancer: VerticalDataset,
-    privacy: dict[str, object],
-    exchange: dict[str, object],
-    said: str,
+    privacy: dict[str, object], exchange: dict[str, object], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        train(Job.of(job=FEW, exchange=exchange, privacy=privacy), breast_cancer)
+        train(Job.of(job=FEW, exchange=exchange, privacy=privacy), breast_cancer())
 
 
-def test_a_feature_partys_gradient_steps_are_private_and_the_label_partys_are_exact(
-    breast_cancer: VerticalDataset,
-) -> None:
+def test_a_feature_partys_gradient_steps_are_private_and_the_label_partys_are_exact() -> None:
     """A clip of next to nothing leaves a feature party where it starts."""
     privacy = {"noise_multiplier": 1, "gradient_clip": 1e-12, "gradient_noise_multiplier": 1}
-    result = noisy(breast_cancer, privacy, start="zero")
+    result = noisy(breast_cancer(), privacy, start="zero")
     moved = {name: np.abs(each.model.weights).max() for name, each in result.outcomes.items()}
     assert moved["party1"] > 1e-3
     assert 0 < moved["party2"] < 1e-9

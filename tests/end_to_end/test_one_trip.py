@@ -17,7 +17,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import RunJob, relative_difference
+from tests.jobs import breast_cancer, relative_difference, run_job
 
 ROUNDS = 8
 PARAMETERS = 1e-4
@@ -39,9 +39,9 @@ TWO = {"scheme": "bfv", "round_trips": 2}
     ],
 )
 def test_one_trip_trains_what_two_trips_and_plain_train(
-    run_job: RunJob, parties: int, more: dict[str, object]
+    parties: int, more: dict[str, object]
 ) -> None:
-    dataset = load("breast_cancer", parties=parties)
+    dataset = breast_cancer(parties)
     settings = {**SETTINGS, **more}
     plain = run_job(dataset, **settings)
     one = run_job(dataset, ONE, **settings)
@@ -50,7 +50,7 @@ def test_one_trip_trains_what_two_trips_and_plain_train(
     assert relative_difference(one, two) <= PARAMETERS
 
 
-def test_classes_and_rounds_that_score_change_nothing(run_job: RunJob) -> None:
+def test_classes_and_rounds_that_score_change_nothing() -> None:
     dataset = load("digits", parties=2)
     settings = {**SETTINGS, "rounds": 3, "batch_size": 100, "eval_every": 1}
     plain = run_job(dataset, **settings)
@@ -66,27 +66,23 @@ def kinds(result: TrainingResult, party: str) -> Counter[type]:
     return Counter(type(e.message) for e in received if e.message.stage == "round")
 
 
-def test_a_round_is_three_messages_and_one_round_trip(
-    run_job: RunJob, breast_cancer: VerticalDataset
-) -> None:
-    result = run_job(breast_cancer, ONE, **SETTINGS)
-    label = breast_cancer.label_party
-    (feature,) = (table.name for table in breast_cancer.parties if table.name != label)
+def test_a_round_is_three_messages_and_one_round_trip() -> None:
+    result = run_job(breast_cancer(), ONE, **SETTINGS)
+    label = breast_cancer().label_party
+    (feature,) = (table.name for table in breast_cancer().parties if table.name != label)
     # Only the first predictions travel in clear, only the last round has none to come.
     assert kinds(result, label) == {Predictions: 1, EncryptedStep: ROUNDS - 1, EncryptedProducts: 1}
     assert kinds(result, feature) == {EncryptedValues: ROUNDS, DecryptedProducts: ROUNDS}
     # The first predictions' hop and the last gradient's are not shared with a neighbour.
     assert result.costs(ROUNDS).round_trips == ROUNDS + 1
-    two = run_job(breast_cancer, TWO, **SETTINGS)
+    two = run_job(breast_cancer(), TWO, **SETTINGS)
     assert two.costs(ROUNDS).round_trips == 2 * ROUNDS
 
 
-def test_the_label_party_sees_the_predictions_that_two_trips_send_and_uniform_products(
-    run_job: RunJob, breast_cancer: VerticalDataset
-) -> None:
-    one = run_job(breast_cancer, ONE, **SETTINGS)
-    two = run_job(breast_cancer, TWO, **SETTINGS)
-    label = breast_cancer.label_party
+def test_the_label_party_sees_the_predictions_that_two_trips_send_and_uniform_products() -> None:
+    one = run_job(breast_cancer(), ONE, **SETTINGS)
+    two = run_job(breast_cancer(), TWO, **SETTINGS)
+    label = breast_cancer().label_party
     opened = [entry.values for entry in one.views[label].learned()]
     masked = [entry.values for entry in one.views[label].decrypted()]
     sent = [
@@ -109,14 +105,14 @@ def job(network: str, batch_size: int) -> Job:
 
 
 def test_auto_takes_one_trip_on_long_lines_and_two_on_short_ones() -> None:
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     far = train(job("intercontinental", 64), dataset, Environment())
     near = train(job("lan", 228), dataset, Environment())
     assert far.costs(ROUNDS).round_trips == ROUNDS + 1
     assert near.costs(ROUNDS).round_trips == 2 * ROUNDS
 
 
-def scales(run_job: RunJob, dataset: VerticalDataset) -> list[int]:
+def scales(dataset: VerticalDataset) -> list[int]:
     result = run_job(
         dataset,
         {"scheme": "bfv", "round_trips": 1},
@@ -132,9 +128,9 @@ def scales(run_job: RunJob, dataset: VerticalDataset) -> list[int]:
 
 
 @pytest.mark.parametrize("turned", ["all columns", "some columns"])
-def test_turning_the_signs_of_columns_changes_no_scale(run_job: RunJob, turned: str) -> None:
+def test_turning_the_signs_of_columns_changes_no_scale(turned: str) -> None:
     """From θ⁰ = 0 the runs mirror each other: A, and so all that may show, is the same."""
-    dataset = some_rows(load("breast_cancer"), 48)
+    dataset = some_rows(breast_cancer(), 48)
     (at,) = (i for i, t in enumerate(dataset.parties) if t.name != dataset.label_party)
     table = dataset.parties[at]
     signs = -np.ones(len(table.columns))
@@ -142,6 +138,6 @@ def test_turning_the_signs_of_columns_changes_no_scale(run_job: RunJob, turned: 
         signs = np.random.default_rng(7).choice([-1.0, 1.0], len(table.columns))
     tables = list(dataset.parties)
     tables[at] = replace(table, train=table.train * signs, test=table.test * signs)
-    seen = scales(run_job, dataset)
+    seen = scales(dataset)
     assert len(seen) == 4
-    assert scales(run_job, replace(dataset, parties=tuple(tables))) == seen
+    assert scales(replace(dataset, parties=tuple(tables))) == seen

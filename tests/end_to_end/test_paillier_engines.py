@@ -3,8 +3,7 @@
 import pytest
 
 from securevfl.crypto.schemes import SCHEMES
-from securevfl.data.sources import load
-from tests.end_to_end.conftest import RunJob, relative_difference
+from tests.jobs import breast_cancer, relative_difference, run_job
 
 ENGINES = tuple(SCHEMES["paillier"].engines)
 PARAMETERS = 1e-4
@@ -12,8 +11,8 @@ PARAMETERS = 1e-4
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("hide", ["residuals", "both"])
-def test_every_engine_changes_nothing(run_job: RunJob, engine: str, hide: str) -> None:
-    dataset = load("breast_cancer", parties=3)
+def test_every_engine_changes_nothing(engine: str, hide: str) -> None:
+    dataset = breast_cancer(3)
     settings = {"rounds": 3, "batch_size": 64, "learning_rate": 0.05, "loss": "taylor-logistic"}
     twin = run_job(dataset, **settings)
     exchange = {"scheme": "paillier", "engine": engine, "hide": hide}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.training import Environment, train
+from tests.jobs import breast_cancer
 
 CLIPPED = {"gradient_clip": 1.0, "gradient_noise_multiplier": 1.0}
 EXACT: dict[str, float] = {}
@@ -50,7 +50,7 @@ def test_a_start_under_gradient_clip_depends_on_no_row_and_else_it_does(
     model: str, standardize: bool
 ) -> None:
     """An audit found it: a θ⁰ scaled by the rows' spread told a large record from a small one."""
-    dataset = some_rows(load("breast_cancer"), 40)
+    dataset = some_rows(breast_cancer(), 40)
     settings = {"model": model, "standardize": standardize}
     for party in (table.name for table in dataset.parties):
         other = with_another_row(dataset, party)

@@ -12,7 +12,7 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import ExchangeSettings
 from securevfl.training import Environment
-from tests.end_to_end.conftest import RunJob, SmallKeys
+from tests.jobs import SmallKeys, run_job
 
 ROUNDS = 3
 NARROW, MIDDLE, WIDE = 2, 5, 23
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[dict[str, object], dict[str, Any], dict[str, int]]] = {
 )
 @pytest.mark.parametrize("case", CASES)
 def test_both_ends_of_every_key_are_sized_for_the_whole_job(
-    run_job: RunJob, case: str, widths: tuple[int, ...]
+    case: str, widths: tuple[int, ...]
 ) -> None:
     exchange, settings, expected = CASES[case]
     seen, dataset = FormatsSeen(), with_widths(widths)
@@ -100,7 +100,7 @@ def test_both_ends_of_every_key_are_sized_for_the_whole_job(
         assert fmt.vectors == 1
 
 
-def test_the_constant_column_and_every_output_count(run_job: RunJob) -> None:
+def test_the_constant_column_and_every_output_count() -> None:
     seen, dataset = FormatsSeen(), with_widths((WIDE, NARROW, MIDDLE), "digits")
     run_job(
         dataset,
@@ -115,7 +115,7 @@ def test_the_constant_column_and_every_output_count(run_job: RunJob) -> None:
         assert (fmt.columns, fmt.vectors, fmt.rows) == (WIDE + 1, dataset.classes, 70)
 
 
-def test_a_networks_parameters_are_its_columns(run_job: RunJob) -> None:
+def test_a_networks_parameters_are_its_columns() -> None:
     seen, dataset = FormatsSeen(), with_widths((NARROW, MIDDLE, WIDE))
     run_job(
         dataset,

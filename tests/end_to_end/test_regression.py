@@ -20,7 +20,7 @@ from securevfl.models.storage import load_model
 from securevfl.protocols.guards.person_record import PersonRecord
 from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
 from tests.end_to_end.commands import rows_of, run
-from tests.end_to_end.conftest import SmallKeys, relative_difference
+from tests.jobs import SmallKeys, relative_difference
 
 FloatArray = NDArray[np.float64]
 SLACK = 1e-8
@@ -217,10 +217,7 @@ def test_one_enormous_target_is_not_summed_with_others(generator: np.random.Gene
     ],
 )
 def test_what_takes_classes_is_refused(
-    diabetes: VerticalDataset,
-    settings: dict[str, object],
-    sections: dict[str, object],
-    told: str,
+    diabetes: VerticalDataset, settings: dict[str, object], sections: dict[str, object], told: str
 ) -> None:
     job = Job.of(job={"loss": "squared", **settings}, **sections)
     with pytest.raises(ConfigError, match=told):

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, PeerError
 from securevfl.job import Job
@@ -13,7 +12,7 @@ from securevfl.protocols.plan import ROW_OFFSETS
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.early_stopping import Course
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import SmallKeys, all_weights
+from tests.jobs import SmallKeys, all_weights, breast_cancer
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 ROUNDS, BROKEN_AT = 6, 4
@@ -63,7 +62,7 @@ def unbroken(
 def test_it_ends_with_the_same_parameters(
     tmp_path: Path, exchange: dict[str, object], settings: dict[str, object], parties: int
 ) -> None:
-    dataset, job = load("breast_cancer", parties=parties), job_of(exchange, **settings)
+    dataset, job = breast_cancer(parties), job_of(exchange, **settings)
     whole, states = unbroken(job, dataset, tmp_path)
     rest = train(job, dataset, Environment(keys=SmallKeys(), resume=states))
     assert rest.rounds == ROUNDS
@@ -76,7 +75,7 @@ def test_it_ends_with_the_same_parameters(
 
 def test_it_goes_on_with_the_row_offsets_that_it_had(tmp_path: Path) -> None:
     """Others in their place would show what the difference makes of sums."""
-    dataset, job = load("breast_cancer"), job_of({"scheme": "plain"}, learning_rate=0.1)
+    dataset, job = breast_cancer(), job_of({"scheme": "plain"}, learning_rate=0.1)
     whole, states = unbroken(job, dataset, tmp_path)
     offsets = states[dataset.label_party].in_flight["row offsets"]
     assert np.std(offsets) == pytest.approx(ROW_OFFSETS, rel=0.1)
@@ -111,7 +110,7 @@ def test_exact_steps_go_on_from_every_round(exchange: dict[str, object]) -> None
 
 
 def test_a_state_holds_no_mask_no_noise_and_no_key(tmp_path: Path) -> None:
-    dataset = load("breast_cancer", parties=2)
+    dataset = breast_cancer(2)
     job = job_of({"scheme": "bfv", "round_trips": 1})
     _, states = unbroken(job, dataset, tmp_path)
     held = {name: set(vars(state)) for name, state in states.items()}
@@ -133,7 +132,7 @@ def test_a_state_holds_no_mask_no_noise_and_no_key(tmp_path: Path) -> None:
 
 
 def test_the_state_of_another_job_or_party_is_refused(tmp_path: Path) -> None:
-    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "plain"})
+    dataset, job = breast_cancer(2), job_of({"scheme": "plain"})
     _, states = unbroken(job, dataset, tmp_path)
     other = job.with_settings(learning_rate=0.2)
     with pytest.raises(ConfigError, match="state of party"):
@@ -189,14 +188,14 @@ def test_a_job_that_cannot_go_on_writes_no_state(tmp_path: Path) -> None:
             ),
         ),
     ):
-        train(job, load("breast_cancer"), Environment(checkpoints=tmp_path / scheme))
+        train(job, breast_cancer(), Environment(checkpoints=tmp_path / scheme))
     assert len(list((tmp_path / "plain").glob("*.state*"))) == 4
     assert len(list((tmp_path / "dp").glob("*.safetensors"))) == 2
     assert not list((tmp_path / "dp").glob("*.state*"))
 
 
 def test_parties_that_go_on_from_different_rounds_notice(tmp_path: Path) -> None:
-    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "plain"})
+    dataset, job = breast_cancer(2), job_of({"scheme": "plain"})
     _, states = unbroken(job, dataset, tmp_path)
     first, _ = states
     with pytest.raises(PeerError, match="step"):
@@ -204,7 +203,7 @@ def test_parties_that_go_on_from_different_rounds_notice(tmp_path: Path) -> None
 
 
 def test_noise_that_is_counted_is_not_drawn_again(tmp_path: Path) -> None:
-    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "dp"})
+    dataset, job = breast_cancer(2), job_of({"scheme": "dp"})
     noisy = Job.of(**{**dict(job), "privacy": {"noise_multiplier": 1.0}})
     _, states = unbroken(noisy, dataset, tmp_path)
     with pytest.raises(ConfigError, match="release again"):
@@ -212,7 +211,7 @@ def test_noise_that_is_counted_is_not_drawn_again(tmp_path: Path) -> None:
 
 
 def test_what_was_saved_is_not_changed_by_going_on(tmp_path: Path) -> None:
-    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "bfv", "round_trips": 2})
+    dataset, job = breast_cancer(2), job_of({"scheme": "bfv", "round_trips": 2})
     _, states = unbroken(job, dataset, tmp_path)
     before = {name: repr(state.revealed) for name, state in states.items()}
     train(job, dataset, Environment(keys=SmallKeys(), resume=states))
@@ -220,7 +219,7 @@ def test_what_was_saved_is_not_changed_by_going_on(tmp_path: Path) -> None:
 
 
 def test_a_session_that_has_ended_does_not_go_on() -> None:
-    dataset, job = load("breast_cancer", parties=2), job_of({"scheme": "plain"})
+    dataset, job = breast_cancer(2), job_of({"scheme": "plain"})
     states: dict[str, SessionState] = {}
     train(job, dataset, Environment(keep_state=lambda state: states.update({state.party: state})))
     with pytest.raises(ConfigError, match="after 6 rounds"):
@@ -228,7 +227,7 @@ def test_a_session_that_has_ended_does_not_go_on() -> None:
 
 
 def test_fdml_keeps_no_state(tmp_path: Path) -> None:
-    dataset = load("breast_cancer", parties=2)
+    dataset = breast_cancer(2)
     _, states = unbroken(job_of({"scheme": "plain"}), dataset, tmp_path)
     with pytest.raises(ConfigError, match="keeps no state"):
         train(job_of({"scheme": "plain"}, algorithm="fdml"), dataset, Environment(resume=states))
@@ -256,7 +255,7 @@ def test_a_damaged_state_is_refused(tmp_path: Path, cut: int) -> None:
 
 
 def test_a_job_that_goes_on_is_not_counted_twice(tmp_path: Path) -> None:
-    dataset = load("breast_cancer", parties=2)
+    dataset = breast_cancer(2)
     allowed = {"allow_label_leak": True, "allow_feature_leak": True}
     job = job_of({"scheme": "bfv"}, model="mlp", hidden=[3], **allowed)
     guard = tmp_path / "guard"
@@ -280,5 +279,5 @@ def test_no_state_is_kept_of_a_round_that_ends_the_job() -> None:
     kept: list[int] = []
     job = job_of({"scheme": "plain"}, target_auc=0.5, eval_every=1)
     environment = Environment(keep_state=lambda state: kept.append(state.rounds))
-    assert train(job, load("breast_cancer", parties=2), environment).rounds == 1
+    assert train(job, breast_cancer(2), environment).rounds == 1
     assert kept == []

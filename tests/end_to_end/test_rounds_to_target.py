@@ -6,14 +6,12 @@ import pytest
 
 from securevfl.benchmarks.tradeoff import rounds_to
 from securevfl.data.tables import VerticalDataset
-from tests.end_to_end.conftest import RunJob
+from tests.jobs import run_job
 
 LoadReal = Callable[..., VerticalDataset]
 
 
-def test_five_local_steps_need_at_most_a_quarter_of_the_rounds_on_a9a(
-    run_job: RunJob, real_data: LoadReal
-) -> None:
+def test_five_local_steps_need_at_most_a_quarter_of_the_rounds_on_a9a(real_data: LoadReal) -> None:
     dataset = real_data("a9a")
     common: dict[str, object] = {
         "batch_size": 256,
@@ -30,7 +28,7 @@ def test_five_local_steps_need_at_most_a_quarter_of_the_rounds_on_a9a(
     assert bcd_rounds <= sgd_rounds / 4
 
 
-def test_a9a_ends_near_the_centralized_auc(run_job: RunJob, real_data: LoadReal) -> None:
+def test_a9a_ends_near_the_centralized_auc(real_data: LoadReal) -> None:
     """Centralized logistic regression reaches 0.9022, the best party alone 0.8856."""
     result = run_job(
         real_data("a9a"),
@@ -47,7 +45,7 @@ def test_a9a_ends_near_the_centralized_auc(run_job: RunJob, real_data: LoadReal)
 
 @pytest.mark.parametrize("parties", [5, pytest.param(17, marks=pytest.mark.slow)])
 def test_more_parties_need_hardly_more_rounds_on_intensive_care_data(
-    run_job: RunJob, real_data: LoadReal, parties: int
+    real_data: LoadReal, parties: int
 ) -> None:
     common: dict[str, object] = {
         "batch_size": 256,

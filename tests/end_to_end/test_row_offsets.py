@@ -7,14 +7,13 @@ import pytest
 
 from securevfl.auditing.subject import local_part
 from securevfl.auditing.views import gradients_of, residuals_of
-from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.privacy.streams import NoiseStream
 from securevfl.protocols.plan import ROW_OFFSETS
 from securevfl.protocols.vertical import local_part as local_part_module
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.training import Environment, plan_for, train
-from tests.end_to_end.conftest import SmallKeys
+from tests.jobs import SmallKeys, breast_cancer
 
 STEPS: dict[str, Any] = {
     "rounds": 1,
@@ -37,12 +36,14 @@ BOTH_HIDDEN: dict[str, Any] = {"scheme": "bfv", "hide": "both"}
     ],
 )
 def test_the_first_gradient_is_that_of_predictions_with_offsets(
-    breast_cancer: VerticalDataset, exchange: dict[str, Any], settings: dict[str, Any]
+    exchange: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     job = Job.of(job={**STEPS, **settings, "allow_label_leak": True}, exchange=exchange)
-    result = train(job, breast_cancer, Environment(keys=SmallKeys(), record_views=True))
-    label = breast_cancer.label_party
-    parts = {t.name: local_part(result.plan, breast_cancer, t.name) for t in breast_cancer.parties}
+    result = train(job, breast_cancer(), Environment(keys=SmallKeys(), record_views=True))
+    label = breast_cancer().label_party
+    parts = {
+        t.name: local_part(result.plan, breast_cancer(), t.name) for t in breast_cancer().parties
+    }
     (feature,) = parts.keys() - {label}
     inputs, offsets = parts[feature].inputs, parts[label].row_offsets
     assert offsets is not None
@@ -55,34 +56,32 @@ def test_the_first_gradient_is_that_of_predictions_with_offsets(
     else:
         total = total + parts[label].model.predict(parts[label].inputs)
     gradients = [
-        inputs.T @ result.plan.loss.residuals(each, breast_cancer.train_labels) / len(inputs)
+        inputs.T @ result.plan.loss.residuals(each, breast_cancer().train_labels) / len(inputs)
         for each in (total + offsets, total)
     ]
     np.testing.assert_allclose(seen, gradients[0], atol=1e-4)
     assert np.abs(seen - gradients[1]).max() > 2e-3
 
 
-def test_offsets_stay_for_the_whole_job_and_are_no_part_of_a_model(
-    breast_cancer: VerticalDataset,
-) -> None:
+def test_offsets_stay_for_the_whole_job_and_are_no_part_of_a_model() -> None:
     """Taken away after a round they would show that round's labels."""
     job = Job.of(job={**STEPS, "rounds": 3, "learning_rate": 1e-12, "start": "random"})
-    result = train(job, breast_cancer, Environment(record_views=True))
-    label = breast_cancer.label_party
+    result = train(job, breast_cancer(), Environment(record_views=True))
+    label = breast_cancer().label_party
     (feature,) = result.views.keys() - {label}
     first, second, third = residuals_of(result.views[feature])
     np.testing.assert_allclose(first, second, atol=1e-9)
     np.testing.assert_allclose(first, third, atol=1e-9)
     # σ(e) − y, and hardly anything else.
     assert np.std(np.abs(first)) == pytest.approx(ROW_OFFSETS / 4, rel=0.2)
-    part = local_part(result.plan, breast_cancer, label)
+    part = local_part(result.plan, breast_cancer(), label)
     outcome = result.outcomes[label]
     assert outcome.model.weights.shape == part.model.weights.shape
     np.testing.assert_allclose(outcome.held_out, part.model.predict(part.held_out), atol=1e-9)
 
 
 def test_offsets_are_drawn_by_the_generator_that_nobody_foretells(
-    breast_cancer: VerticalDataset, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys: list[bytes] = []
 
@@ -91,10 +90,10 @@ def test_offsets_are_drawn_by_the_generator_that_nobody_foretells(
         return NoiseStream(key)
 
     monkeypatch.setattr(local_part_module, "NoiseStream", noted)
-    plan = plan_for(Job.of(job=STEPS), breast_cancer)
-    part = LocalPart(plan, breast_cancer.parties[0], np.random.default_rng(7))
+    plan = plan_for(Job.of(job=STEPS), breast_cancer())
+    part = LocalPart(plan, breast_cancer().parties[0], np.random.default_rng(7))
     (key,) = keys
-    shape = (len(breast_cancer.train_labels), 1)
+    shape = (len(breast_cancer().train_labels), 1)
     expected = ROW_OFFSETS * NoiseStream(key).gaussian(shape)
     np.testing.assert_array_equal(part.row_offsets, expected)
 
@@ -109,9 +108,9 @@ def test_offsets_are_drawn_by_the_generator_that_nobody_foretells(
     ],
 )
 def test_there_are_none_where_nothing_or_something_else_hides_residuals(
-    breast_cancer: VerticalDataset, settings: dict[str, Any]
+    settings: dict[str, Any],
 ) -> None:
-    result = train(Job.of(job={**STEPS, **settings}), breast_cancer)
-    for table in breast_cancer.parties:
-        part = local_part(result.plan, breast_cancer, table.name)
+    result = train(Job.of(job={**STEPS, **settings}), breast_cancer())
+    for table in breast_cancer().parties:
+        part = local_part(result.plan, breast_cancer(), table.name)
         assert part.row_offsets is None

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
-from securevfl.data.sources import load
 from securevfl.job import Job
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
 from securevfl.privacy.streams import NoiseKey, NoiseStream
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import encode
-from tests.end_to_end.conftest import all_weights
+from tests.jobs import all_weights, breast_cancer
 
 NOISY: dict[str, Any] = {
     "noise_multiplier": 1,
@@ -38,7 +37,7 @@ def trained(privacy: dict[str, Any], algorithm: str = "fedbcd-p") -> TrainingRes
         exchange={"scheme": "dp"},
         privacy=privacy | label,
     )
-    return train(job, load("breast_cancer", parties=3), Environment(record_views=True))
+    return train(job, breast_cancer(3), Environment(record_views=True))
 
 
 def messages(result: TrainingResult) -> list[bytes]:

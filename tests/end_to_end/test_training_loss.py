@@ -3,10 +3,9 @@
 import pytest
 
 from securevfl.benchmarks.objective import Objective
-from securevfl.data.sources import load
 from securevfl.job import Job
-from tests.end_to_end.conftest import RunJob
 from tests.end_to_end.dp_jobs import noisy
+from tests.jobs import breast_cancer, run_job
 
 ROUNDS, STEPS = 4, 5
 COMMON: dict[str, object] = {
@@ -20,10 +19,8 @@ COMMON: dict[str, object] = {
 
 
 @pytest.mark.parametrize(("scheme", "parties"), [("plain", 2), ("masked", 3), ("bfv", 2)], ids=str)
-def test_it_is_the_loss_at_each_round_s_exchange(
-    run_job: RunJob, scheme: str, parties: int
-) -> None:
-    dataset = load("breast_cancer", parties=parties)
+def test_it_is_the_loss_at_each_round_s_exchange(scheme: str, parties: int) -> None:
+    dataset = breast_cancer(parties)
     objective = Objective.of(dataset)
     path = objective.follow(Job.of(job={**COMMON, "eval_every": 0}))
     exchanged = [objective.loss(path[index * STEPS]) for index in range(ROUNDS)]
@@ -34,13 +31,13 @@ def test_it_is_the_loss_at_each_round_s_exchange(
     assert [score.training_loss for score in pairs.scores] == pytest.approx(means, abs=1e-5)
 
 
-def test_there_is_none_where_both_sides_are_hidden(run_job: RunJob) -> None:
+def test_there_is_none_where_both_sides_are_hidden() -> None:
     exchange = {"scheme": "bfv", "hide": "both"}
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     result = run_job(dataset, exchange, eval_every=1, loss="taylor-logistic", **COMMON)
     assert [score.training_loss for score in result.scores] == [None] * ROUNDS
 
 
 def test_there_is_none_where_predictions_are_noisy() -> None:
-    result = noisy(load("breast_cancer"), {"noise_multiplier": 1.0}, eval_every=2)
+    result = noisy(breast_cancer(), {"noise_multiplier": 1.0}, eval_every=2)
     assert [score.training_loss for score in result.scores] == [None] * 3

@@ -21,6 +21,7 @@ from securevfl.protocols.session import early_stopping
 from securevfl.protocols.transfer.objective import settings_of
 from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
 from tests.end_to_end.commands import run as run_command
+from tests.jobs import breast_cancer
 from tests.transfer_data import GAMMA, Point, Starts, job_of, made
 
 
@@ -60,14 +61,7 @@ class Reference:
         return total
 
     def step(
-        self,
-        name: str,
-        point: Point,
-        rows: IntArray,
-        *,
-        steps: int,
-        eta: float,
-        mu: float,
+        self, name: str, point: Point, rows: IntArray, *, steps: int, eta: float, mu: float
     ) -> torch.Tensor:
         """Q steps of one party from a point, the other's weights as they stand there."""
         start = point[name]
@@ -170,7 +164,7 @@ def test_saved_models_predict_what_was_scored(tmp_path: Path) -> None:
 
 
 def test_the_overlap_is_drawn_by_who_the_rows_are() -> None:
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     taken = plan_for(job_of({"overlap": 0.1}), dataset).facts
     assert taken.rows == round(0.1 * len(dataset.train_labels))
     assert plan_for(job_of({"overlap": 77}), dataset).facts.rows == 77
@@ -189,7 +183,7 @@ def test_the_overlap_is_drawn_by_who_the_rows_are() -> None:
 
 
 def test_rows_outside_the_overlap_stay_at_the_label_party() -> None:
-    dataset = load("breast_cancer")
+    dataset = breast_cancer()
     result, starts = run(job_of({"overlap": 0.2, "alignment": 0.01}, rounds=3), dataset)
     rows = result.plan.facts.rows
     # Φ of the trained layer is over all rows of the label party, scaled by all of them.
@@ -240,7 +234,7 @@ def test_jobs_that_make_no_sense_are_refused(job: Job, told: str) -> None:
 
 def test_a_third_party_and_a_third_class_are_refused() -> None:
     with pytest.raises(ConfigError, match="takes 2 parties, not 3"):
-        plan_for(job_of(), load("breast_cancer", parties=3))
+        plan_for(job_of(), breast_cancer(3))
     with pytest.raises(ConfigError, match="takes two classes"):
         plan_for(job_of(), load("digits"))
 
@@ -304,7 +298,7 @@ def test_rows_of_the_label_partys_file_alone_train_and_are_not_left_out(
 def test_derived_step_sizes_train(in_turns: bool) -> None:
     ftl = {"units": 16, "overlap": 0.3, "in_turns": in_turns}
     job = job_of(ftl, learning_rate="auto", rounds=30, batch_size=64, eval_every=0)
-    result = train(job, load("breast_cancer"))
+    result = train(job, breast_cancer())
     assert result.learned
     assert result.clear_auc > 0.93
 

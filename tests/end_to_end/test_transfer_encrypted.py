@@ -6,19 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.data.sources import load
-from securevfl.errors import (
-    HeldOutLeakRefused,
-    LabelLeakRefused,
-    RangeExceeded,
-)
+from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused, RangeExceeded
 from securevfl.protocols.exchanges.homomorphic import DecryptedProducts, EncryptedProducts
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.transfer.encrypted import EncryptedComponents, EncryptedScores, ScoreMasks
 from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
 from securevfl.runtime.views import Decrypted, Learned
 from securevfl.training import Environment, TrainingResult, train
-from tests.end_to_end.conftest import SmallKeys
+from tests.jobs import SmallKeys, breast_cancer
 from tests.transfer_data import UNITS, job_of, made
 
 PARAMETERS = 1e-4
@@ -129,7 +124,7 @@ def test_a_job_whose_gradients_tell_labels_is_refused(
     def run(**more: Any) -> TrainingResult:  # noqa: ANN401
         job = job_of({"overlap": 300}, exchange={"scheme": "bfv", "hide": "both"}, **more)
         environment = Environment(keys=SmallKeys(), guard_directory=tmp_path)
-        return train(job, load("breast_cancer"), environment)
+        return train(job, breast_cancer(), environment)
 
     with pytest.raises(LabelLeakRefused, match="gradients of batches, networks") as refused:
         run(rounds=1, eval_every=0, **settings)
