@@ -23,7 +23,7 @@ Learns:
         sample of each batch: with two parties the other's prediction itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -42,7 +42,7 @@ from securevfl.protocols.session.early_stopping import Kept
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import Score, Scoring
-from securevfl.protocols.session.workplace import Ending, Workplace
+from securevfl.protocols.session.workplace import Workplace
 from securevfl.protocols.vertical.runner import Part, Seen, Training, VerticalAlgorithm, keeper_of
 from securevfl.runtime.channel import Channel, collect, expect_shape
 from securevfl.runtime.costs import SCORING, SETUP, Costs
@@ -108,65 +108,56 @@ class FdmlPart(Part):
         self._batches = PartyBatches(plan, training.workplace.data, self.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         self._steps = plan.steps(training.model, self.inputs, columns)
-        self.keeper = keeper_of(training, agreement)
+        self.keeper = self._keeper = keeper_of(training, agreement)
+        self._settings = plan.job.section(FdmlSettings, Fdml.name)
+        self.at_once = self._settings.batches_a_message
+        assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
+        self._release = plan.exchange.release(training.noise)
         return ServerScoring(training)
 
     @override
-    async def round(self, index: int) -> Seen:
-        """None: parties have no rounds in common."""
-        raise NotImplementedError
+    async def round(self, first: int) -> Seen:
+        """Push the predictions of one message's batches, pull the sums, and step on each batch."""
+        training, keeper, steps, several = self.training, self._keeper, self._steps, self.at_once
+        party, model, plan = training.party, training.model, training.plan
+        costs, loss, settings = party.costs, party.loss, self._settings
+        pull_back: PullBack | None = None
+        async with costs.compute("local"):
+            stretch = self._batches.stretch(first, min(several, plan.rounds - first))
+            if several == 1:
+                predictions, pull_back = model.linearize(stretch.inputs)
+            else:
+                predictions = model.predict(stretch.inputs)
+        released = await _released(costs, predictions, self._release, "encrypt")
+        shared = as_it_travels(released, settings.precision)
+        await party.channel.send(SERVER, PushedPredictions(first, shared))
+        sender, pulled = await party.channel.receive([SERVER], PulledSums, first)
+        expect_predictions(sender, pulled.values, predictions.shape, settings.precision)
+        async with costs.compute("local"):
+            for index, part in enumerate(stretch.parts, first):
+                inputs, labels = stretch.of(part)
+                if several > 1 or pull_back is None:
+                    # At the weights now, as a party's own predictions need not be old.
+                    predictions, pull_back = model.linearize(inputs)
+                own = shared[part] if settings.own_prediction == "noisy" else predictions
+                total = np.add(pulled.values[part], own, dtype=np.float64)
+                steps.begin(index, len(labels))
+                residuals = loss.residuals(total, labels)
+                gradient = pull_back(residuals) / len(labels) + model.penalty_gradient(plan.l2)
+                if keeper.lost is None:
+                    with keeper.watches(index), np.errstate(over="ignore", invalid="ignore"):
+                        model.weights = model.weights - steps.step_size(inputs) * gradient
+                seen = loss.value(total, labels) if keeper.hindsight is not None else None
+                keeper.after(index + 1, (), loss=seen)
+        return Seen()
 
     @override
-    async def train(
-        self, scoring: Scoring, first_round: int, keep: Callable[[int], None]
-    ) -> tuple[Kept, Ending]:
-        training, keeper, steps = self.training, self.keeper, self._steps
-        party, model, plan = training.party, training.model, training.plan
-        costs, settings = party.costs, plan.job.section(FdmlSettings, Fdml.name)
-        assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
-        release = plan.exchange.release(training.noise)
-        loss, precision = party.loss, settings.precision
-        several = settings.batches_a_message
-        pull_back: PullBack | None = None
-        assert keeper is not None  # noqa: S101
-        for first in range(first_round, plan.rounds, several):
-            async with costs.compute("local"):
-                stretch = self._batches.stretch(first, min(several, plan.rounds - first))
-                if several == 1:
-                    predictions, pull_back = model.linearize(stretch.inputs)
-                else:
-                    predictions = model.predict(stretch.inputs)
-            released = await _released(costs, predictions, release, "encrypt")
-            shared = as_it_travels(released, precision)
-            await party.channel.send(SERVER, PushedPredictions(first, shared))
-            sender, pulled = await party.channel.receive([SERVER], PulledSums, first)
-            expect_predictions(sender, pulled.values, predictions.shape, precision)
-            async with costs.compute("local"):
-                for index, part in enumerate(stretch.parts, first):
-                    inputs, labels = stretch.of(part)
-                    if several > 1 or pull_back is None:
-                        # At the weights now, as a party's own predictions need not be old.
-                        predictions, pull_back = model.linearize(inputs)
-                    own = shared[part] if settings.own_prediction == "noisy" else predictions
-                    total = np.add(pulled.values[part], own, dtype=np.float64)
-                    steps.begin(index, len(labels))
-                    residuals = loss.residuals(total, labels)
-                    gradient = pull_back(residuals) / len(labels) + model.penalty_gradient(plan.l2)
-                    if keeper.lost is None:
-                        with keeper.watches(index), np.errstate(over="ignore", invalid="ignore"):
-                            model.weights = model.weights - steps.step_size(inputs) * gradient
-                    seen = loss.value(total, labels) if keeper.hindsight is not None else None
-                    keeper.after(index + 1, (), loss=seen)
-            costs.end_round(len(stretch.parts))
-            for index in range(len(stretch.parts)):
-                training.after_round(first + index + 1)
-        kept = await keeper.end(plan.rounds)
-        await scoring.ends(kept.rounds, model)
-        return kept, "rounds"
+    def after(self, done: int, seen: Seen, scoring: Scoring, *, reached: bool) -> None:
+        """Nothing: the keeper was told of every batch."""
 
     @override
     def learned(self, kept: Kept) -> bool:
-        hindsight = None if self.keeper is None else self.keeper.hindsight
+        hindsight = self._keeper.hindsight
         if hindsight is None or self.training.plan.exchange.adds_noise:
             return True
         return hindsight.learned(kept)

@@ -96,6 +96,7 @@ class Part(ABC):
 
     Attributes:
         observers: who is told of this party without answering.
+        at_once: rounds that one call of `round` takes, the last one perhaps fewer.
         restores_first: whether it goes on from a state before it agrees with the others.
         keeper: of its snapshots; None keeps the last state.
         key: its own homomorphic key, if it has one.
@@ -104,6 +105,7 @@ class Part(ABC):
     """
 
     observers: ClassVar[Collection[str]] = ()
+    at_once: int = 1
     restores_first: ClassVar[bool] = False
     keeper: Keeper | None = None
     key: KeyOwner | None = None
@@ -146,7 +148,7 @@ class Part(ABC):
 
     @abstractmethod
     async def round(self, index: int) -> Seen:
-        """Take one round.
+        """Take one round, or as many `at_once`, of which this is the first.
 
         Raises:
             PeerError: a peer failed; the model is as after the last whole round or turn.
@@ -164,32 +166,6 @@ class Part(ABC):
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027
         """Put all of it back."""
-
-    async def train(
-        self, scoring: Scoring, first_round: int, keep: Callable[[int], None]
-    ) -> tuple[Kept, Ending]:
-        """Take all rounds, and go back to what is kept; say what that is, and what ended training.
-
-        `keep` is called with the number of rounds done once scoring has not ended the job.
-        """
-        training, keeper, ended = self.training, self.keeper, None
-        model, done = training.model, training.plan.rounds
-        for index in range(first_round, training.plan.rounds):
-            seen = await self.round(index)
-            training.party.costs.end_round()
-            done = index + 1
-            training.after_round(done)
-            reached = await scoring.stops(done, model, loss=seen.loss)
-            self.after(done, seen, scoring, reached=reached)
-            ended = seen.ended
-            if ended is not None:
-                break
-            if reached:
-                return Kept(done, done, lost=keeper.lost if keeper else None), "target"
-            keep(done)
-        kept = Kept(done, done) if keeper is None else await keeper.end(done)
-        reached = await scoring.ends(kept.rounds, model, first_round=first_round)
-        return kept, ended or ("target" if reached else "rounds")
 
     def learned(self, kept: Kept) -> bool:
         """Whether the training loss has ended below that of the best constant, if this is seen."""
@@ -258,7 +234,7 @@ async def run_party(
     elif not part.restores_first:
         first_round = _go_on(state, training, part)
     keep = partial(_keep_state, training, part, leakage)
-    kept, ended = await part.train(scoring, first_round, keep)
+    kept, ended = await _trained(part, scoring, first_round, keep)
     saved = local.saved(kept.rounds)
     note_last_scoring(party, plan, place, saved)
     return PartyOutcome(
@@ -278,6 +254,34 @@ async def run_party(
         kept=kept,
         failure=part.failure,
     )
+
+
+async def _trained(
+    part: Part, scoring: Scoring, first_round: int, keep: Callable[[int], None]
+) -> tuple[Kept, Ending]:
+    """Take all rounds, and go back to what is kept; say what that is, and what ended training.
+
+    `keep` is called with the number of rounds done once scoring has not ended the job.
+    """
+    training, keeper, ended = part.training, part.keeper, None
+    model, rounds, done = training.model, training.plan.rounds, training.plan.rounds
+    for index in range(first_round, rounds, part.at_once):
+        seen = await part.round(index)
+        done = min(index + part.at_once, rounds)
+        training.party.costs.end_round(done - index)
+        for each in range(index, done):
+            training.after_round(each + 1)
+        reached = await scoring.stops(done, model, loss=seen.loss)
+        part.after(done, seen, scoring, reached=reached)
+        ended = seen.ended
+        if ended is not None:
+            break
+        if reached:
+            return Kept(done, done, lost=keeper.lost if keeper else None), "target"
+        keep(done)
+    kept = Kept(done, done) if keeper is None else await keeper.end(done)
+    reached = await scoring.ends(kept.rounds, model, first_round=first_round)
+    return kept, ended or ("target" if reached else "rounds")
 
 
 @dataclass(frozen=True)
