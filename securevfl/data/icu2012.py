@@ -8,7 +8,6 @@ import hashlib
 import io
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ MEASURED = (
 DESCRIPTORS = ("Age", "Gender", "Height", "ICUType", "Weight")
 # Weight is both, under one index.
 PARAMETERS = (*MEASURED, *DESCRIPTORS[:4])
+_RECORD_ID = len(PARAMETERS)
 SETS = ("a", "b", "c")
 _LAST_MINUTE = 48 * 60
 SERIES = (
@@ -137,37 +137,28 @@ def _built(name: str, files: Mapping[str, Content]) -> dict[str, NDArray[Any]]:
 
 
 def read_events(data: bytes, source: object) -> Events:
-    """Events from an npz file of this layout."""
+    """Events from the npz file that the catalog pins."""
     arrays = load_arrays(data, source)
-    try:
-        if tuple(arrays["parameter_names"].tolist()) != PARAMETERS:
-            raise DataError(f"{source}: other parameter names than {', '.join(PARAMETERS)}")
-        return Events(
-            record_id=arrays["record_id"].astype(np.int64),
-            set_index=arrays["set"].astype(np.int64),
-            died=arrays["y"].astype(np.int64),
-            offsets=arrays["offsets"].astype(np.int64),
-            minute=arrays["minute"],
-            parameter=arrays["parameter"],
-            value=arrays["value"],
-        )
-    except KeyError as error:
-        raise DataError(f"{source}: no array {error}") from error
+    record_id, set_index, died, offsets = (
+        arrays[name].astype(np.int64) for name in ("record_id", "set", "y", "offsets")
+    )
+    of_events = arrays["minute"], arrays["parameter"], arrays["value"]
+    return Events(record_id, set_index, died, offsets, *of_events)
 
 
 def parse_archives(archives: Mapping[str, bytes], outcomes: Mapping[str, bytes]) -> Events:
     """Events from the publisher's archives of one text file a stay, stays sorted by set and id.
 
-    Archives (set-*.tar.gz or set-*.zip) and outcomes (Outcomes-*.txt) are given by set: "a", "b",
-    "c". Lines without a parameter name (2,403 in set C) and the RecordID line are no observations.
+    Archives (set-*.tar.gz or set-*.zip) and outcomes (Outcomes-*.txt), which the catalog pins, are
+    given by set: "a", "b", "c". Lines without a parameter name (2,403 in set C) and the RecordID
+    line are no observations.
 
     Raises:
-        DataError: a damaged archive, a malformed line (file, line and reason are named), or
-            stays that do not match the outcomes.
+        DataError: a line that is no observation either, named with its file.
     """
     parts = [
-        _parse_set(archives[letter], outcomes[letter], letter)
-        for letter in SETS
+        _parse_set(archives[letter], outcomes[letter], number)
+        for number, letter in enumerate(SETS)
         if letter in archives
     ]
     joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
@@ -176,35 +167,31 @@ def parse_archives(archives: Mapping[str, bytes], outcomes: Mapping[str, bytes])
     return Events(record_id, set_index, died, offsets, minute, parameter, value)
 
 
-def _parse_set(archive: bytes, outcomes: bytes, letter: str) -> list[NDArray[Any]]:
-    source = f"set-{letter}"
+def _parse_set(archive: bytes, outcomes: bytes, number: int) -> list[NDArray[Any]]:
+    """By stay: id, set, death, count of events; then minute, parameter and value of its events."""
     names, lines, lengths = [], [], []
-    for name, content in sorted(_records(archive, source)):
-        body = content.decode("utf-8-sig", "replace").splitlines()
-        if not body or body[0] != "Time,Parameter,Value":
-            raise DataError(f"{name}, line 1: expected the header Time,Parameter,Value")
+    for name, content in sorted(_records(archive)):
+        body = content.decode("utf-8-sig").splitlines()[1:]
         names.append(name)
-        lines += body[1:]
-        lengths.append(len(body) - 1)
-    if not names:
-        raise DataError(f"{source}: no stays in the archive")
-    stay = np.repeat(np.arange(len(names)), lengths)
-    starts = np.cumsum([0, *lengths])
-
-    def place(row: int) -> str:
-        return f"{names[stay[row]]}, line {row - starts[stay[row]] + 2}"
-
-    minute, parameter, value = _parse_lines(lines, place)
-    ids = _record_ids(parameter, value, stay, names)
+        lines += body
+        lengths.append(len(body))
+    stay, starts = np.repeat(np.arange(len(names)), lengths), np.cumsum([0, *lengths])
+    minute, parameter, value, wrong = _parse_lines(lines)
+    if len(wrong):
+        line = wrong[0] - starts[stay[wrong[0]]] + 2
+        raise DataError(f"{names[stay[wrong[0]]]}, line {line}: expected Time,Parameter,Value")
+    ids = value[parameter == _RECORD_ID].astype(np.int64)
     observed = parameter < len(PARAMETERS)
     order = np.argsort(ids, kind="stable")
     rank = np.argsort(order)[stay]
     rows = np.argsort(rank, kind="stable")
     rows = rows[observed[rows]]
+    table = np.loadtxt(outcomes.decode("utf-8-sig").splitlines()[1:], np.int64, delimiter=",")
+    died = dict(np.atleast_2d(table)[:, [0, -1]].tolist())
     return [
         ids[order],
-        np.full(len(names), SETS.index(letter)),
-        _deaths(outcomes, ids[order], f"Outcomes-{letter}.txt"),
+        np.full(len(names), number),
+        np.array([died[record] for record in ids[order].tolist()]),
         np.bincount(rank[observed], minlength=len(names)),
         minute[rows].astype(np.int16),
         parameter[rows].astype(np.uint8),
@@ -212,89 +199,38 @@ def _parse_set(archive: bytes, outcomes: bytes, letter: str) -> list[NDArray[Any
     ]
 
 
-def _records(archive: bytes, source: str) -> Iterator[tuple[str, bytes]]:
+def _records(archive: bytes) -> Iterator[tuple[str, bytes]]:
     stream = io.BytesIO(archive)
-    try:
-        if zipfile.is_zipfile(stream):
-            with zipfile.ZipFile(stream) as files:
-                for name in files.namelist():
-                    if name.endswith(".txt"):
-                        yield name, files.read(name)
-            return
-        stream.seek(0)
-        with tarfile.open(fileobj=stream) as files:
-            for member in files:
-                content = files.extractfile(member) if member.name.endswith(".txt") else None
-                if content:
-                    yield member.name, content.read()
-    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{source}: damaged archive ({error})") from error
+    if zipfile.is_zipfile(stream):
+        with zipfile.ZipFile(stream) as files:
+            texts = (name for name in files.namelist() if name.endswith(".txt"))
+            yield from ((name, files.read(name)) for name in texts)
+        return
+    stream.seek(0)
+    with tarfile.open(fileobj=stream) as files:
+        for member in files:
+            content = files.extractfile(member) if member.name.endswith(".txt") else None
+            if content:
+                yield member.name, content.read()
 
 
-def _parse_lines(
-    lines: list[str], place: Callable[[int], str]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    codes = {name: index for index, name in enumerate(PARAMETERS)}
-    record, nothing = len(PARAMETERS), len(PARAMETERS) + 1
-    frame = pl.DataFrame({"line": lines}, schema={"line": pl.String}).select(
-        commas=pl.col("line").str.count_matches(",", literal=True),
-        cells=pl.col("line").str.split(","),
+def _parse_lines(lines: list[str]) -> tuple[NDArray[Any], ...]:
+    """Minutes, numbers of parameters and values of lines, and which lines have none of these."""
+    codes = {name: index for index, name in enumerate((*PARAMETERS, "RecordID", ""))}
+    cells = pl.DataFrame({"line": lines}, schema={"line": pl.String}).select(
+        pl.col("line").str.splitn(",", 3).struct.rename_fields(["time", "parameter", "value"])
     )
-    _refuse(frame["commas"] != 2, place, "expected Time,Parameter,Value")  # noqa: PLR2004
-    cells = frame.select(
-        hours=pl.col("cells").list.get(0).str.extract(r"^(\d\d):[0-5]\d$").cast(pl.Int64),
-        minutes=pl.col("cells").list.get(0).str.extract(r"^\d\d:([0-5]\d)$").cast(pl.Int64),
-        parameter=pl.col("cells")
-        .list.get(1)
-        .replace_strict({**codes, "RecordID": record, "": nothing}, default=None),
-        value=pl.col("cells").list.get(2).cast(pl.Float64, strict=False),
+    frame = cells.unnest("line").select(
+        hours=pl.col("time").str.extract(r"^(\d\d):[0-5]\d$").cast(pl.Int64),
+        minutes=pl.col("time").str.extract(r"^\d\d:([0-5]\d)$").cast(pl.Int64),
+        parameter=pl.col("parameter").replace_strict(codes, default=None, return_dtype=pl.Int64),
+        value=pl.col("value").cast(pl.Float64, strict=False),
     )
-    minute = cells["hours"] * 60 + cells["minutes"]
-    _refuse(minute.is_null() | (minute > _LAST_MINUTE), place, "expected a time 00:00 to 48:00")
-    _refuse(cells["parameter"].is_null(), place, "unknown parameter")
-    named = cells["parameter"] != nothing
-    _refuse(named & ~cells["value"].is_finite().fill_null(False), place, "value is not a number")
-    return (
-        minute.to_numpy(),
-        cells["parameter"].cast(pl.Int64).to_numpy(),
-        cells["value"].fill_null(0.0).to_numpy(),
-    )
-
-
-def _refuse(bad: "pl.Series", place: Callable[[int], str], reason: str) -> None:
-    if bad.any():
-        raise DataError(f"{place(int(bad.arg_true()[0]))}: {reason}")
-
-
-def _record_ids(
-    parameter: NDArray[np.int64],
-    value: NDArray[np.float64],
-    stay: NDArray[np.int64],
-    names: list[str],
-) -> NDArray[np.int64]:
-    rows = np.flatnonzero(parameter == len(PARAMETERS))
-    found = np.bincount(stay[rows], minlength=len(names))
-    if (found != 1).any():
-        bad = int(np.flatnonzero(found != 1)[0])
-        raise DataError(f"{names[bad]}: {found[bad]} RecordID lines, expected 1")
-    ids = value[rows].astype(np.int64)
-    if np.unique(ids).size < ids.size:
-        raise DataError(f"{names[0].split('/')[0]}: the same RecordID in more than one file")
-    return ids
-
-
-def _deaths(content: bytes, ids: NDArray[np.int64], source: str) -> NDArray[np.int64]:
-    header, *lines = content.decode("utf-8-sig", "replace").splitlines()
-    names = header.split(",")
-    if not {"RecordID", "In-hospital_death"} <= set(names):
-        raise DataError(f"{source}, line 1: expected columns RecordID and In-hospital_death")
-    table = np.loadtxt(lines, np.int64, delimiter=",", ndmin=2)
-    columns = (table[:, names.index(name)].tolist() for name in ("RecordID", "In-hospital_death"))
-    known = dict(zip(*columns, strict=True))
-    missing = [record for record in ids.tolist() if record not in known]
-    if missing:
-        raise DataError(f"{source}: no outcome for {len(missing)} stays, the first is {missing[0]}")
-    return np.array([known[record] for record in ids.tolist()])
+    minute, parameter, value = frame["hours"] * 60 + frame["minutes"], *frame[:, 2:]
+    no_number = (parameter != codes[""]) & ~value.is_finite().fill_null(False)
+    wrong = minute.is_null() | (minute > _LAST_MINUTE) | parameter.is_null() | no_number
+    columns = (minute, parameter, value.fill_null(0.0), wrong.fill_null(True).arg_true())
+    return tuple(each.to_numpy() for each in columns)
 
 
 def summary_table(events: Events) -> NDArray[np.float32]:

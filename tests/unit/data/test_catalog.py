@@ -118,12 +118,16 @@ def test_a_set_that_lacks_one_file_is_missing(tmp_path: Path) -> None:
         load("a9a", data_dir=tmp_path)
 
 
-@pytest.mark.usefixtures("small_a9a")
-def test_a_changed_file_is_refused_with_both_hashes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["data_dir", "environment", "cache"])
+def test_a_changed_file_is_refused_with_both_hashes_wherever_it_lies(
+    tmp_path: Path, small_a9a: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     changed = TRAIN.replace(b"2:1", b"3:1")
-    write(tmp_path, train=changed)
+    write(small_a9a if place == "cache" else tmp_path, train=changed)
+    if place == "environment":
+        monkeypatch.setenv("SECUREVFL_DATA", str(tmp_path))
     with pytest.raises(DataError, match="changed or damaged") as caught:
-        load("a9a", data_dir=tmp_path)
+        load("a9a", data_dir=tmp_path if place == "data_dir" else None)
     for data in (changed, TRAIN):
         assert hashlib.sha256(data).hexdigest() in str(caught.value)
 
