@@ -8,7 +8,7 @@ import pytest
 
 from securevfl.arrays import FloatArray
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import ConfigError, LabelLeakRefused, PeerViolation, RangeExceeded
+from securevfl.errors import LabelLeakRefused, PeerViolation, RangeExceeded
 from securevfl.job import Job
 from securevfl.protocols.blind.fixed_point import require_rare
 from securevfl.protocols.blind.rounds import RevealedShare
@@ -127,36 +127,6 @@ def test_it_starts_at_zero_and_takes_twenty_full_batches_where_nothing_is_said()
     )  # fmt: skip
     said = train(Job.of(job={**AFFINE, "rounds": 100}, exchange={"scheme": "blind"}), made(5))
     assert said.plan.rounds == 100
-
-
-@pytest.mark.parametrize(
-    ("job", "exchange", "told"),
-    [
-        ({"algorithm": "fedbcd-s"}, {}, "'blind' takes fedsgd and fedbcd-p"),
-        ({"algorithm": "fdml"}, {}, "fdml"),
-        ({"model": "mlp", "learning_rate": 0.1, "start": "random"}, {}, "linear models"),
-        ({"l1": 0.1, "local_steps": 2, "learning_rate": 0.1}, {}, "l1's threshold has no form"),
-        ({"target_auc": 0.9}, {}, "before the last round: drop target_auc"),
-        ({"eval_every": 5}, {}, "before the last round: drop eval_every"),
-        ({"loss": "hinge", "local_rule": "frozen", "learning_rate": 0.1}, {}, "loss = 'hinge'"),
-        ({}, {"hide": "both"}, "drop hide"),
-        ({}, {"predictions": "masked"}, "drop hide"),
-        ({}, {"key_bits": 2048}, "drop key_bits"),
-        ({}, {"engine": "seal"}, "drop engine"),
-        ({}, {"value_fraction_bits": 20}, "drop value_fraction_bits"),
-        ({}, {"feature_fraction_bits": 8}, "drop feature_fraction_bits"),
-        ({}, {"round_trips": 1}, "drop round_trips"),
-        ({}, {"he_per_step": True}, "drop he_per_step"),
-        ({}, {"workers": 2}, "drop workers"),
-        ({}, {"prediction_bound": 4.0}, "drop prediction_bound"),
-        ({}, {"period": 64}, "period is of logistic residuals"),
-    ],
-)
-def test_what_has_no_form_in_shares_is_refused(
-    job: dict[str, Any], exchange: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(ConfigError, match=told):
-        run(made(6), exchange=exchange, **job)
 
 
 def test_so_many_truncations_that_one_is_likely_to_fail_are_refused() -> None:

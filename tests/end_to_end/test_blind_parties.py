@@ -11,7 +11,7 @@ from scipy.special import ndtr
 from securevfl.arrays import FloatArray
 from securevfl.crypto import ring
 from securevfl.data.sources import load
-from securevfl.errors import ConfigError, HeldOutLeakRefused
+from securevfl.errors import HeldOutLeakRefused
 from securevfl.protocols.blind.links import Corrections
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
 from securevfl.protocols.exchanges.class_sums import HeldOutMasks
@@ -174,17 +174,3 @@ def test_a_job_that_never_scores_sends_nothing_for_it() -> None:
     assert result.scores == []
     sent = {kind for each in result.ledgers.values() for kind in each.messages}
     assert not sent & {"HeldOutShares", "EncryptedHeldOut", "Verdict"}
-
-
-@pytest.mark.parametrize("settings", [{"eval_every": 1}, {"target_auc": 0.9}])
-def test_nothing_is_scored_before_the_end(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="knows no parameters before the last round"):
-        run(2, **settings)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"), [("scores", "rows"), ("ahead_rounds", 3), ("period", 64)]
-)
-def test_settings_of_blind_are_for_blind_alone(setting: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"{setting} is a setting of 'blind', not of 'bfv'"):
-        run_job(breast_cancer(), {"scheme": "bfv", setting: value}, **SETTINGS)

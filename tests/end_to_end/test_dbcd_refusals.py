@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.data.sources import load
-from securevfl.errors import ConfigError, UnexpectedMessage
+from securevfl.errors import UnexpectedMessage
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.protocols.vertical.dbcd import StepTaken
@@ -19,61 +18,6 @@ from tests.end_to_end.l1 import run
 from tests.jobs import breast_cancer
 
 L1 = 0.01
-
-
-@pytest.mark.parametrize(
-    ("sections", "told"),
-    [
-        ({"exchange": {"scheme": "bfv"}}, "residuals and curvature of all rows in clear"),
-        ({"exchange": {"scheme": "masked"}}, "at least 3 parties.* exchange 'blind', hides it"),
-        ({"l1": 0.0}, r"either job\.l1 above 0 or \[dbcd\] path"),
-        ({"dbcd": {"path": [0.1]}}, r"either job\.l1 above 0 or \[dbcd\] path"),
-        ({"l1": 0.0, "dbcd": {"path": [0.1, 0.1]}}, "falling"),
-        (
-            {
-                "l1": 0.0,
-                "dbcd": {"path": [0.2, 0.1]},
-                "exchange": {"scheme": "dp"},
-                "privacy": {"noise_multiplier": 1.0},
-            },
-            "under noise",
-        ),
-        ({"dbcd": {"size": 3}}, "working_set = 'greedy'"),
-        ({"model": "mlp"}, "linear models"),
-        ({"batch_size": 64}, "all rows"),
-        ({"learning_rate": 0.1, "local_steps": 3}, "searches for its steps"),
-        ({"schedule": "inverse-sqrt", "local_steps": 3}, "searches for its steps"),
-        ({"divide_by_sqrt_parties": True, "local_steps": 3}, "searches for its steps"),
-        ({"acceleration": "nesterov"}, "momentum in its place"),
-        ({"local_rule": "frozen", "local_steps": 3}, "follows curvature"),
-        (
-            {
-                "exchange": {"scheme": "dp"},
-                "privacy": {"noise_multiplier": 1.0, "label_noise_multiplier": 1.0},
-            },
-            "label_noise_multiplier",
-        ),
-    ],
-)
-def test_what_it_does_not_have_is_refused(sections: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as raised:
-        run(breast_cancer(), **{"l1": L1, **sections})
-    assert "\n" not in str(raised.value)
-
-
-def test_gradient_noise_and_more_classes_are_refused() -> None:
-    private = {"noise_multiplier": 1.0, "gradient_clip": 1.0, "gradient_noise_multiplier": 1.0}
-    with pytest.raises(ConfigError, match="gradient_clip"):
-        run(
-            breast_cancer(),
-            {"scheme": "dp"},
-            privacy=private,
-            l1=L1,
-            learning_rate=0.1,
-            local_steps=2,
-        )
-    with pytest.raises(ConfigError, match="multinomial"):
-        run(load("digits"), l1=L1)
 
 
 def tampered(kind: type, change: Callable[[Any], Any]) -> Environment:

@@ -7,7 +7,6 @@ from securevfl.arrays import FloatArray
 from securevfl.benchmarks.objective import Objective
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.losses import Logistic, Loss, Multinomial, SquaredHinge, loss_for
 from securevfl.protocols.exchanges.plain import Residuals
@@ -99,28 +98,9 @@ def test_a_feature_party_is_told_the_sum_beside_residuals(loss: str) -> None:
         np.testing.assert_allclose(f.residuals(total, labels), seen, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("exchange", "parties", "told"),
-    [
-        ({"scheme": "masked"}, 3, "with exchange 'plain' alone, not 'masked'"),
-        ({"scheme": "dp"}, 2, "with exchange 'plain' alone, not 'dp'"),
-        ({"scheme": "bfv"}, 2, "with exchange 'plain' alone, not 'bfv'"),
-        ({"predictions": "masked"}, 3, "tells ΣH: not with predictions = 'masked'"),
-    ],
-)
-def test_whoever_hides_the_sum_refuses_it(
-    exchange: dict[str, object], parties: int, told: str
-) -> None:
-    job = Job.of(job={"local_rule": "exact", "learning_rate": 0.1}, exchange=exchange)
-    with pytest.raises(ConfigError, match=told):
-        plan_for(job, breast_cancer(parties))
-
-
 def test_it_leaves_exact_steps_alone() -> None:
     dataset = breast_cancer()
     assert plan_for(Job.of(job={"local_rule": "exact"}), dataset).local_steps == 5
-    with pytest.raises(ConfigError, match="local_rule = 'exact' has none"):
-        plan_for(Job.of(job={"local_rule": "exact", "local_steps": "exact"}), dataset)
 
 
 def test_its_description_says_what_it_tells() -> None:

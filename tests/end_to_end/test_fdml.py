@@ -217,29 +217,6 @@ def test_the_server_refuses_what_does_not_fit(
         run(breast_cancer(), tamper=tampered(kind, change))
 
 
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ({"exchange": {"scheme": "bfv"}}, "not with exchange 'bfv'"),
-        ({"exchange": {"predictions": "masked"}}, "at least 3 parties"),
-        ({"job": {"target_auc": 0.9}}, "target_auc"),
-        ({"job": {"proximal": 0.1}}, "proximal"),
-        ({"job": {"algorithm": "fedsgd"}, "fdml": {"staleness": 3}}, r"\[fdml\] is for"),
-        (
-            {
-                "exchange": {"scheme": "dp"},
-                "privacy": {"noise_multiplier": 1, "label_noise_multiplier": 1},
-            },
-            "all parties hold the labels",
-        ),
-    ],
-)
-def test_what_fdml_does_not_have_is_refused(sections: dict[str, Any], said: str) -> None:
-    sections = {**sections, "job": {**FEW, **sections.get("job", {})}}
-    with pytest.raises(ConfigError, match=said):
-        train(Job.of(**sections), breast_cancer())
-
-
 def test_the_servers_name_is_taken() -> None:
     first, second = breast_cancer().parties
     named = replace(breast_cancer(), parties=(replace(first, name=SERVER), second))

@@ -141,23 +141,3 @@ def test_the_guard_counts_before_the_job_what_it_would_tell(tmp_path: Path) -> N
     assert run(3, he_per_step=True).rounds == 1
     with pytest.raises(LabelLeakRefused, match="he_per_step makes 9 products"):
         run(9, he_per_step=True)
-
-
-@pytest.mark.parametrize(
-    ("exchange", "settings", "said"),
-    [
-        ({"scheme": "plain"}, {}, "needs a homomorphic scheme"),
-        ({"scheme": "bfv", "round_trips": 1}, {}, "no round_trips = 1"),
-        ({"scheme": "bfv", "hide": "both"}, {"loss": "squared"}, "hide = 'residuals'"),
-        ({"scheme": "bfv"}, {"learning_rate": "auto"}, "needs a learning_rate"),
-        ({"scheme": "bfv"}, {"algorithm": "fdml"}, "'fdml' repeats no products"),
-        ({"scheme": "bfv"}, {"proximal": 0.1}, "no proximal"),
-        ({"scheme": "bfv"}, {"acceleration": "nesterov"}, "no acceleration"),
-        ({"scheme": "bfv"}, {"local_rule": "gauss-newton"}, "follows networks themselves"),
-    ],
-)
-def test_what_it_does_not_go_with_is_refused(
-    exchange: dict[str, object], settings: dict[str, object], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        run_job(breast_cancer(), {**exchange, "he_per_step": True}, **{**FEW, **settings})

@@ -13,7 +13,7 @@ from torch import nn
 
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError, UnexpectedMessage
+from securevfl.errors import UnexpectedMessage
 from securevfl.job import Job
 from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
@@ -317,44 +317,7 @@ def test_private_gradients_go_through_the_head() -> None:
     assert result.privacy.epsilon_end_to_end is not None
 
 
-@pytest.mark.parametrize(
-    ("sections", "told"),
-    [
-        ({"job": {"algorithm": "fdml"}}, "fedbcd-p or fedbcd-s, not algorithm 'fdml'"),
-        ({"job": {"learning_rate": "auto", "schedule": None}}, "needs a learning_rate"),
-        ({"job": {"loss": "squared"}}, "trains with loss = 'logistic', not 'squared'"),
-        ({"job": {"local_rule": "gauss-newton"}}, "'curvature' or 'frozen'"),
-        ({"job": {"start": "zero", "model": "linear", "hidden": None}}, "no gradient at start"),
-        ({"job": {"head": "sum"}}, "representation is what a head is over"),
-        ({"exchange": {"scheme": "masked"}}, "by itself and in clear or noisy: not with"),
-        ({"exchange": {"predictions": "masked"}}, "by itself and in clear or noisy: not with"),
-        ({"exchange": {"scheme": "bfv"}}, "tells d as that of any network does"),
-        ({"exchange": {"scheme": "bfv", "hide": "both"}}, "'bfv' as it is set"),
-    ],
-)
-def test_what_a_head_does_not_go_with_is_refused(sections: dict[str, Any], told: str) -> None:
-    job = {**LOCAL["mlp"], **sections.get("job", {})}
-    with pytest.raises(ConfigError, match=told):
-        run(made(3), **{**sections, "job": job})
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"image_line": None}, "model = 'cnn' needs image_line"),
-        ({"image_line": 7}, "30 columns are no image of lines of 7 pixels"),
-        ({"image_line": 3}, "no image of lines of 3 pixels that 2 convolutions"),
-        ({"model": "mlp"}, r"job\.channels = \(2, 3\) belongs to model = 'cnn'"),
-    ],
-)
-def test_a_cnn_needs_an_image(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        run(made(2), job={**LOCAL["cnn"], **changed})
-
-
-def test_single_precision_is_for_networks_and_near_double() -> None:
-    with pytest.raises(ConfigError, match="precision = 'single' is for networks"):
-        run(made(2), job={"precision": "single"})
+def test_single_precision_is_near_double() -> None:
     double, single = (
         run(made(2), job={**LOCAL["cnn"], "precision": each}) for each in ("double", "single")
     )

@@ -5,12 +5,10 @@ import pytest
 from sklearn.svm import LinearSVC
 
 from securevfl.arrays import FloatArray
-from securevfl.data.sources import load
 from securevfl.errors import ConfigError, RangeExceeded
 from securevfl.job import Job
 from securevfl.models.losses import SquaredHinge
-from securevfl.protocols.plan import Facts
-from securevfl.training import plan_for, train
+from securevfl.training import plan_for
 from tests.end_to_end.dp_jobs import noisy
 from tests.end_to_end.test_centralized import joint
 from tests.jobs import all_weights, breast_cancer, relative_difference, run_job
@@ -125,11 +123,3 @@ def test_networks_take_both() -> None:
     for settings in (SQUARED, HINGE):
         network = {**settings, "model": "mlp", "hidden": [4], "rounds": 60, "learning_rate": 0.02}
         assert run_job(breast_cancer(), **network).scores[-1].auc > 0.95
-
-
-def test_more_classes_are_refused() -> None:
-    facts = Facts.of(load("digits"))
-    assert facts.classes == 10
-    job = Job.of(job={"loss": "squared-hinge"})
-    with pytest.raises(ConfigError, match="'squared-hinge' takes two classes, the data have 10"):
-        train(job, load("digits"))

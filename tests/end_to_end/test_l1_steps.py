@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError
 from tests.end_to_end.l1 import coefficients, objective_of, run
 from tests.jobs import breast_cancer
 from tests.made_data import blocks_of, dataset_of, labels_of
@@ -57,21 +56,6 @@ def test_a_step_size_of_ones_own() -> None:
     none = run(breast_cancer(), algorithm="fedbcd-p", l1=0.0, rounds=200, **settings)
     assert np.count_nonzero(coefficients(none)) == 30
     assert np.count_nonzero(coefficients(some)) < 20
-
-
-@pytest.mark.parametrize(
-    ("sections", "told"),
-    [
-        ({"local_steps": "exact"}, "local_steps as a number"),
-        ({"acceleration": "nesterov"}, "no acceleration"),
-        ({"model": "mlp", "hidden": [2]}, "linear models"),
-        ({"exchange": {"scheme": "bfv"}}, "in clear, not 'bfv'"),
-        ({"algorithm": "fdml", "learning_rate": 0.1}, "fdml has no proximal step"),
-    ],
-)
-def test_where_no_threshold_would_follow_it_is_refused(sections: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        run(breast_cancer(), **{"algorithm": "fedbcd-p", "l1": L1, **sections})
 
 
 def test_l2_is_left_out_unless_it_is_asked_for() -> None:

@@ -328,41 +328,9 @@ def test_any_module_may_be_trained_and_comes_back_from_its_file(tmp_path: Path) 
     assert np.mean((total[:, 0] > 0) == dataset.test_labels) == result.scores[-1].accuracy
 
 
-@pytest.mark.parametrize(
-    ("job", "exchange", "modules", "told"),
-    [
-        ({"start": "zero"}, {}, {}, "start = 'zero' gives a network no gradient"),
-        (
-            {"loss": "squared"},
-            {"scheme": "bfv", "hide": "both"},
-            {},
-            "hide = 'both' takes linear models only",
-        ),
-        ({}, {"scheme": "bfv", "round_trips": 1}, {}, "round_trips = 1 takes linear models"),
-        (
-            {"model": "custom", "hidden": None, "activation": None},
-            {},
-            {},
-            "party 'party1': model = 'custom' needs a module",
-        ),
-        ({}, {}, {"party1": nn.Linear}, "a module for 'party1', which is no party with"),
-        ({"model": "linear"}, {}, {}, r"job\.hidden = \(4,\) belongs to model = 'mlp'"),
-    ],
-)
-def test_a_network_that_does_not_fit_its_job_is_told(
-    job: dict[str, object], exchange: dict[str, object], modules: dict[str, Any], told: str
-) -> None:
-    described = Job(
-        job=JobSettings.model_validate({**NETWORK, **job}),
-        exchange=ExchangeSettings.model_validate(exchange),
-    )
-    with pytest.raises(ConfigError, match=told):
-        train(described, breast_cancer(), Environment(modules=modules))
-
-
-def test_networks_of_many_classes_are_refused_under_encryption() -> None:
-    with pytest.raises(ConfigError, match="networks at feature parties take two classes"):
-        run_job(load("digits"), {"scheme": "bfv"}, **NETWORK)
+def test_a_module_for_a_party_that_takes_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a module for 'party1', which is no party with"):
+        run_job(breast_cancer(), None, Environment(modules={"party1": nn.Linear}), **NETWORK)
 
 
 def test_linear_jobs_do_without_torch() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.errors import BudgetExhausted, ConfigError
+from securevfl.errors import BudgetExhausted
 from securevfl.job import Job
 from securevfl.protocols.session.privacy_account import PrivacyAccount
 from securevfl.training import Environment, plan_for, train
@@ -92,39 +92,6 @@ def test_noise_that_is_calibrated_spends_the_budget_and_no_more(
     budget = privacy.get("budget", privacy.get("release_budget"))
     assert isinstance(budget, float)
     assert 0.99 * budget <= getattr(promise, which) <= budget
-
-
-@pytest.mark.parametrize(
-    ("privacy", "exchange", "said"),
-    [
-        ({}, {"scheme": "dp"}, "needs privacy.noise_multiplier, or a budget"),
-        ({"noise_multiplier": 1}, {"scheme": "plain"}, "is for exchanges that add noise"),
-        ({"budget": 3}, {"scheme": "dp"}, "infinite end to end without gradient_clip"),
-        ({"noise_multiplier": 1, "gradient_clip": 1}, {"scheme": "dp"}, "needs gradient_noise"),
-        (
-            {"noise_multiplier": 1, "gradient_noise_multiplier": 1},
-            {"scheme": "dp"},
-            "needs gradient_clip",
-        ),
-        (
-            {"noise_multiplier": 9, "noise_seed": 1, "release_budget": 90},
-            {"scheme": "dp"},
-            "noise_seed promises nothing",
-        ),
-        (
-            {"mechanism": "laplace", "budget": 3, "gradient_clip": 1},
-            {"scheme": "dp"},
-            "gaussian only",
-        ),
-        ({"noise_multiplier": 1}, {"scheme": "dp", "predictions": "masked"}, "at each party"),
-        ({"noise_multiplier": 1}, {"scheme": "dp", "hide": "both"}, "homomorphic"),
-    ],
-)
-def test_settings_that_do_not_fit_are_named(
-    privacy: dict[str, object], exchange: dict[str, object], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        train(Job.of(job=FEW, exchange=exchange, privacy=privacy), breast_cancer())
 
 
 def test_a_feature_partys_gradient_steps_are_private_and_the_label_partys_are_exact() -> None:

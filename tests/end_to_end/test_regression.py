@@ -18,7 +18,7 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.models.storage import load_model
 from securevfl.protocols.guards.person_record import PersonRecord
-from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
+from securevfl.training import Environment, TrainingResult, save_models, train
 from tests.end_to_end.commands import rows_of, run
 from tests.jobs import SmallKeys, relative_difference
 
@@ -197,31 +197,6 @@ def test_one_enormous_target_is_not_summed_with_others(generator: np.random.Gene
     targets[-1] = 1e4
     with pytest.raises(ConfigError, match="weigh as much as 1"):
         fit(parted(inputs, targets), exchange={"scheme": "bfv", "hide": "both"})
-
-
-@pytest.mark.parametrize(
-    ("settings", "sections", "told"),
-    [
-        ({"loss": "logistic"}, {}, "say loss = 'squared' for regression"),
-        ({"loss": "taylor-logistic"}, {}, "say loss = 'squared' for regression"),
-        ({"target_auc": 0.9}, {}, "real targets have no AUC"),
-        ({"algorithm": "ftl"}, {}, "tells two classes apart"),
-        (
-            {},
-            {
-                "exchange": {"scheme": "dp"},
-                "privacy": {"noise_multiplier": 1.0, "label_noise_multiplier": 1.0},
-            },
-            "no public bound",
-        ),
-    ],
-)
-def test_what_takes_classes_is_refused(
-    diabetes: VerticalDataset, settings: dict[str, object], sections: dict[str, object], told: str
-) -> None:
-    job = Job.of(job={"loss": "squared", **settings}, **sections)
-    with pytest.raises(ConfigError, match=told):
-        plan_for(job, diabetes)
 
 
 def written(folder: Path, targets: Sequence[object]) -> list[FileSource]:

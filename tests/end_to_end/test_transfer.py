@@ -11,7 +11,6 @@ import torch
 
 from securevfl.arrays import IntArray
 from securevfl.data.scaling import Scaling
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, TrainingDiverged
 from securevfl.job import FtlSettings, Job
@@ -205,38 +204,6 @@ def test_other_algorithms_leave_own_rows_out() -> None:
     for name, outcome in without.outcomes.items():
         ours = with_own.outcomes[name].model.weights
         np.testing.assert_array_equal(ours, outcome.model.weights)
-
-
-@pytest.mark.parametrize(
-    ("job", "told"),
-    [
-        (job_of(loss="squared"), "stands on 'taylor-logistic'"),
-        (job_of(model="mlp"), r"brings its own layers: \[ftl\] units"),
-        (job_of(start="zero"), "start = 'zero' gives a network no gradient"),
-        (job_of(local_rule="frozen"), "local_rule = 'curvature' or 'gauss-newton'"),
-        (job_of(local_rule="exact"), "local_rule = 'curvature' or 'gauss-newton'"),
-        (job_of(l1=0.1), "l1 is for linear models"),
-        (job_of(intercept=False), "have biases"),
-        (job_of(acceleration="nesterov"), "acceleration"),
-        (job_of(local_steps="exact", learning_rate="auto"), "takes linear models"),
-        (job_of({"overlap": 41}), "overlap = 41: 41 rows, expected 2 to 40"),
-        (job_of(exchange={"scheme": "masked"}), "predictions that could be masked|at least 3"),
-        (job_of(exchange={"scheme": "bfv"}), "hide = 'both'"),
-        (job_of(exchange={"scheme": "bfv", "hide": "both", "round_trips": 1}), "round_trips"),
-        (job_of({"activation": "relu"}, exchange={"scheme": "bfv", "hide": "both"}), "bound"),
-        (job_of(eval_every="never", exchange={"scheme": "bfv", "hide": "both"}), "was learned"),
-    ],
-)
-def test_jobs_that_make_no_sense_are_refused(job: Job, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        plan_for(job, made())
-
-
-def test_a_third_party_and_a_third_class_are_refused() -> None:
-    with pytest.raises(ConfigError, match="takes 2 parties, not 3"):
-        plan_for(job_of(), breast_cancer(3))
-    with pytest.raises(ConfigError, match="takes two classes"):
-        plan_for(job_of(), load("digits"))
 
 
 def test_own_rows_that_do_not_fit_are_refused() -> None:

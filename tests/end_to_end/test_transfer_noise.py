@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.errors import BudgetExhausted, ConfigError
+from securevfl.errors import BudgetExhausted
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
 from securevfl.training import Environment, TrainingResult, plan_for, train
@@ -82,19 +82,3 @@ def test_a_budget_of_releases_is_kept_with_phi_among_them() -> None:
             job_of(exchange=DP, privacy={**budget, "noise_multiplier": 1.0}, batch_size="full"),
             made(),
         )
-
-
-@pytest.mark.parametrize(
-    ("privacy", "ftl", "told"),
-    [
-        ({"label_noise_multiplier": 1.0}, {}, "no epsilon covers labels"),
-        ({"gradient_clip": 1.0, "gradient_noise_multiplier": 1.0}, {}, "nothing end to end"),
-        ({}, {"activation": "relu"}, "units with a bound"),
-    ],
-)
-def test_noise_that_would_promise_too_much_is_refused(
-    privacy: dict[str, Any], ftl: dict[str, Any], told: str
-) -> None:
-    job = job_of(ftl, exchange=DP, privacy={"noise_multiplier": 1.0, **privacy})
-    with pytest.raises(ConfigError, match=told):
-        plan_for(job, made())
