@@ -2,190 +2,272 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from securevfl.data.tables import VerticalDataset
 from securevfl.errors import (
     ConfigError,
     MalformedMessage,
     PeerTimeout,
     PeerViolation,
     RangeExceeded,
+    TrainingDiverged,
     UnexpectedMessage,
 )
-from securevfl.job import ExchangeSettings, Job, JobSettings
 from securevfl.protocols.exchanges.encrypted import EncryptedStep
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
     EncryptedValues,
 )
-from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.exchanges.plain import HeadResiduals, Residuals
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.early_stopping import Course
-from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
+from securevfl.protocols.session.gathering import (
+    HeldOutPredictions,
+    MaskedPredictions,
+    Predictions,
+)
 from securevfl.protocols.session.keys import PublicKey
-from securevfl.training import Environment, train
-from securevfl.wire.codec import Message, decode, encode
-from tests.jobs import SmallKeys, breast_cancer, run_job
+from securevfl.protocols.transfer.encrypted import (
+    EncryptedComponents,
+    EncryptedScores,
+    EncryptedScoreVector,
+    ScoreMasks,
+)
+from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
+from securevfl.protocols.vertical.dbcd import StepTaken
+from securevfl.protocols.vertical.dbcd_block import Penalties
+from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions
+from securevfl.runtime.simulation import Tamper
+from securevfl.training import Environment
+from securevfl.wire.codec import Message, decode
+from tests import transfer_data
+from tests.jobs import Settings, SmallKeys, breast_cancer, fit, run_job
+from tests.made_data import made
+from tests.tampering import changed
 
-Change = Callable[[Message], Message | None]
+Change = Callable[[Any], Message | None]
+FEW = {"rounds": 3, "batch_size": 64, "eval_every": 0}
+BOTH = {"loss": "taylor-logistic"}
+ONE_TRIP = {"scheme": "bfv", "round_trips": 1}
+TWO_TRIPS: dict[str, dict[str, object]] = {
+    "paillier": {"scheme": "paillier"},
+    "ckks": {"scheme": "ckks"},
+    "bfv": {"scheme": "bfv", "round_trips": 2},
+}
+DBCD = {"algorithm": "dbcd", "rounds": 300, "tolerance": 1e-7, "eval_every": 0, "l1": 0.01}
+FDML = {"algorithm": "fdml", "rounds": 40, "batch_size": 64, "learning_rate": 0.5, "start": "zero"}
+SEVERAL = {**FDML, "fdml": {"staleness": 3, "batches_a_message": 4}}
+SINGLE = {**FDML, "fdml": {"precision": "single"}}
+HEAD = {
+    **{"head": "logistic", "representation": 3, "model": "mlp", "hidden": [4], "rounds": 6},
+    **{"batch_size": 32, "learning_rate": 0.5},
+}
+FTL = {
+    **{"algorithm": "ftl", "rounds": 4, "learning_rate": 0.7, "batch_size": 20, "eval_every": 2},
+    "ftl": {"units": 5, "alignment": 0.05},
+}
+FTL_BFV = {"scheme": "bfv", "hide": "both"}
 
 
-def tampering(kind: type[Message], change: Change, step: int = 1) -> Environment:
-    """A network that changes messages of one kind at one step (set-up messages: always)."""
-
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes | None:
-        del sender, receiver
-        message = decode(data)
-        if not isinstance(message, kind) or getattr(message, "step", step) != step:
-            return data
-        changed = change(message)
-        return None if changed is None else encode(changed)
-
+def tampered(tamper: Tamper) -> Environment:
     return Environment(keys=SmallKeys(), tamper=tamper)
 
 
-def run(exchange: dict[str, object], environment: Environment, parties: int = 2) -> None:
-    both = exchange.get("hide") == "both"
-    job = Job(
-        job=JobSettings(
-            rounds=3, batch_size=64, loss="taylor-logistic" if both else "logistic", eval_every=0
-        ),
-        exchange=ExchangeSettings.model_validate(exchange),
-    )
-    train(job, breast_cancer(parties), environment)
+def run(exchange: str | Settings | None, tamper: Tamper, /, **more: object) -> None:
+    fit(breast_cancer(), exchange, tampered(tamper), **{**FEW, **more})
 
 
-def damaged_first(message: Message) -> Message:
-    """The first ciphertext with its last byte changed and one byte less."""
-    field = "vectors" if isinstance(message, EncryptedValues) else "products"
-    first, *others = vars(message)[field]
-    return replace(message, **{field: (first[:-1], *others)})
+def cut(field: str, part: Any = slice(1, None)) -> Change:  # noqa: ANN401
+    """A part of what a message holds in a field."""
+    return lambda m: replace(m, **{field: vars(m)[field][part]})
 
 
-def zeroed_first(message: Message) -> Message:
-    field = "vectors" if isinstance(message, EncryptedValues) else "products"
-    first, *others = vars(message)[field]
-    return replace(message, **{field: (bytes(len(first)), *others)})
+def first_changed(change: Callable[[bytes], bytes]) -> Change:
+    """A message whose first ciphertext is changed."""
+
+    def apply(message: Message) -> Message:
+        field = "vectors" if isinstance(message, EncryptedValues) else "products"
+        first, *others = vars(message)[field]
+        return replace(message, **{field: (change(first), *others)})
+
+    return apply
 
 
-def fewer(message: Message) -> Message:
-    field = "vectors" if isinstance(message, EncryptedValues) else "products"
-    return replace(message, **{field: ()})
+BAD_CIPHERTEXTS = [first_changed(lambda first: first[:-1]), first_changed(lambda f: bytes(len(f)))]
 
 
-def shorter(message: Message) -> Message:
-    return replace(message, values=vars(message)["values"][1:])  # type: ignore[call-arg]
-
-
-def replayed(message: Message) -> Message:
-    return replace(message, step=0)  # type: ignore[call-arg]
-
-
-TWO_TRIPS: dict[str, dict[str, object]] = {"paillier": {}, "ckks": {}, "bfv": {"round_trips": 2}}
-
-
-@pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
+@pytest.mark.parametrize("scheme", TWO_TRIPS)
 @pytest.mark.parametrize("hide", ["residuals", "both"])
 @pytest.mark.parametrize("kind", [EncryptedValues, EncryptedProducts])
-@pytest.mark.parametrize("change", [damaged_first, zeroed_first])
+@pytest.mark.parametrize("change", BAD_CIPHERTEXTS, ids=["cut", "zeros"])
 def test_a_bad_ciphertext_ends_the_round_and_names_the_peer(
     scheme: str, hide: str, kind: type[Message], change: Change
 ) -> None:
     sender = "party[12]" if hide == "both" else ("party1" if kind is EncryptedValues else "party2")
     with pytest.raises(MalformedMessage, match=f"from {sender}"):
-        run({"scheme": scheme, "hide": hide, **TWO_TRIPS[scheme]}, tampering(kind, change))
+        more = BOTH if hide == "both" else {}
+        run({**TWO_TRIPS[scheme], "hide": hide}, changed(kind, change, step=1), **more)
 
 
-@pytest.mark.parametrize("change", [damaged_first, zeroed_first])
-def test_a_bad_ciphertext_ends_a_round_of_one_trip_as_well(change: Change) -> None:
-    with pytest.raises(MalformedMessage, match="from party2"):
-        run({"scheme": "bfv", "round_trips": 1}, tampering(EncryptedStep, change))
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        *((change, "from party2") for change in BAD_CIPHERTEXTS),
+        (lambda m: replace(m, scale=200), r"party2 scales by 2\^136"),  # beyond all doubles
+    ],
+)
+def test_a_bad_step_ends_a_round_of_one_trip_as_well(change: Change, told: str) -> None:
+    with pytest.raises(MalformedMessage, match=told):
+        run(ONE_TRIP, changed(EncryptedStep, change, step=1))
 
 
-def test_a_scale_beyond_all_doubles_is_refused() -> None:
-    def scaled(message: Message) -> Message:
-        return replace(message, scale=200)  # type: ignore[call-arg]
-
-    with pytest.raises(MalformedMessage, match=r"party2 scales by 2\^136"):
-        run({"scheme": "bfv", "round_trips": 1}, tampering(EncryptedStep, scaled))
+def no_ciphertexts(message: EncryptedValues | EncryptedProducts) -> Message:
+    if isinstance(message, EncryptedValues):
+        return replace(message, vectors=())
+    return replace(message, products=())
 
 
-@pytest.mark.parametrize("kind", [EncryptedValues, EncryptedProducts])
-def test_another_number_of_ciphertexts_than_due_is_refused(kind: type[Message]) -> None:
-    with pytest.raises(UnexpectedMessage, match=r"0 (vectors|products).* due"):
-        run({"scheme": "paillier"}, tampering(kind, fewer))
+# One row would be added to all, and a sum of other rows is no number.
+ONE_ROW = cut("values", slice(1))
+PLAIN, PAILLIER = ("plain", FEW, breast_cancer), ("paillier", FEW, breast_cancer)
+MASKED = ("masked", FEW, lambda: breast_cancer(3))
+OF_DBCD, OF_FTL = (None, DBCD, breast_cancer), (None, FTL, transfer_data.made)
+OF_FDML, OF_SEVERAL = (None, FDML, breast_cancer), (None, SEVERAL, breast_cancer)
+OF_SINGLE = (None, SINGLE, breast_cancer)
+OF_HEAD = (None, HEAD, lambda: made(1, rows=96, columns=30))
+OF_FTL_BFV = (FTL_BFV, {**FTL, "rounds": 2}, transfer_data.made)
+
+
+def wider(message: PushedPredictions | PulledSums) -> Message:
+    return replace(message, values=message.values.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "change", "told"),
+    [
+        *((PAILLIER, each, no_ciphertexts, r"0 (vectors|products).* due")
+          for each in (EncryptedValues, EncryptedProducts)),
+        (PLAIN, Predictions, cut("values"), "array of"),
+        (PLAIN, Residuals, cut("values"), "array of"),
+        (PAILLIER, DecryptedProducts, cut("values"), "array of"),
+        (MASKED, MaskedPredictions, cut("values"), r"party\d.* array of"),
+        (MASKED, MaskedPredictions, ONE_ROW, r"party\d.* array of"),
+        (OF_DBCD, StepTaken, lambda m: replace(m, length=np.array([0.7, 0.0])), "not on the grid"),
+        (OF_DBCD, StepTaken, lambda m: replace(m, length=np.array([1.0, 0.7])), "not on the grid"),
+        (OF_DBCD, StepTaken, lambda m: replace(m, length=np.ones(3)), "array"),
+        (OF_DBCD, StepTaken, lambda m: replace(m, step=m.step + 1), "step 0 is due"),
+        (OF_DBCD, Penalties, cut("table"), "array"),
+        (OF_DBCD, Penalties, cut("optimality"), "array"),
+        (OF_DBCD, Predictions, cut("values"), "array"),
+        (OF_DBCD, Residuals, cut("values"), "array"),
+        (OF_FDML, PushedPredictions, lambda m: replace(m, step=m.step + 1), "where 0 is"),
+        (OF_FDML, PushedPredictions, cut("values"), "array"),
+        (OF_FDML, HeldOutPredictions, cut("values"), "array"),
+        (OF_FDML, PushedPredictions, lambda m: PulledSums(m.step, m.values), "is due"),
+        # The server takes all batches of a message or none.
+        (OF_SEVERAL, PushedPredictions, cut("values"), "sent an array"),
+        (OF_SEVERAL, PushedPredictions, cut("values", slice(64)), "sent an array"),
+        (OF_SINGLE, PushedPredictions, wider, "sent float64 where float32 is due"),
+        (OF_SINGLE, PulledSums, wider, "sent float64 where float32 is due"),
+        (OF_HEAD, Predictions, cut("values", np.s_[:, :1]), "array of"),
+        (OF_HEAD, HeldOutPredictions, cut("values", np.s_[:, :1]), "array of"),
+        (OF_HEAD, HeadResiduals, cut("values"), "array of"),
+        (OF_HEAD, HeadResiduals, cut("head"), "array of"),
+        (OF_FTL, LabelComponents, cut("rows"), "sent an array of"),
+        (OF_FTL, LabelComponents, cut("phi"), "sent an array of"),
+        (OF_FTL, FeatureComponents, cut("rows", np.s_[:, 1:]), "sent an array of"),
+        (OF_FTL, ScoreVector, cut("phi", slice(1)), "sent an array of"),
+        (OF_FTL, HeldOutPredictions, cut("values"), "sent an array of"),
+        (OF_FTL_BFV, EncryptedComponents, cut("vectors"), "4 vectors where 5"),
+        (OF_FTL_BFV, EncryptedComponents, lambda m: replace(m, exponent=m.exponent + 10),
+         "bounds eigenvalues by"),
+        (OF_FTL_BFV, EncryptedProducts, cut("products"), "4 products, 5 due"),
+        (OF_FTL_BFV, DecryptedProducts, cut("values", np.s_[:, 1:]), "sent an array of"),
+        (OF_FTL_BFV, ScoreMasks, cut("values"), "sent an array of"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(
+    job: tuple[str | Settings | None, Settings, Callable[[], VerticalDataset]],
+    kind: type[Message],
+    change: Change,
+    told: str,
+) -> None:
+    exchange, settings, data = job
+    receiver = SERVER if settings is FDML else None
+    with pytest.raises(UnexpectedMessage, match=told):
+        fit(data(), exchange, tampered(changed(kind, change, receiver=receiver)), **settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "told"),
+    [
+        (EncryptedComponents, lambda m: replace(m, vectors=(b"", *m.vectors[1:])), "(bank|shop)"),
+        (EncryptedScoreVector, cut("vector"), "bank"),
+        (EncryptedScores, cut("product"), "shop"),
+    ],
+)
+def test_a_bad_ciphertext_ends_transfer_learning(
+    kind: type[Message], change: Change, told: str
+) -> None:
+    exchange, settings, data = OF_FTL_BFV
+    with pytest.raises(MalformedMessage, match=f"from {told}"):
+        fit(data(), exchange, tampered(changed(kind, change)), **settings)
 
 
 @pytest.mark.parametrize(
     ("exchange", "kind"),
-    [
-        ({"scheme": "plain"}, Predictions),
-        ({"scheme": "plain"}, Residuals),
-        ({"scheme": "paillier"}, DecryptedProducts),
-    ],
+    [("plain", Predictions), ("plain", Residuals), ("paillier", DecryptedProducts)],
 )
-@pytest.mark.parametrize(("change", "told"), [(shorter, "array of"), (replayed, "step 0")])
-def test_an_array_of_another_shape_or_step_is_refused(
-    exchange: dict[str, object], kind: type[Message], change: Change, told: str
-) -> None:
-    with pytest.raises(UnexpectedMessage, match=told):
-        run(exchange, tampering(kind, change))
-
-
-@pytest.mark.parametrize("rows", [slice(1, None), slice(1)])
-def test_a_masked_array_of_another_shape_is_refused(rows: slice) -> None:
-    """One row would be added to all, and a sum of other rows is no number."""
-
-    def cut(message: Message) -> Message:
-        return replace(message, values=vars(message)["values"][rows])  # type: ignore[call-arg]
-
-    with pytest.raises(UnexpectedMessage, match=r"party\d.* array of"):
-        run({"scheme": "masked"}, tampering(MaskedPredictions, cut), parties=3)
+def test_a_message_that_comes_again_is_refused(exchange: str, kind: type[Message]) -> None:
+    with pytest.raises(UnexpectedMessage, match="step 0"):
+        run(exchange, changed(kind, lambda m: replace(m, step=0), step=1))
 
 
 def test_a_lost_message_stalls_the_job_and_says_who_waits() -> None:
     with pytest.raises(PeerTimeout, match="party1 for Predictions from party2"):
-        run({"scheme": "plain"}, tampering(Predictions, lambda _: None))
+        run("plain", changed(Predictions, lambda _: None, step=1))
 
 
-def test_a_key_of_another_scheme_is_refused() -> None:
-    environment = tampering(PublicKey, lambda m: replace(m, scheme="ckks"))  # type: ignore[call-arg]
-    with pytest.raises(PeerViolation, match="party1 sent a key of 'ckks'"):
-        run({"scheme": "paillier"}, environment)
+@pytest.mark.parametrize(
+    ("exchange", "more", "kind", "change", "told"),
+    [
+        ("paillier", {}, PublicKey, {"scheme": "ckks"}, "party1 sent a key of 'ckks'"),
+        ("plain", {}, Hello, {"job_hash": bytes(32)}, r"party\d runs another job"),
+        ("plain", {}, Hello, {"rows": 7}, "holds 7 training rows"),
+        (None, FDML, Hello, {"job_hash": b"x" * 32}, "another job"),
+        (None, FDML, Hello, {"rows": 457}, "another job"),
+    ],
+)
+def test_a_peer_with_another_job_or_key_is_refused(
+    exchange: str | None, more: Settings, kind: type[Message], change: Settings, told: str
+) -> None:
+    receiver = SERVER if more else None
+    with pytest.raises(PeerViolation, match=told):
+        run(exchange, changed(kind, lambda m: replace(m, **change), receiver=receiver), **more)
 
 
-def test_a_peer_with_another_job_is_refused() -> None:
-    environment = tampering(Hello, lambda m: replace(m, job_hash=bytes(32)))  # type: ignore[call-arg]
-    with pytest.raises(PeerViolation, match=r"party\d runs another job"):
-        run({"scheme": "plain"}, environment)
-
-
-def test_a_peer_with_another_number_of_rows_is_refused() -> None:
-    environment = tampering(Hello, lambda m: replace(m, rows=7))  # type: ignore[call-arg]
-    with pytest.raises(PeerViolation, match="holds 7 training rows"):
-        run({"scheme": "plain"}, environment)
-
-
-@pytest.mark.parametrize("scheme", ["paillier", "ckks", "bfv"])
-def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(scheme: str) -> None:
-    sent: list[type[Message]] = []
+@pytest.mark.parametrize("scheme", TWO_TRIPS)
+def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(
+    scheme: str,
+) -> None:
+    sent: set[type[Message]] = set()
 
     def watch(sender: str, receiver: str, data: bytes) -> bytes:
-        del sender, receiver
-        sent.append(type(decode(data)))
+        sent.add(type(decode(data)))
         return data
 
-    exchange = {"scheme": scheme, "value_fraction_bits": 40, "feature_fraction_bits": 32}
     with pytest.raises(RangeExceeded, match="bits"):
-        run(exchange, Environment(tamper=watch))
-    assert set(sent) == {Hello}
+        run({"scheme": scheme, "value_fraction_bits": 40, "feature_fraction_bits": 32}, watch)
+    assert sent == {Hello}
 
 
 def test_residuals_beyond_the_agreed_bound_are_refused_not_wrapped() -> None:
-    exchange: dict[str, object] = {"scheme": "paillier", "prediction_bound": 0.25}
+    exchange = {"scheme": "paillier", "prediction_bound": 0.25}
     with pytest.raises(RangeExceeded, match="residuals"):
         run_job(breast_cancer(), exchange, rounds=1, batch_size=64, loss="squared")
 
@@ -193,24 +275,23 @@ def test_residuals_beyond_the_agreed_bound_are_refused_not_wrapped() -> None:
 @pytest.mark.parametrize("bits", [512, 1024, 4096])
 def test_no_job_gets_a_key_of_another_size(bits: int) -> None:
     with pytest.raises(ConfigError, match="3072"):
-        run({"scheme": "paillier", "key_bits": bits}, Environment())
+        fit(breast_cancer(), {"scheme": "paillier", "key_bits": bits}, Environment(), **FEW)
 
 
 def test_predictions_that_explode_are_refused() -> None:
+    steps = {"rounds": 60, "batch_size": 64, "learning_rate": 1e6, "loss": "squared"}
     with np.errstate(all="ignore"), pytest.raises((RangeExceeded, MalformedMessage)):
-        run_job(
-            breast_cancer(3),
-            {"scheme": "masked"},
-            rounds=60,
-            batch_size=64,
-            learning_rate=1e6,
-            loss="squared",
-        )
+        run_job(breast_cancer(3), "masked", **steps)
+
+
+def test_weights_that_are_not_finite_end_training() -> None:
+    settings = {**FTL, "learning_rate": 1e200, "local_steps": 5, "ftl": {"activation": "relu"}}
+    with pytest.raises(TrainingDiverged, match="use a smaller one"), np.errstate(all="ignore"):
+        fit(transfer_data.made(), **settings)
 
 
 @pytest.mark.parametrize("word", ["back", "stop"])
 def test_a_word_that_contradicts_itself_is_refused(word: str) -> None:
     contradiction = Course(0, keep=True, back=word == "back", stop=word == "stop")
-    environment = tampering(Course, lambda _: contradiction, step=0)
     with pytest.raises(UnexpectedMessage, match="says to keep a point and to leave it"):
-        run_job(breast_cancer(), None, environment, learning_rate="auto", rounds=3)
+        run(None, changed(Course, lambda _: contradiction, step=0), batch_size="full")

@@ -1,7 +1,6 @@
 """What FDML's messages may hold: several batches, and float32."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,11 @@ import pytest
 
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import PeerError, TrainingDiverged
+from securevfl.errors import TrainingDiverged
 from securevfl.models.losses import Logistic
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions, as_it_travels
 from securevfl.runtime.costs import FixedCosts, Slower
-from securevfl.wire.codec import decode, encode
 from tests.end_to_end.fdml_jobs import FEW, run
 from tests.jobs import breast_cancer
 
@@ -149,27 +147,3 @@ def test_predictions_that_leave_float32_are_refused() -> None:
     assert as_it_travels(np.array([[1e30]]), "single").dtype == np.float32
     with pytest.raises(TrainingDiverged):
         run(breast_cancer(), {"learning_rate": 1e10, "l2": 10.0}, fdml={"precision": "single"})
-
-
-@pytest.mark.parametrize("part", [slice(1, None), slice(0, 64)])
-def test_the_server_takes_all_batches_of_a_message_or_none(part: slice) -> None:
-    def fewer(sender: str, to: str, data: bytes) -> bytes:
-        message = decode(data)
-        if isinstance(message, PushedPredictions):
-            message = replace(message, values=message.values[part])
-        return encode(message)
-
-    with pytest.raises(PeerError, match="sent an array"):
-        run(breast_cancer(), fdml=SEVERAL, tamper=fewer)
-
-
-@pytest.mark.parametrize("receiver", ["server", "party"])
-def test_doubles_are_refused_where_singles_travel(receiver: str) -> None:
-    def wider(sender: str, to: str, data: bytes) -> bytes:
-        message = decode(data)
-        if isinstance(message, PushedPredictions if receiver == "server" else PulledSums):
-            message = replace(message, values=message.values.astype(np.float64))
-        return encode(message)
-
-    with pytest.raises(PeerError, match="sent float64 where float32 is due"):
-        run(breast_cancer(), fdml={"precision": "single"}, tamper=wider)

@@ -1,8 +1,7 @@
 """A head over representations: against torch alone, what travels, noise, refusals, saved models."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import nn
 
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import UnexpectedMessage
 from securevfl.job import Job
 from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
@@ -21,9 +19,9 @@ from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.protocols.exchanges.plain import HeadResiduals
 from securevfl.protocols.session.checkpoints import SessionState
-from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
+from securevfl.protocols.session.gathering import Predictions
 from securevfl.training import Environment, TrainingResult, save_models, train
-from securevfl.wire.codec import Message, decode, encode
+from securevfl.wire.codec import Message
 from tests.end_to_end.commands import run as run_command
 from tests.made_data import blocks_of, dataset_of, labels_of
 
@@ -371,33 +369,6 @@ def test_a_job_file_trains_a_head_and_says_when_it_has_learned_nothing(
     assert run_command("train", "job.toml", "--quiet") == 0
     Path("job.toml").write_text(text.replace("LEARNING_RATE", "1e-9"), encoding="utf-8")
     assert run_command("train", "job.toml", "--force", "--quiet") == 3
-
-
-def changed(kind: type[Message], change: Callable[[Any], Message]) -> Environment:
-    """A network that changes messages of one kind."""
-
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
-        del sender, receiver
-        message = decode(data)
-        return encode(change(message)) if isinstance(message, kind) else data
-
-    return Environment(tamper=tamper)
-
-
-@pytest.mark.parametrize(
-    ("kind", "change"),
-    [
-        (Predictions, lambda m: replace(m, values=m.values[:, :1])),
-        (HeldOutPredictions, lambda m: replace(m, values=m.values[:, :1])),
-        (HeadResiduals, lambda m: replace(m, values=m.values[1:])),
-        (HeadResiduals, lambda m: replace(m, head=m.head[1:])),
-    ],
-)
-def test_an_array_of_another_shape_is_refused(
-    kind: type[Message], change: Callable[[Any], Message]
-) -> None:
-    with pytest.raises(UnexpectedMessage, match="array of"):
-        run(made(2), changed(kind, change), job=LOCAL["mlp"])
 
 
 @pytest.mark.parametrize("algorithm", ["fedbcd-p", "fedbcd-s"])
