@@ -68,6 +68,22 @@ def digits(parties: int = 2) -> VerticalDataset:
     return load("digits", parties=parties)
 
 
+def scaled_blocks(dataset: VerticalDataset) -> dict[str, FloatArray]:
+    """Every party's columns as jobs scale them, the label party's with a constant one at the end.
+
+    Written once more here: nothing of the package is in it.
+    """
+    blocks = {}
+    for table in dataset.parties:
+        block = table.train
+        if dataset.standardize:
+            scale = block.std(axis=0)
+            block = (block - block.mean(axis=0)) / np.where(scale > 0, scale, 1)
+        constant = np.ones((len(block), int(table.name == dataset.label_party)))
+        blocks[table.name] = np.hstack([block, constant])
+    return blocks
+
+
 def job_of(exchange: str | Settings | None = None, /, **settings: object) -> Job:
     """A job under an exchange; what is the name of a section is that section."""
     names = (Job.model_fields.keys() | OWN_SECTIONS) - {"job", "exchange"}

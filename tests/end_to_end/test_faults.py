@@ -109,8 +109,8 @@ def test_a_bad_ciphertext_ends_the_round_and_names_the_peer(
     scheme: str, hide: str, kind: type[Message], change: Change
 ) -> None:
     sender = "party[12]" if hide == "both" else ("party1" if kind is EncryptedValues else "party2")
+    more = BOTH if hide == "both" else {}
     with pytest.raises(MalformedMessage, match=f"from {sender}"):
-        more = BOTH if hide == "both" else {}
         run({**TWO_TRIPS[scheme], "hide": hide}, changed(kind, change, step=1), **more)
 
 
