@@ -196,15 +196,18 @@ class ModuleProblem:
         """Refuse a loss that holds every prediction against every target, as (N,) beside (N, 1)."""
         loss, rows = self._module.loss, min(self.rows, FEW)
         targets = self._targets[torch.linspace(0, self.rows - 1, rows).long()]
-        with torch.no_grad():
-            scores = torch.cat([one / (1 + row) for row in range(rows)])
-            each = torch.stack(
-                [loss(scores[row : row + 1], targets[row : row + 1]) for row in range(rows)]
-            )
-            together = loss(scores, targets)
-            crossed = loss(scores.repeat_interleave(rows, 0), torch.cat([targets] * rows))
-        close = partial(torch.allclose, together, rtol=1e-3, equal_nan=True)
-        if close(crossed) and not close(each.mean()):
+        scores = one.expand(rows, *one.shape[1:]).clone().requires_grad_()
+        each = [loss(scores[row : row + 1], targets[row : row + 1]) for row in range(rows)]
+        crossed = loss(scores.repeat_interleave(rows, 0), torch.cat([targets] * rows))
+        # At equal predictions a mean over pairs has the value of that over rows, but no prediction
+        # has a gradient of its own target's.
+        together, alone, paired = (
+            torch.autograd.grad(value, scores)[0]
+            for value in (loss(scores, targets), torch.stack(each).mean(), crossed)
+        )
+        rounding = torch.finfo(scores.dtype).eps ** 0.5 * float(together.abs().max())
+        close = partial(torch.allclose, together, rtol=0.0, atol=rounding)
+        if close(paired) and not close(alone):
             raise ValueError(
                 f"the loss of predictions {tuple(scores.shape)} and targets "
                 f"{tuple(targets.shape)} is over all pairs of both: give them one shape"

@@ -133,11 +133,8 @@ def test_a_module_that_was_taken_away_is_told(take: Callable[[nn.Module], object
 
 
 def one_number() -> nn.Module:
-    """Predictions of shape (N,) far from 0, where all pairs would look like pairs of a row."""
-    line = nn.Linear(3, 1)
-    nn.init.ones_(line.weight)
-    nn.init.constant_(line.bias, 9.0)
-    return nn.Sequential(line, nn.Flatten(0)).double()
+    """Predictions of shape (N,), which beside targets of (N, 1) make a table of pairs."""
+    return nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double()
 
 
 class Mixed(nn.Module):
@@ -248,6 +245,19 @@ def test_what_cannot_be_trained_by_clients_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         make()
+
+
+@pytest.mark.parametrize("bias", [0.0, 1e-12, 1e-2, 1.0, 1e3])
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0])
+@pytest.mark.parametrize("targets", [np.arange(ROWS) % 2, 1e4 + np.arange(ROWS)])
+def test_a_loss_over_pairs_is_refused_whatever_is_predicted(
+    bias: float, scale: float, targets: np.ndarray
+) -> None:
+    module = one_number()
+    for name, each in module.named_parameters():
+        each.data = torch.full_like(each, bias) if name.endswith("bias") else each.data * scale
+    with pytest.raises(ConfigError, match="is over all pairs"):
+        ModuleProblem(FlatModule(module, squares), data()[0], targets[:, None].astype(float))
 
 
 def of_shares(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
