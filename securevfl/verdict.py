@@ -109,6 +109,8 @@ def _logistic(features: Any, labels: Labels) -> tuple[FloatArray, FloatArray]:  
     """Weights, shape (C, P), and intercepts as of scikit-learn's LogisticRegression(max_iter=1000).
 
     By its own steps of SciPy's L-BFGS: importing scikit-learn would take longer than most jobs.
+    Features are finite, and labels of two classes at least; where squares of features leave
+    float64, weights stay 0, as they do there.
     """
     from scipy.optimize import minimize  # noqa: PLC0415  # slow to import
 
@@ -126,13 +128,14 @@ def _logistic(features: Any, labels: Labels) -> tuple[FloatArray, FloatArray]:  
         value = loss.value(predictions, codes) + (weights**2).sum() / (2 * rows)
         return value, gradient.ravel()
 
-    found = minimize(
-        penalized_loss,
-        np.zeros(loss.outputs * (columns + 1)),
-        method="L-BFGS-B",
-        jac=True,
-        options={"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 64 * np.finfo(float).eps},
-    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = minimize(
+            penalized_loss,
+            np.zeros(loss.outputs * (columns + 1)),
+            method="L-BFGS-B",
+            jac=True,
+            options={"maxiter": 1000, "maxls": 50, "gtol": 1e-4, "ftol": 64 * np.finfo(float).eps},
+        )
     table = found.x.reshape(-1, columns + 1)
     return table[:, :-1], table[:, -1]
 

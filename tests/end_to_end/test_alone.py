@@ -57,6 +57,42 @@ def test_a_party_alone_is_what_scikit_learn_makes_of_its_columns(classes: int) -
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
+def odd_rows(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Features and labels that a fit could trip over."""
+    random = np.random.default_rng(8)
+    rows, columns = {"two rows": (2, 3), "more columns than rows": (20, 60)}.get(kind, (90, 3))
+    features = random.standard_normal((rows, columns))
+    labels = np.arange(rows) % (3 if kind == "three classes, one far off" else 2)
+    scales = {"a column of zeros": 0.0, "squares beyond float64": 1e200, "very small": 1e-200}
+    features[:, 0] *= scales.get(kind, 1.0)
+    if kind == "separable":
+        labels = (features[:, 0] > 0).astype(int)
+    if kind == "three classes, one far off":
+        features[labels == 2] += 10.0
+    return features, labels
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "two rows",
+        "more columns than rows",
+        "a column of zeros",
+        "separable",
+        "squares beyond float64",
+        "very small",
+        "three classes, one far off",
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_odd_rows_are_fitted_as_scikit_learn_fits_them(kind: str) -> None:
+    features, labels = odd_rows(kind)
+    theirs = LogisticRegression(max_iter=1000).fit(features, labels)
+    weights, intercepts = verdict._logistic(features, labels)
+    np.testing.assert_allclose(weights, theirs.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(intercepts, theirs.intercept_, rtol=1e-6, atol=1e-9)
+
+
 def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> None:
         raise AssertionError
