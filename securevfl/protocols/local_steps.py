@@ -254,12 +254,22 @@ class LocalRule:
         Raises:
             TrainingDiverged: the new weights are not finite.
         """
-        start = model.weights
         block = self.block(model, inputs, predictions, tangent or model.tangent(inputs))
         bent = replace(block, curvature=scale * block.curvature)
+        self.descend(model, lambda: signal.gradient(bent), step_size)
+
+    def descend(
+        self, model: LocalModel, gradient: Callable[[], FloatArray], step_size: float
+    ) -> None:
+        """Take Q steps of size η in place along a gradient, which is asked at every point.
+
+        Raises:
+            TrainingDiverged: the new weights are not finite.
+        """
+        start = model.weights
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(self.local_steps):
-                step = signal.gradient(bent) + model.penalty_gradient(self.l2)
+                step = gradient() + model.penalty_gradient(self.l2)
                 step += self.proximal * (model.weights - start)
                 stepped = model.weights - step_size * step
                 if self.l1:

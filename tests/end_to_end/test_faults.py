@@ -32,13 +32,15 @@ from securevfl.protocols.session.gathering import (
     Predictions,
 )
 from securevfl.protocols.session.keys import PublicKey
-from securevfl.protocols.transfer.encrypted import (
+from securevfl.protocols.transfer.sides import (
     EncryptedComponents,
     EncryptedScores,
     EncryptedScoreVector,
+    FeatureComponents,
+    LabelComponents,
     ScoreMasks,
+    ScoreVector,
 )
-from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
 from securevfl.protocols.vertical.dbcd import StepTaken
 from securevfl.protocols.vertical.dbcd_block import Penalties
 from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions

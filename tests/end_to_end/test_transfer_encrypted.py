@@ -9,8 +9,14 @@ import pytest
 from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused, RangeExceeded
 from securevfl.protocols.exchanges.homomorphic import DecryptedProducts, EncryptedProducts
 from securevfl.protocols.session.checkpoints import SessionState
-from securevfl.protocols.transfer.encrypted import EncryptedComponents, EncryptedScores, ScoreMasks
-from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
+from securevfl.protocols.transfer.sides import (
+    EncryptedComponents,
+    EncryptedScores,
+    FeatureComponents,
+    LabelComponents,
+    ScoreMasks,
+    ScoreVector,
+)
 from securevfl.runtime.views import Decrypted, Learned
 from securevfl.training import Environment, TrainingResult, train
 from tests.jobs import SmallKeys, breast_cancer

@@ -7,7 +7,7 @@ import pytest
 
 from securevfl.errors import BudgetExhausted
 from securevfl.protocols.session.gathering import HeldOutPredictions
-from securevfl.protocols.transfer.in_clear import FeatureComponents, LabelComponents, ScoreVector
+from securevfl.protocols.transfer.sides import FeatureComponents, LabelComponents, ScoreVector
 from securevfl.training import Environment, TrainingResult, plan_for, train
 from tests.transfer_data import GAMMA, UNITS, job_of, made
 

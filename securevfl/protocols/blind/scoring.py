@@ -55,8 +55,8 @@ from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import ClearGathering, Party, gathering_of
 from securevfl.protocols.session.keys import PublicKey
-from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring
-from securevfl.protocols.vertical.runner import Training
+from securevfl.protocols.session.scoring import ByRow, Scoring
+from securevfl.protocols.vertical.runner import Training, scoring_of
 from securevfl.runtime.costs import SCORING, SETUP
 from securevfl.runtime.line import Line
 from securevfl.wire.codec import Blobs
@@ -213,25 +213,16 @@ def only(sender: str, ciphertexts: tuple[bytes, ...]) -> bytes:
     return ciphertexts[0]
 
 
-async def establish_scoring(
-    training: Training, agreement: Agreement
-) -> FeatureScoring | LabelScoring:
+async def establish_scoring(training: Training, agreement: Agreement) -> Scoring:
     """This party's side of the one scoring at the end, if rows are held out."""
-    party, plan, part = training.party, training.plan, training.part
-    labels = training.workplace.data.test_labels
-    shown = plan.algorithm.held_out(plan)
-    side: ByRow | RingSums
+    party, plan = training.party, training.plan
+    shown, masks = plan.algorithm.held_out(plan), agreement.masks
     if not plan.timetable.test_rows:
-        side = ByRow(party, ClearGathering(party))
-    elif shown == "hidden":
-        side = await establish_sums(party, plan, agreement.masks)
-    else:
-        side = ByRow(party, gathering_of(party, agreement.masks, sums=shown == "summed"))
-    if labels is None:
-        return FeatureScoring(party, side, plan.timetable, part.held_out)
-    return LabelScoring(
-        party, side, plan.timetable, inputs=part.held_out, labels=labels, target_auc=None
-    )
+        return scoring_of(training, ByRow(party, ClearGathering(party)))
+    if shown == "hidden":
+        return scoring_of(training, await establish_sums(party, plan, masks))
+    by_row = ByRow(party, gathering_of(party, masks, sums=shown == "summed"))
+    return scoring_of(training, by_row)
 
 
 async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks) -> RingSums:

@@ -34,19 +34,7 @@ from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.early_stopping import LONGEST_WINDOW, Kept
 from securevfl.protocols.session.keys import exchange_keys
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
-from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut, Scoring
-from securevfl.protocols.transfer.encrypted import (
-    EncryptedFeatureScores,
-    EncryptedLabelScores,
-    EncryptedSide,
-    product_format,
-    score_format,
-)
-from securevfl.protocols.transfer.in_clear import (
-    ClearFeatureScores,
-    ClearLabelScores,
-    ClearSide,
-)
+from securevfl.protocols.session.scoring import Scoring
 from securevfl.protocols.transfer.objective import (
     FeatureObjective,
     LabelObjective,
@@ -56,6 +44,14 @@ from securevfl.protocols.transfer.objective import (
     signs_of,
     steps_of,
     take_steps,
+)
+from securevfl.protocols.transfer.sides import (
+    ClearSide,
+    EncryptedSide,
+    ScoringEncrypted,
+    ScoringInClear,
+    product_format,
+    score_format,
 )
 from securevfl.protocols.vertical.runner import (
     Part,
@@ -124,8 +120,7 @@ class FtlPart(Part):
         self._side = side = ClearSide(party, linearized=plan.rule.gauss_newton, release=release)
         # Another release of Φ would cost more noise.
         phi = self.phi if release is None else side.given_phi
-        gives, scores = ClearFeatureScores(party, of_scores), ClearLabelScores(party, phi)
-        return scoring_of(training, gives, scores)
+        return scoring_of(training, ScoringInClear(party, phi, of_scores))
 
     async def _under_encryption(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
         training = self.training
@@ -139,17 +134,11 @@ class FtlPart(Part):
         assert own_key is not None  # noqa: S101
         (peer_key,) = peers.values()
         self._side, self.key = EncryptedSide(party, own_key, peer_key), own_key.owner
-        gives: GivesHeldOut = ClearFeatureScores(party)
-        scores: ScoresHeldOut = ClearLabelScores(party, self.phi)
-        if plan.timetable.test_rows:
-            of_scores = score_format(plan, units)
-            owners = (party.label_party,)
-            owner, ends = await exchange_keys(party, settings, of_scores, owners=owners, keys=keys)
-            if owner is not None:
-                scores = EncryptedLabelScores(party, owner, of_scores, self.phi)
-            else:
-                gives = EncryptedFeatureScores(party, ends[party.label_party], of_scores)
-        return scoring_of(training, gives, scores)
+        if not plan.timetable.test_rows:
+            return scoring_of(training, ScoringInClear(party, self.phi))
+        of_scores, owners = score_format(plan, units), (party.label_party,)
+        made = await exchange_keys(party, settings, of_scores, owners=owners, keys=keys)
+        return scoring_of(training, ScoringEncrypted(party, self.phi, of_scores, *made))
 
     @override
     async def round(self, index: int) -> Seen:

@@ -19,8 +19,8 @@ encrypted product needs (`Affine`).
 Source: Liu, Chen, Yang (2018), section 3, with a mean over the overlap for their sum, no weight on
 it, and g for their alignment; docs/decisions/0019-transfer-learning.md.
 
-`Exact` steps follow the party's own changes through the network and through Φ, the other's
-components as they were exchanged (equation (7) of FedBCD). `Linearized` ones are all that a
+`exact` steps follow the party's own changes through the network and through Φ, the other's
+components as they were exchanged (equation (7) of FedBCD). `linearized` ones are all that a
 gradient under encryption allows: G⁰ plus the party's own curvature along the linearization at θ⁰,
 with a public bound in place of the other's matrix.
 """
@@ -33,7 +33,6 @@ from math import frexp
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, Labels
-from securevfl.errors import TrainingDiverged
 from securevfl.job import FtlSettings
 from securevfl.models.layers import LARGEST_SLOPE, DenseLayer
 from securevfl.protocols.exchange import Outgoing
@@ -262,36 +261,27 @@ place of Ψ; `steepest` bounds its largest eigenvalue.
 
 
 @dataclass(frozen=True)
-class Exact:
-    """Components in clear, and the bound of their matrix."""
-
-    objective: OwnObjective
-    given: Components
-
-    def gradient(self, moved: FloatArray) -> FloatArray:
-        """At the weights now, wherever they moved from."""
-        del moved
-        return self.objective.gradient(self.given)
-
-
-@dataclass(frozen=True)
-class Linearized:
-    """G⁰ at θ⁰, shape (P, w), and how it bends."""
-
-    value: FloatArray
-    bend: Bend
-
-    def gradient(self, moved: FloatArray) -> FloatArray:
-        """G⁰ + bend(θ − θ⁰)."""
-        return self.value + self.bend(moved)
-
-
-@dataclass(frozen=True)
 class OwnGradient:
-    """What an exchange gives a party: the gradient along its steps, and a bound on its bend."""
+    """What an exchange gives a party.
 
-    course: Exact | Linearized
+    Attributes:
+        of: ∂L/∂θ without the penalty, shape (P, w), from how far θ has moved from θ⁰.
+        steepest: a bound on how it bends.
+    """
+
+    of: Callable[[FloatArray], FloatArray]
     steepest: float
+
+    @classmethod
+    def exact(cls, objective: OwnObjective, given: Components) -> "OwnGradient":
+        """That of components in clear, at the weights now, wherever they moved from."""
+        return cls(lambda moved: objective.gradient(given), objective.steepest(given.largest))
+
+    @classmethod
+    def linearized(cls, value: FloatArray, objective: OwnObjective, largest: int) -> "OwnGradient":
+        """G⁰ + bend(θ − θ⁰), at θ⁰, where no eigenvalue of the other's Ψ exceeds 2^largest."""
+        bend = objective.bend(largest)
+        return cls(lambda moved: value + bend(moved), objective.steepest(largest))
 
 
 def take_steps(plan: Plan, model: DenseLayer, round_index: int, signal: OwnGradient) -> None:
@@ -303,10 +293,4 @@ def take_steps(plan: Plan, model: DenseLayer, round_index: int, signal: OwnGradi
     eta = plan.step_size.at(round_index)
     if plan.derives_steps:
         eta /= 2 * signal.steepest + rule.l2 + rule.proximal
-    with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(rule.local_steps):
-            moved = model.weights - start
-            gradient = signal.course.gradient(moved) + model.penalty_gradient(rule.l2)
-            model.weights = model.weights - eta * (gradient + rule.proximal * moved)
-    if not np.isfinite(model.weights).all():
-        raise TrainingDiverged(f"training diverged at learning rate {eta:g}: use a smaller one")
+    rule.descend(model, lambda: signal.of(model.weights - start), eta)

@@ -105,8 +105,7 @@ class DbcdPart(Part):
         self._block = _block(training, self._batch)
         self._values = own.path or (plan.job.job.l1,)
         self._block.l1, self._block.is_last = self._values[0], len(self._values) == 1
-        by_row = ByRow(party, ready.gathering)
-        return scoring_of(training, by_row, by_row)
+        return scoring_of(training, ByRow(party, ready.gathering))
 
     @override
     async def round(self, index: int) -> Seen:

@@ -29,12 +29,7 @@ from securevfl.protocols.exchange import (
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.early_stopping import (
-    Course,
-    Judge,
-    Kept,
-    Watch,
-)
+from securevfl.protocols.session.early_stopping import Course, Judge, Kept, Watch
 from securevfl.protocols.session.gathering import Step
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
@@ -79,8 +74,7 @@ class FedBcdPart(Part):
         self._exchange = ready = await plan.exchange.establish(session)
         self.key = ready.key
         self.keeper = self._keeper = keeper_of(training, agreement)
-        held_out = ready.sums or ByRow(party, ready.gathering)
-        return scoring_of(training, held_out, held_out)
+        return scoring_of(training, ready.sums or ByRow(party, ready.gathering))
 
     @override
     async def round(self, index: int) -> Seen:

@@ -25,7 +25,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import save_model
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import KeepsShares
+from securevfl.protocols.exchange import HidesHeldOut, KeepsShares
 from securevfl.protocols.guards.held_out_guard import note_last_scoring, require_held_out_guard
 from securevfl.protocols.guards.label_guard import commitments, require_guard
 from securevfl.protocols.plan import Plan
@@ -41,13 +41,7 @@ from securevfl.protocols.session.early_stopping import (
 )
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.privacy_account import LeakageCount, Noise
-from securevfl.protocols.session.scoring import (
-    FeatureScoring,
-    GivesHeldOut,
-    LabelScoring,
-    ScoresHeldOut,
-    Scoring,
-)
+from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring, Scoring
 from securevfl.protocols.session.workplace import Ending, PartyOutcome, PathPoint, Workplace
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
@@ -403,19 +397,14 @@ def _go_on(state: SessionState, training: Training, part: Part) -> int:
     return state.rounds
 
 
-def scoring_of(training: Training, gives: GivesHeldOut, scores: ScoresHeldOut) -> Scoring:
-    """A party's side of scoring, from how a feature party gives and how the label party scores."""
-    party, plan, held_out = training.party, training.plan, training.part.held_out
-    labels = training.workplace.data.test_labels
+def scoring_of(training: Training, held_out: HidesHeldOut) -> Scoring:
+    """A party's side of scoring: `held_out` gives at a feature party, scores at the label party."""
+    party, plan, inputs = training.party, training.plan, training.part.held_out
+    labels, target = training.workplace.data.test_labels, plan.job.job.target_auc
     if labels is None:
-        return FeatureScoring(party, gives, plan.timetable, held_out)
+        return FeatureScoring(party, held_out, plan.timetable, inputs)
     return LabelScoring(
-        party,
-        scores,
-        plan.timetable,
-        inputs=held_out,
-        labels=labels,
-        target_auc=plan.job.job.target_auc,
+        party, held_out, plan.timetable, inputs=inputs, labels=labels, target_auc=target
     )
 
 

@@ -17,13 +17,7 @@ from securevfl.crypto.slot_parameters import PLAIN_BITS
 from securevfl.errors import CryptoError, RangeExceeded
 from securevfl.models.sigmoid_series import LARGEST_PERIOD, LEAST_PERIOD, SigmoidSeries
 from securevfl.protocols.blind import fixed_point
-from securevfl.protocols.blind.fixed_point import (
-    MOST_FAILURE,
-    PHASES,
-    PhaseFormat,
-    Widths,
-    visits,
-)
+from securevfl.protocols.blind.fixed_point import MOST_FAILURE, PHASES, PhaseFormat, Widths, visits
 from securevfl.protocols.blind.residuals import PhasePads, uniform_phases
 from tests.plans import agreement_of, plan_of
 

@@ -1,6 +1,24 @@
-"""Transfer learning under encryption: components are hidden, and of scores all but φ.
+"""The two ways of transfer learning: components in clear or with noise, and under encryption.
 
-Each party owns a key. Per exchange and party k that steps, j the other:
+**In clear** the other party is given components as they are (`objective`). To have held-out rows
+scored the label party gives Φ, and the feature party φ = Φ·u_B for it. Two messages a round, and
+two a scoring.
+
+Learns:
+    label party: u of B's rows of every batch, shape (S, w), and φ of its held-out rows.
+    feature party: Φ, and ½ y_i Φ + 2g u_i^A of every row of a batch: as Φ is known, every label up
+        to what 2g u_i^A covers, which at small g is nothing, and u_i^A once y_i is guessed.
+
+Under the `dp` exchange units and Φ leave with noise, labels do not. A release of a sample's units
+is clipped and noised like predictions of w outputs. Φ is a mean over all rows of the label party
+and changes by 2/N_A at most in each of w numbers where one of them is replaced: it takes noise of
+the same multiplier once a round, which the account counts as one more release of every sample. The
+rest that is given follows from these (½ y Φ + 2g u, ΦΦᵀ, φ). No ε covers labels: y multiplies Φ in
+every row of a batch, and the label party's own steps take y as it is, so that noise on what is
+given would not cover its later units. Held-out rows are scored by the Φ that was given last:
+another release would cost more.
+
+**Under encryption** each party owns a key. Per exchange and party k that steps, j the other:
 
 1. j → k: Enc_j of its components, S·w + w² numbers, unit by unit (`objective`); and the power
    of two that bounds the eigenvalues of its Ψ.
@@ -9,13 +27,15 @@ Each party owns a key. Per exchange and party k that steps, j the other:
 
 A unit's weights meet S + w of these numbers only, so the w products have (S + w)·P entries each,
 where one over all units would have w times as many, zero but for these. All that is left to the Q
-local steps is the party's own (`Linearized`): how many there are changes nothing of this.
+local steps is the party's own: how many there are changes nothing of this.
 
 Held-out rows are scored as φ = Φ·u_B. The label party owns another key for it. At a scoring:
 
 1. label → feature party: Enc(Φ), w numbers.
 2. feature → label party: the products with u of every held-out row, masked, re-randomized and
    flooded as in rounds; and the masks, which leave Φ·u.
+
+Six messages a round, three a scoring.
 
 Learns:
     either party: its own gradient ∂L/∂θ of the batch, P·w numbers that are new at every
@@ -25,10 +45,9 @@ Learns:
     feature party: that held-out rows were scored, and whether training stops.
 Guarantees: as in `exchanges.encrypted`: against semi-honest parties. A label party that encrypts
     another vector than Φ learns that combination of the units of every held-out row.
-Messages: six a round, three a scoring.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil, log2
 
@@ -38,18 +57,18 @@ from securevfl.arrays import FloatArray, Labels, RingArray
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
-from securevfl.errors import UnexpectedMessage
-from securevfl.models.scores import accuracy, auc
-from securevfl.protocols.exchange import Batch
+from securevfl.errors import TrainingDiverged, UnexpectedMessage
+from securevfl.protocols.exchange import Batch, Outgoing
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, checked, within_bound
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.gathering import Party, Step
+from securevfl.protocols.session.gathering import HeldOutPredictions, Party, Step
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.transfer.objective import (
     LEAST_EXPONENT,
-    Linearized,
+    Components,
     OwnGradient,
     OwnObjective,
+    feature_components,
     settings_of,
 )
 from securevfl.runtime.channel import expect_shape
@@ -59,6 +78,126 @@ from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 # Sums of bounded units may leave their bound by rounding.
 ROUNDING = 1 + 2.0**-20
+
+
+@message_kind(30, stage="round", carries="values", shows="components")
+class LabelComponents(StepMessage):
+    """½ y Φ + 2g u of a batch, shape (S, w), and Φ, shape (w,)."""
+
+    rows: FloatArray
+    phi: FloatArray
+
+
+@message_kind(31, stage="round", carries="values", shows="units")
+class FeatureComponents(StepMessage):
+    """u of a batch, shape (S, w)."""
+
+    rows: FloatArray
+
+
+@message_kind(32, stage="evaluation", carries="values", shows="components")
+class ScoreVector(StepMessage):
+    """Φ, by which held-out rows are scored, shape (w,)."""
+
+    phi: FloatArray
+
+
+class ClearSide:
+    """Either party's side.
+
+    It steps on the linearization where `linearized`, as encryption has it. `release` is made of
+    units and of Φ before they are given; without one they are given as they are.
+    """
+
+    def __init__(self, party: Party, *, linearized: bool, release: Outgoing | None = None) -> None:
+        self._party, self._linearized, self._release = party, linearized, release
+        self._phi: FloatArray | None = None
+        self.scores: FloatArray | None = None
+
+    def given_phi(self) -> FloatArray:
+        """Φ as the label party gave it last."""
+        assert self._phi is not None  # noqa: S101
+        return self._phi
+
+    async def signal(self, step: Step, batch: Batch, objective: OwnObjective) -> OwnGradient | None:
+        """Give components to who steps, and take the other's if this party does."""
+        del batch
+        party = self._party
+        (peer,) = party.others
+        async with party.costs.compute("local"):
+            own = objective.components(self._release)
+        if peer in step.receivers:
+            await self._give(peer, step.index, own)
+        if party.name not in step.receivers:
+            return None
+        given = await self._take(peer, step.index, own.rows.shape)
+        async with party.costs.compute("local"):
+            if party.holds_labels:
+                self.scores = given.rows @ own.factor.T
+            if not self._linearized:
+                return OwnGradient.exact(objective, given)
+            value = objective.gradient(given)
+            return OwnGradient.linearized(value, objective, given.largest)
+
+    async def _give(self, peer: str, index: int, own: Components) -> None:
+        channel = self._party.channel
+        if self._party.holds_labels:
+            self._phi = own.factor[0]
+            await channel.send(peer, LabelComponents(index, own.rows, self._phi))
+        else:
+            await channel.send(peer, FeatureComponents(index, own.rows))
+
+    async def _take(self, peer: str, index: int, shape: tuple[int, ...]) -> Components:
+        channel = self._party.channel
+        if self._party.holds_labels:
+            _, units = await channel.receive([peer], FeatureComponents, index)
+            expect_shape(peer, units.rows, shape)
+            return feature_components(units.rows)
+        _, message = await channel.receive([peer], LabelComponents, index)
+        expect_shape(peer, message.rows, shape)
+        expect_shape(peer, message.phi, shape[1:])
+        return Components(message.rows, message.phi[None])
+
+
+class ScoringInClear:
+    """A party's side of scoring: the label party gives Φ, the other one φ of its held-out rows.
+
+    `phi` computes Φ at the label party; `release` is made of the units before φ is computed.
+    """
+
+    def __init__(
+        self, party: Party, phi: Callable[[], FloatArray], release: Outgoing | None = None
+    ) -> None:
+        self._party, self._phi, self._release = party, phi, release
+
+    def check(self, labels: Labels) -> None:
+        """Nothing."""
+
+    async def give(self, step: int, predictions: FloatArray) -> None:
+        """Give φ = Φ·u of held-out rows from u, shape (test rows, w)."""
+        party = self._party
+        sender, message = await party.channel.receive([party.label_party], ScoreVector, step)
+        expect_shape(sender, message.phi, predictions.shape[1:])
+        async with party.costs.compute(SCORING):
+            units = predictions if self._release is None else self._release.units(predictions)
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores = units @ message.phi[:, None]
+            if not np.isfinite(scores).all():
+                raise TrainingDiverged("training diverged: scores leave float64")
+        await party.channel.send(party.label_party, HeldOutPredictions(step, scores))
+
+    async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
+        """Score B's rows; the label party's own columns of them play no part."""
+        del own
+        party = self._party
+        (peer,) = party.feature_parties
+        async with party.costs.compute(SCORING):
+            phi = self._phi()
+        await party.channel.send(peer, ScoreVector(step, phi))
+        _, message = await party.channel.receive([peer], HeldOutPredictions, step)
+        expect_shape(peer, message.values, (len(labels), 1))
+        async with party.costs.compute(SCORING):
+            return Score.of(step + 1, message.values, labels)
 
 
 @message_kind(33, stage="round", carries="ciphertexts", shows="components")
@@ -133,9 +272,7 @@ class EncryptedSide:
         async with party.costs.compute("local"):
             exponents = np.stack([each for _, each in scaled], axis=1)
             gradient = affine.constant + np.ldexp(key.unmasked(masked, masks), -exponents)
-            signal = OwnGradient(
-                Linearized(gradient, objective.bend(largest)), objective.steepest(largest)
-            )
+            signal = OwnGradient.linearized(gradient, objective, largest)
         record(party.channel, Learned(party.name, step.index, "gradients", gradient))
         return signal
 
@@ -191,55 +328,54 @@ def score_format(plan: Plan, units: int) -> ProductFormat:
     )
 
 
-class EncryptedFeatureScores:
-    """B's side: multiplies under the label party's key."""
+class ScoringEncrypted:
+    """A party's side of scoring: the label party owns the key, the other one multiplies under it.
 
-    def __init__(self, party: Party, evaluator: Evaluator, product_format: ProductFormat) -> None:
-        self._party, self._evaluator, self._format = party, evaluator, product_format
-
-    async def give(self, step: int, predictions: FloatArray) -> None:
-        """Multiply Φ with u of held-out rows, shape (test rows, w), and give the masks too."""
-        party, fmt, label_party = self._party, self._format, self._party.label_party
-        _, message = await party.channel.receive([label_party], EncryptedScoreVector, step)
-        async with party.costs.compute(SCORING):
-            matrix = encode(predictions.T, fmt.matrix_fraction_bits, fmt.matrix_bound, "units")
-            prepared = self._evaluator.prepare(np.ascontiguousarray(matrix))
-            multiply = self._evaluator.masked_product
-            reply = checked(label_party, multiply, message.vector, prepared)
-        await party.channel.send(label_party, EncryptedScores(step, reply.ciphertext))
-        await party.channel.send(label_party, ScoreMasks(step, reply.mask))
-
-
-class EncryptedLabelScores:
-    """A's side: owns the key, and computes Φ at the weights now."""
+    `phi` computes Φ at the label party.
+    """
 
     def __init__(
         self,
         party: Party,
-        owner: KeyOwner,
-        product_format: ProductFormat,
         phi: Callable[[], FloatArray],
+        product_format: ProductFormat,
+        key: KeyOwner | None,
+        ends: Mapping[str, Evaluator],
     ) -> None:
-        self._party, self._owner, self._format, self._phi = party, owner, product_format, phi
+        self._party, self._phi, self._format = party, phi, product_format
+        self._key, self._ends = key, ends
 
     def check(self, labels: Labels) -> None:
         """Nothing."""
 
+    async def give(self, step: int, predictions: FloatArray) -> None:
+        """Multiply Φ with u of held-out rows, shape (test rows, w), and give the masks too."""
+        party, fmt, label_party = self._party, self._format, self._party.label_party
+        evaluator = self._ends[label_party]
+        _, message = await party.channel.receive([label_party], EncryptedScoreVector, step)
+        async with party.costs.compute(SCORING):
+            matrix = encode(predictions.T, fmt.matrix_fraction_bits, fmt.matrix_bound, "units")
+            prepared = evaluator.prepare(np.ascontiguousarray(matrix))
+            reply = checked(label_party, evaluator.masked_product, message.vector, prepared)
+        await party.channel.send(label_party, EncryptedScores(step, reply.ciphertext))
+        await party.channel.send(label_party, ScoreMasks(step, reply.mask))
+
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """Ask for φ and score by it."""
+        """Ask for φ and score by it; the label party's own columns of them play no part."""
         del own
-        party, fmt, rows = self._party, self._format, len(labels)
+        party, key, fmt, rows = self._party, self._key, self._format, len(labels)
+        assert key is not None  # noqa: S101
         (peer,) = party.feature_parties
         async with party.costs.compute(SCORING):
             encoded = encode(self._phi(), fmt.value_fraction_bits, fmt.value_bound, "Φ")
-            vector = self._owner.encrypt(encoded)
+            vector = key.encrypt(encoded)
         await party.channel.send(peer, EncryptedScoreVector(step, vector))
         _, reply = await party.channel.receive([peer], EncryptedScores, step)
         _, masks = await party.channel.receive([peer], ScoreMasks, step)
         expect_shape(peer, masks.values, (rows,))
         async with party.costs.compute(SCORING):
-            masked = checked(peer, self._owner.decrypt, reply.product, rows)
+            masked = checked(peer, key.decrypt, reply.product, rows)
             record(party.channel, Decrypted(peer, step, masked))
-            scores = unmask(masked, masks.values, self._owner.modulus_bits)
+            scores = unmask(masked, masks.values, key.modulus_bits)
             found = decode(scores, fmt.product_fraction_bits)[:, None]
-            return Score(step + 1, auc(found, labels), accuracy(found, labels))
+            return Score.of(step + 1, found, labels)
