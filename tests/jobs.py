@@ -25,6 +25,7 @@ from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.keys import SchemeKeys
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import Message
+from tests.small_keys import insecure
 
 Settings = Mapping[str, Any]
 SMALL_KEY_BITS = 384
@@ -42,7 +43,7 @@ class SmallKeys(SchemeKeys):
     def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
         if settings.scheme == "paillier":
             engine = OWNERS[settings.engine or default_engine("paillier")]
-            return engine.insecure_for_tests(product_format, SMALL_KEY_BITS)
+            return insecure(engine, product_format, SMALL_KEY_BITS)
         return super().owner(settings, product_format)
 
     @override
@@ -51,8 +52,8 @@ class SmallKeys(SchemeKeys):
     ) -> Evaluator:
         if settings.scheme == "paillier":
             if settings.engine == "phe":
-                return PaillierEvaluator.insecure_for_tests(material, product_format)
-            return FastPaillierEvaluator.insecure_for_tests(material, product_format)
+                return insecure(PaillierEvaluator, material, product_format)
+            return insecure(FastPaillierEvaluator, material, product_format)
         return super().evaluator(settings, material, product_format)
 
 

@@ -16,7 +16,6 @@ Guarantees, for evaluators that follow the protocol:
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import gmpy2
 import numpy as np
@@ -48,40 +47,28 @@ _SMALL_PRIMES = gmpy2.primorial(1 << 16)
 
 
 class PaillierKeyOwner(KeyOwner):
-    """The party that holds p and q.
+    """The party that holds p and q: of a key that is given, or a fresh one of so many bits.
+
+    3072 bits are 128-bit security, 2048 bits 112-bit.
 
     Raises:
         ConfigError: a key of other than 3072 or 2048 bits, or a phe that works without gmpy2.
         RangeExceeded: a format whose masked products do not fit.
     """
 
-    def __init__(self, product_format: ProductFormat, private_key: PaillierPrivateKey) -> None:
-        _require_key_size(private_key.public_key.n.bit_length())
-        self._set_up(product_format, private_key)
-
-    @classmethod
-    def generate(cls, product_format: ProductFormat, key_bits: int = PAILLIER_KEY_SIZES[0]) -> Self:
-        """A fresh key of 3072 bits (128-bit security) or 2048 bits (112-bit)."""
+    def __init__(
+        self, product_format: ProductFormat, key: int | PaillierPrivateKey = PAILLIER_KEY_SIZES[0]
+    ) -> None:
         _require_gmpy2()
-        _require_key_size(key_bits)
-        return cls(product_format, generate_paillier_keypair(n_length=key_bits)[1])
-
-    @classmethod
-    def insecure_for_tests(
-        cls, product_format: ProductFormat, key: int | PaillierPrivateKey
-    ) -> Self:
-        """A key of any size, fresh or given, for tests only: no job reaches this."""
-        owner = cls.__new__(cls)
+        key_bits = key if isinstance(key, int) else key.public_key.n.bit_length()
+        if key_bits not in PAILLIER_KEY_SIZES:
+            sizes = " or ".join(map(str, PAILLIER_KEY_SIZES))
+            raise ConfigError(f"key_bits is {key_bits}, {sizes} expected for Paillier")
         if isinstance(key, int):
             key = generate_paillier_keypair(n_length=key)[1]
-        owner._set_up(product_format, key)
-        return owner
-
-    def _set_up(self, product_format: ProductFormat, private_key: PaillierPrivateKey) -> None:
-        _require_gmpy2()
         self._format = product_format
-        self._private_key = private_key
-        self._public_key = private_key.public_key
+        self._private_key = key
+        self._public_key = key.public_key
         self._largest_masked = _largest_masked(product_format, self._public_key)
 
     @property
@@ -110,21 +97,11 @@ class PaillierKeyPeer(Evaluator):
     def __init__(
         self, public_bytes: bytes, product_format: ProductFormat, key_bits: int | None = None
     ) -> None:
+        _require_gmpy2()
         allowed = PAILLIER_KEY_SIZES if key_bits is None else (key_bits,)
         if 8 * len(public_bytes) not in allowed:
             sizes = " or ".join(map(str, allowed))
             raise KeyMismatch(f"Paillier key of {8 * len(public_bytes)} bits, {sizes} expected")
-        self._set_up(public_bytes, product_format)
-
-    @classmethod
-    def insecure_for_tests(cls, public_bytes: bytes, product_format: ProductFormat) -> Self:
-        """A key of any size, for tests only: no job reaches this."""
-        peer = cls.__new__(cls)
-        peer._set_up(public_bytes, product_format)
-        return peer
-
-    def _set_up(self, public_bytes: bytes, product_format: ProductFormat) -> None:
-        _require_gmpy2()
         self._public_key = _public_key(public_bytes)
         self._format = product_format
         self._mask_bits = mask_bits(product_format)
@@ -146,7 +123,10 @@ def ciphertext_bytes(public_key: PaillierPublicKey) -> int:
 
 
 def split_ciphertexts(public_key: PaillierPublicKey, data: bytes, count: int) -> list[int]:
-    """The integers of a vector on the wire, big-endian one after the other, units modulo n²."""
+    """The integers of a vector on the wire, big-endian one after the other, units modulo n².
+
+    CryptoError for another number of bytes, KeyMismatch where one is no unit below n².
+    """
     width = ciphertext_bytes(public_key)
     if count < 1 or len(data) != count * width:
         raise CryptoError(
@@ -183,12 +163,6 @@ def _public_key(public_bytes: bytes) -> PaillierPublicKey:
     if gmpy2.gcd(n, _SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
         raise KeyMismatch("Paillier modulus is a prime, a power or has a small factor")
     return PaillierPublicKey(n)
-
-
-def _require_key_size(key_bits: int) -> None:
-    if key_bits not in PAILLIER_KEY_SIZES:
-        sizes = " or ".join(map(str, PAILLIER_KEY_SIZES))
-        raise ConfigError(f"key_bits is {key_bits}, {sizes} expected for Paillier")
 
 
 def _require_gmpy2() -> None:

@@ -37,7 +37,12 @@ from securevfl.crypto.paillier import (
     mask_bits,
     split_ciphertexts,
 )
-from securevfl.crypto.scheme import BlinderPool, MaskedReply, ProductFormat
+from securevfl.crypto.scheme import (
+    PAILLIER_KEY_SIZES,
+    BlinderPool,
+    MaskedReply,
+    ProductFormat,
+)
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
 EXPONENT_BITS = 320
@@ -167,12 +172,13 @@ class FastPaillierOwner(PaillierKeyOwner):
 
     _residues_of: type[ShortExponentResidues | UniformResidues] = ShortExponentResidues
 
-    @override
-    def _set_up(self, product_format: ProductFormat, private_key: PaillierPrivateKey) -> None:
-        super()._set_up(product_format, private_key)
+    def __init__(
+        self, product_format: ProductFormat, key: int | PaillierPrivateKey = PAILLIER_KEY_SIZES[0]
+    ) -> None:
+        super().__init__(product_format, key)
         self._slots = Slots.of(product_format, self.key_bits)
         capacity = product_format.rows * product_format.vectors
-        self._pool = BlinderPool(self._residues_of(private_key).draw, capacity)
+        self._pool = BlinderPool(self._residues_of(self._private_key).draw, capacity)
 
     @override
     def make_blinder(self) -> bool:
@@ -222,9 +228,10 @@ class PreparedExponents:
 class FastPaillierEvaluator(PaillierKeyPeer):
     """A party that multiplies under another party's key."""
 
-    @override
-    def _set_up(self, public_bytes: bytes, product_format: ProductFormat) -> None:
-        super()._set_up(public_bytes, product_format)
+    def __init__(
+        self, public_bytes: bytes, product_format: ProductFormat, key_bits: int | None = None
+    ) -> None:
+        super().__init__(public_bytes, product_format, key_bits)
         self._n = mpz(self._public_key.n)
         self._slots = Slots.of(product_format, self._n.bit_length())
         capacity = self._slots.replies(product_format.columns) * product_format.vectors

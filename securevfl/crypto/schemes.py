@@ -65,19 +65,19 @@ def _ckks() -> Ends:
 def _paillier_phe() -> Ends:
     from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner  # noqa: PLC0415
 
-    return PaillierOwner.generate, PaillierEvaluator
+    return PaillierOwner, PaillierEvaluator
 
 
 def _paillier_fast() -> Ends:
     from securevfl.crypto import paillier_fast  # noqa: PLC0415
 
-    return paillier_fast.FastPaillierOwner.generate, paillier_fast.FastPaillierEvaluator
+    return paillier_fast.FastPaillierOwner, paillier_fast.FastPaillierEvaluator
 
 
 def _paillier_full() -> Ends:
     from securevfl.crypto import paillier_fast  # noqa: PLC0415
 
-    return paillier_fast.FullPaillierOwner.generate, paillier_fast.FastPaillierEvaluator
+    return paillier_fast.FullPaillierOwner, paillier_fast.FastPaillierEvaluator
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -139,7 +139,8 @@ def make_owner(
 ) -> KeyOwner:
     """A fresh key pair; Paillier's key has 3072 bits unless told, the engine is the scheme's first.
 
-    ConfigError for a scheme, engine or key size that is unknown, which names the known.
+    ConfigError for a scheme, engine or key size that is unknown, which names the known, or too few
+    bits for ckks; RangeExceeded for a format whose products do not fit the scheme.
     """
     bits, (owner, _) = _choose(scheme, key_bits, engine)
     return owner(product_format, *bits)
@@ -156,8 +157,8 @@ def make_evaluator(
 ) -> Evaluator:
     """A peer's end of another party's key, whose size must be `key_bits`, 3072 unless told.
 
-    `workers` processes do its products. ConfigError as of `make_owner`, KeyMismatch for public
-    bytes that are no such key.
+    `workers` processes do its products. Errors are those of `make_owner`, and KeyMismatch for
+    public bytes that are no such key.
     """
     bits, (_, evaluator_of) = _choose(scheme, key_bits, engine)
     evaluator = evaluator_of(public_bytes, product_format, *bits)

@@ -16,6 +16,7 @@ from securevfl.crypto.paillier import (
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FastPaillierOwner
 from securevfl.crypto.scheme import ProductFormat
 from tests.ciphertexts import product
+from tests.small_keys import insecure
 
 KEYS = {bits: generate_paillier_keypair(n_length=bits)[1] for bits in (256, 512)}
 ENGINES: dict[str, tuple[type[PaillierKeyOwner], type[PaillierKeyPeer]]] = {
@@ -44,8 +45,8 @@ def test_the_masked_product_is_the_clear_integer_product(
     values = np.array(data.draw(vectors(product_format.largest_value, rows)), np.int64)
     matrix = data.draw(matrices(product_format.largest_entry, rows, columns))
     own, other = ENGINES[engine]
-    owner = own.insecure_for_tests(product_format, key)
-    evaluator = other.insecure_for_tests(owner.public_bytes, product_format)
+    owner = insecure(own, product_format, key)
+    evaluator = insecure(other, owner.public_bytes, product_format)
     np.testing.assert_array_equal(product(owner, evaluator, values, matrix), matrix.T @ values)
 
 

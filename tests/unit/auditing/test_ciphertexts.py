@@ -31,6 +31,7 @@ from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from tests.small_keys import insecure
 from tests.unit.auditing.cells import finding as finding_of
 from tests.unit.auditing.cells import reason
 from tests.weakened import EncryptsNothing, ShortBlinders
@@ -60,14 +61,14 @@ class BlumKeys(SchemeKeys):
             if private.p % 4 == private.q % 4 == 3:
                 break
         self._residues = ShortExponentResidues(private)
-        return FullPaillierOwner.insecure_for_tests(product_format, private)
+        return insecure(FullPaillierOwner, product_format, private)
 
     @override
     def evaluator(
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
     ) -> Evaluator:
         kind = ShortBlinders if self._short else FastPaillierEvaluator
-        made = kind.insecure_for_tests(material, product_format)
+        made = insecure(kind, material, product_format)
         if isinstance(made, ShortBlinders):
             assert self._residues is not None
             made.residues = self._residues

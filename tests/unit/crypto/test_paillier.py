@@ -14,6 +14,7 @@ from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FastPaillierOw
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
 from tests.ciphertexts import numbers, product, wire
+from tests.small_keys import insecure
 
 KEY_BITS = 256  # breakable at once: for speed
 WIDTH = 2 * KEY_BITS // 8
@@ -27,12 +28,12 @@ ENGINES: dict[str, tuple[type[PaillierKeyOwner], type[PaillierKeyPeer]]] = {
 
 @pytest.fixture(scope="module")
 def owner() -> PaillierOwner:
-    return PaillierOwner.insecure_for_tests(FORMAT, KEY_BITS)
+    return insecure(PaillierOwner, FORMAT, KEY_BITS)
 
 
 @pytest.fixture(scope="module")
 def evaluator(owner: PaillierOwner) -> PaillierEvaluator:
-    return PaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    return insecure(PaillierEvaluator, owner.public_bytes, FORMAT)
 
 
 def modulus(owner: PaillierKeyOwner) -> int:
@@ -40,7 +41,7 @@ def modulus(owner: PaillierKeyOwner) -> int:
 
 
 def test_a_key_that_a_job_makes_works_end_to_end() -> None:
-    owner = PaillierOwner.generate(FORMAT, 2048)
+    owner = PaillierOwner(FORMAT, 2048)
     evaluator = PaillierEvaluator(owner.public_bytes, FORMAT)
     values, matrix = np.array([3, -5]), np.array([[1, 0, -1], [-1, 7, 2]])
     np.testing.assert_array_equal(product(owner, evaluator, values, matrix), matrix.T @ values)
@@ -53,7 +54,7 @@ def test_a_key_that_a_job_makes_works_end_to_end() -> None:
 @pytest.mark.parametrize("bits", [0, 512, 1024, 2047, 4096])
 def test_other_key_sizes_are_refused(bits: int) -> None:
     with pytest.raises(ConfigError, match="3072 or 2048"):
-        PaillierOwner.generate(FORMAT, bits)
+        PaillierOwner(FORMAT, bits)
 
 
 def test_a_small_key_of_phe_is_refused_by_the_owner() -> None:
@@ -84,12 +85,12 @@ def test_public_keys_that_are_no_product_of_two_primes_are_refused(n: int) -> No
 
 
 def test_a_key_without_gmpy2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = PaillierOwner.insecure_for_tests(FORMAT, KEY_BITS).public_bytes
+    data = insecure(PaillierOwner, FORMAT, KEY_BITS).public_bytes
     monkeypatch.setattr(phe.util, "HAVE_GMP", False)
     with pytest.raises(ConfigError, match="gmpy2"):
-        PaillierOwner.generate(FORMAT)
+        PaillierOwner(FORMAT)
     with pytest.raises(ConfigError, match="gmpy2"):
-        PaillierEvaluator.insecure_for_tests(data, FORMAT)
+        insecure(PaillierEvaluator, data, FORMAT)
 
 
 def test_a_format_whose_masks_do_not_fit_the_key_is_refused() -> None:
@@ -97,8 +98,8 @@ def test_a_format_whose_masks_do_not_fit_the_key_is_refused() -> None:
     assert FORMAT.largest_product.bit_length() == 46
     for bits in (96, 110):
         with pytest.raises(RangeExceeded, match=f"more than the {bits} of the Paillier key"):
-            PaillierOwner.insecure_for_tests(FORMAT, bits)
-    PaillierOwner.insecure_for_tests(FORMAT, 112)
+            insecure(PaillierOwner, FORMAT, bits)
+    insecure(PaillierOwner, FORMAT, 112)
 
 
 def test_the_largest_products_of_both_signs_are_exact(
@@ -115,7 +116,7 @@ def test_the_largest_products_of_both_signs_are_exact(
 def test_masked_products_never_fall_below_zero_and_wrap(
     owner: PaillierOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluator = PaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator = insecure(PaillierEvaluator, owner.public_bytes, FORMAT)
     monkeypatch.setattr(evaluator, "_mask_bits", 0)  # the least mask there is, always
     values = np.full(FORMAT.rows, FORMAT.largest_value)
     matrix = np.full((FORMAT.rows, 1), -FORMAT.largest_entry)
@@ -187,8 +188,8 @@ def test_replies_are_rerandomized(owner: PaillierOwner, evaluator: PaillierEvalu
 @pytest.fixture(scope="module", params=["phe", "fast"])
 def ends(request: pytest.FixtureRequest) -> Ends:
     own, other = ENGINES[request.param]
-    made = own.insecure_for_tests(FORMAT, KEY_BITS)
-    return made, other.insecure_for_tests(made.public_bytes, FORMAT)
+    made = insecure(own, FORMAT, KEY_BITS)
+    return made, insecure(other, made.public_bytes, FORMAT)
 
 
 def test_damaged_and_foreign_ciphertexts_are_refused(ends: Ends) -> None:
@@ -215,7 +216,7 @@ def test_damaged_and_foreign_ciphertexts_are_refused(ends: Ends) -> None:
 def test_a_reply_under_another_key_is_refused(ends: Ends) -> None:
     # the larger modulus cannot be told by size; false alarm 2^-30
     owner, _ = ends
-    other = type(owner).insecure_for_tests(FORMAT, KEY_BITS)
+    other = insecure(type(owner), FORMAT, KEY_BITS)
     foreign = min(numbers(other.encrypt(np.arange(16)), WIDTH)) % modulus(owner) ** 2
     with pytest.raises(KeyMismatch, match="more than any masked product"):
         owner.decrypt(wire(WIDTH, foreign), 1)

@@ -30,6 +30,7 @@ from securevfl.crypto.schemes import make_evaluator, make_owner
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
 from securevfl.job import Job
 from tests.ciphertexts import drawn, numbers, product, wire
+from tests.small_keys import insecure
 
 KEY_BITS = 512  # breakable at once: for speed
 WIDTH = 2 * KEY_BITS // 8
@@ -42,12 +43,12 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "paillier.json").r
 
 @pytest.fixture(scope="module")
 def owner() -> FastPaillierOwner:
-    return FastPaillierOwner.insecure_for_tests(FORMAT, KEY_BITS)
+    return insecure(FastPaillierOwner, FORMAT, KEY_BITS)
 
 
 @pytest.fixture(scope="module")
 def evaluator(owner: FastPaillierOwner) -> FastPaillierEvaluator:
-    return FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    return insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
 
 
 def modulus(owner: FastPaillierOwner) -> int:
@@ -62,7 +63,7 @@ def plain_slots(owner: FastPaillierOwner, reply: bytes) -> list[int]:
 @pytest.mark.parametrize("kind", [FastPaillierOwner, FullPaillierOwner])
 def test_a_key_that_a_job_makes_works_end_to_end(kind: type[FastPaillierOwner]) -> None:
     product_format = ProductFormat(rows=256, value_bound=1.0, matrix_bound=2.0, columns=64)
-    owner = kind.generate(product_format, 2048)
+    owner = kind(product_format, 2048)
     evaluator = FastPaillierEvaluator(owner.public_bytes, product_format, 2048)
     generator = np.random.default_rng(3)
     values = generator.integers(-(2**20), 2**20, 8)
@@ -77,7 +78,7 @@ def test_a_key_that_a_job_makes_works_end_to_end(kind: type[FastPaillierOwner]) 
 
 def test_other_key_sizes_are_refused(owner: FastPaillierOwner) -> None:
     with pytest.raises(ConfigError, match="3072 or 2048"):
-        FastPaillierOwner.generate(FORMAT, 1024)
+        FastPaillierOwner(FORMAT, 1024)
     with pytest.raises(KeyMismatch, match="512 bits, 3072 or 2048"):
         FastPaillierEvaluator(owner.public_bytes, FORMAT)
 
@@ -87,7 +88,7 @@ def test_vectors_of_phe_decrypt_here_and_vectors_from_here_in_phe(key: dict[str,
     p, q = int(key["p"], 16), int(key["q"], 16)
     private, width = PaillierPrivateKey(PaillierPublicKey(p * q), p, q), key["bits"] // 4
     product_format = ProductFormat(**VECTORS["format"])
-    owner = FastPaillierOwner.insecure_for_tests(product_format, private)
+    owner = insecure(FastPaillierOwner, product_format, private)
     for vector in key["phe"]:
         theirs = int(vector["ciphertext"], 16).to_bytes(width, "big")
         assert owner.decrypt(theirs, 1).tolist() == [int(vector["plain"], 16) % 2**64]
@@ -103,9 +104,9 @@ def test_vectors_of_phe_decrypt_here_and_vectors_from_here_in_phe(key: dict[str,
 
 def test_phe_objects_decrypt_ours_and_ours_multiplies_phes() -> None:
     public, private = generate_paillier_keypair(n_length=KEY_BITS)
-    owner = FastPaillierOwner.insecure_for_tests(FORMAT, private)
-    baseline = PaillierOwner.insecure_for_tests(FORMAT, private)
-    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    owner = insecure(FastPaillierOwner, FORMAT, private)
+    baseline = insecure(PaillierOwner, FORMAT, private)
+    evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
     ours = [
         EncryptedNumber(public, c) for c in numbers(owner.encrypt(np.array([-123456, 7])), WIDTH)
     ]
@@ -120,9 +121,9 @@ def test_phe_objects_decrypt_ours_and_ours_multiplies_phes() -> None:
 
 def test_a_key_without_room_for_two_slots_packs_one_and_without_room_for_one_is_refused() -> None:
     with pytest.raises(RangeExceeded, match="more than the 110 of the Paillier key"):
-        FastPaillierOwner.insecure_for_tests(FORMAT, 110)
-    owner = FastPaillierOwner.insecure_for_tests(FORMAT, 192)
-    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+        insecure(FastPaillierOwner, FORMAT, 110)
+    owner = insecure(FastPaillierOwner, FORMAT, 192)
+    evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
     reply = evaluator.masked_product(
         owner.encrypt(np.array([3])), evaluator.prepare(np.array([[1, -1, 5]]))
     )
@@ -144,7 +145,7 @@ def test_columns_beyond_the_format_are_refused(evaluator: FastPaillierEvaluator)
 def test_the_largest_products_of_both_signs_stay_in_their_slots(
     owner: FastPaillierOwner, monkeypatch: pytest.MonkeyPatch, mask_bits: int
 ) -> None:
-    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
     # the least and the greatest mask there is, always
     greatest = (1 << mask_bits) - 1
     monkeypatch.setattr("securevfl.crypto.paillier.secrets.randbits", lambda _: greatest)
@@ -200,8 +201,8 @@ def test_replies_carry_another_residue_besides_another_mask(
 
 
 def test_stocks_last_for_a_round_and_every_blinder_is_used_once() -> None:
-    owner = FastPaillierOwner.insecure_for_tests(FORMAT, KEY_BITS)
-    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    owner = insecure(FastPaillierOwner, FORMAT, KEY_BITS)
+    evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
     prepared = evaluator.prepare(np.ones((2, 12), np.int64))
     assert owner.lacks_blinders()
     assert evaluator.lacks_blinders(prepared)
@@ -247,7 +248,7 @@ ROWS, COLUMNS = 9, 5
 
 @pytest.fixture(scope="module")
 def spread(owner: FastPaillierOwner) -> FastPaillierEvaluator:
-    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
     evaluator.spread_over(3)
     return evaluator
 
@@ -265,7 +266,7 @@ def test_three_processes_find_what_one_finds(
 
 
 def test_a_worker_that_dies_ends_the_product(owner: FastPaillierOwner) -> None:
-    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
     evaluator.spread_over(2)
     encrypted = owner.encrypt(np.ones(ROWS, np.int64))
     prepared = evaluator.prepare(np.ones((ROWS, COLUMNS), np.int64))

@@ -17,6 +17,7 @@ from securevfl.crypto.paillier_fast import (
     uniform_residue,
 )
 from securevfl.crypto.scheme import ProductFormat
+from tests.small_keys import insecure
 from tests.weakened import ShortBlinders
 
 KEY_BITS = 256  # breakable at once: for speed
@@ -52,7 +53,7 @@ def attack(
 
 @pytest.fixture(scope="module")
 def owner() -> FullPaillierOwner:
-    return FullPaillierOwner.insecure_for_tests(FORMAT, blum_key())
+    return insecure(FullPaillierOwner, FORMAT, blum_key())
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def column() -> NDArray[np.int64]:
 def test_short_blinders_give_a_column_away(
     owner: FullPaillierOwner, column: NDArray[np.int64]
 ) -> None:
-    evaluator = ShortBlinders.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator = insecure(ShortBlinders, owner.public_bytes, FORMAT)
     evaluator.residues = ShortExponentResidues(owner._private_key)
     # fails where 60 random equations have no rank of 24: 2^-36
     found = attack(owner, evaluator, column)
@@ -74,14 +75,14 @@ def test_short_blinders_give_a_column_away(
 def test_our_blinders_contradict_every_column(
     owner: FullPaillierOwner, column: NDArray[np.int64]
 ) -> None:
-    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
     # false alarm: 36 coins that all fit, 2^-36
     assert attack(owner, evaluator, column) is None
 
 
 def test_symbols_of_replies_are_coins(owner: FullPaillierOwner) -> None:
     n = owner.public_bytes
-    evaluator = FastPaillierEvaluator.insecure_for_tests(owner.public_bytes, FORMAT)
+    evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
     prepared = evaluator.prepare(np.ones((1, 1), np.int64))
     agree = 0
     for _ in range(400):

@@ -32,6 +32,7 @@ from securevfl.crypto.paillier_fast import (
     FullPaillierOwner,
 )
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from tests.small_keys import insecure
 
 MODULES = sorted(Path(securevfl.crypto.__path__[0]).glob("**/*.py"))
 GENERATORS = {"random", "default_rng", "RandomState", "rvs", "random_state", "mpz_random"}
@@ -129,13 +130,13 @@ SCHEMES: dict[str, tuple[Callable[[], KeyOwner], Callable[[bytes], Evaluator], i
         DEGREE * _MASK_WIDTH.bit_length(),
     ),
     "paillier": (
-        lambda: FastPaillierOwner.insecure_for_tests(FORMAT, KEY_BITS),
-        lambda public: FastPaillierEvaluator.insecure_for_tests(public, FORMAT),
+        lambda: insecure(FastPaillierOwner, FORMAT, KEY_BITS),
+        lambda public: insecure(FastPaillierEvaluator, public, FORMAT),
         COLUMNS * mask_bits(FORMAT),
     ),
     "phe": (
-        lambda: PaillierOwner.insecure_for_tests(FORMAT, KEY_BITS),
-        lambda public: PaillierEvaluator.insecure_for_tests(public, FORMAT),
+        lambda: insecure(PaillierOwner, FORMAT, KEY_BITS),
+        lambda public: insecure(PaillierEvaluator, public, FORMAT),
         COLUMNS * mask_bits(FORMAT),
     ),
 }
@@ -238,7 +239,7 @@ def test_paillier_keys_and_replies_follow_the_operating_systems_stream(scheme: s
 def test_every_paillier_encryption_draws_its_own_randomness(
     engine: type[FastPaillierOwner | PaillierOwner], bits: int
 ) -> None:
-    owner = engine.insecure_for_tests(FORMAT, KEY_BITS)
+    owner = insecure(engine, FORMAT, KEY_BITS)
 
     def encrypted(seed: int) -> bytes:
         with drawing_from(seed) as stream:

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from itertools import count
-from pathlib import Path
 
 import gmpy2
 import numpy as np
 import pytest
 
-import securevfl
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierKeyPeer, PaillierOwner, mask_bits
@@ -23,6 +22,7 @@ from securevfl.crypto.scheme import BlinderPool, Evaluator, KeyOwner, ProductFor
 from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
 from tests.ciphertexts import product
+from tests.small_keys import insecure
 
 FORMAT = ProductFormat(rows=2, value_bound=1.0, matrix_bound=2.0)
 
@@ -99,19 +99,6 @@ def test_unknown_settings_are_refused_and_the_known_named(
         make_evaluator(scheme, b"", FORMAT, key_bits=key_bits, engine=engine)
 
 
-def test_no_code_of_the_package_calls_the_test_only_constructors() -> None:
-    sources = list(Path(securevfl.__file__).parent.rglob("*.py"))
-    assert len(sources) > 10
-    uses = [
-        f"{source.name}: {line.strip()}"
-        for source in sources
-        for line in source.read_text("utf-8").splitlines()
-        if "insecure_for_tests" in line
-    ]
-    assert len(uses) == 2
-    assert all(use.startswith("paillier.py: def insecure_for_tests(") for use in uses)
-
-
 @pytest.mark.parametrize(
     ("scheme", "engine"), [("ckks", None), ("paillier", "phe")], ids=["ckks", "phe"]
 )
@@ -164,13 +151,13 @@ ENDS: dict[str, Ends] = {
     "bfv": (BfvOwner, BfvEvaluator, 59),
     "ckks": (CkksOwner, CkksEvaluator, 64),
     "paillier": (
-        lambda fmt: FastPaillierOwner.insecure_for_tests(fmt, KEY_BITS),
-        FastPaillierEvaluator.insecure_for_tests,
+        lambda fmt: insecure(FastPaillierOwner, fmt, KEY_BITS),
+        partial(insecure, FastPaillierEvaluator),
         64,
     ),
     "phe": (
-        lambda fmt: PaillierOwner.insecure_for_tests(fmt, KEY_BITS),
-        PaillierEvaluator.insecure_for_tests,
+        lambda fmt: insecure(PaillierOwner, fmt, KEY_BITS),
+        partial(insecure, PaillierEvaluator),
         64,
     ),
 }
@@ -252,9 +239,9 @@ def test_a_paillier_key_holds_twice_the_largest_masked_product() -> None:
     largest = 2 * fmt.largest_product + 2 ** mask_bits(fmt) - 1
     too_small, enough = nearest_modulus(2 * largest, -1), nearest_modulus(2 * largest, 1)
     assert 2 * largest - 10_000 < too_small < 2 * largest < enough < 2 * largest + 10_000
-    PaillierKeyPeer.insecure_for_tests(enough.to_bytes(16, "big"), fmt)
+    insecure(PaillierKeyPeer, enough.to_bytes(16, "big"), fmt)
     with pytest.raises(RangeExceeded, match="more than the 128 of the Paillier key"):
-        PaillierKeyPeer.insecure_for_tests(too_small.to_bytes(16, "big"), fmt)
+        insecure(PaillierKeyPeer, too_small.to_bytes(16, "big"), fmt)
 
 
 def nearest_modulus(start: int, direction: int) -> int:
