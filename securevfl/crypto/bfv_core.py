@@ -177,7 +177,10 @@ class BfvKeyHolder:
         return b"".join([*pieces, zero.seed])
 
     def _opened(self, data: bytes, replies: int, positions: NDArray[np.int64]) -> RingArray:
-        """The revealed coefficients modulo t, shape (replies, positions)."""
+        """The revealed coefficients modulo t, shape (replies, positions).
+
+        CryptoError for bytes that are not so many replies of this key.
+        """
         size = reply_bytes(self._sizes, len(positions))
         if len(data) != replies * size:
             raise CryptoError(f"{len(data)} bytes, {replies} bfv replies of {size} expected")
@@ -244,7 +247,8 @@ class BfvMultiplier:
     """A public key: inputs as they come, blinders, and sums of products as they go.
 
     `inputs` ciphertexts are encrypted together; `capacity` blinders at most are made ahead. This
-    end computes with t = 2^matrix_bits where that is given, in place of the key's.
+    end computes with t = 2^matrix_bits where that is given, in place of the key's. KeyMismatch for
+    bytes that are no public key of these sizes.
     """
 
     def __init__(

@@ -247,5 +247,8 @@ def _context(
     )
     context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
     if not context.parameters_set():
-        raise RangeExceeded(f"bfv: SEAL refuses primes of {sizes} bits with t of {plain_bits} bits")
+        refused = f"SEAL refuses primes of {sizes} bits"
+        if batching:
+            raise RangeExceeded(f"products in slots: {refused}")
+        raise RangeExceeded(f"bfv: {refused} with t = 2^{plain_bits}")
     return context

@@ -37,7 +37,10 @@ from securevfl.errors import RangeExceeded
 
 
 class RingProductOwner(BfvKeyHolder):
-    """The party that holds the secret key."""
+    """The party that holds the secret key.
+
+    RangeExceeded where no set of 128-bit security has room for the flooding.
+    """
 
     def __init__(self, product_format: RingProductFormat) -> None:
         self.product_format = product_format
@@ -45,7 +48,7 @@ class RingProductOwner(BfvKeyHolder):
         super().__init__(layout.sizes, layout.extent, layout.inputs)
 
     def encrypt(self, values: RingArray) -> bytes:
-        """Encrypt V, residues below 2^59 of shape (inner, columns)."""
+        """Encrypt V, residues below 2^59 of shape (inner, columns), or RangeExceeded."""
         fmt, layout = self.product_format, self._layout
         expected = (fmt.inner, fmt.columns)
         if values.shape != expected or values.dtype != np.uint64 or values.max() >> RING_BITS:
@@ -68,13 +71,16 @@ class RingProductOwner(BfvKeyHolder):
         return self._input(spread.reshape(-1)[: layout.extent].view(np.int64))
 
     def decrypt(self, ciphertext: bytes) -> RingArray:
-        """Decrypt M·V + mask: residues below 2^59, shape (outputs, columns)."""
+        """Decrypt M·V + mask: residues below 2^59, shape (outputs, columns).
+
+        CryptoError for bytes that are no reply of this key.
+        """
         values = self._opened(ciphertext, self._layout.replies, self._layout.positions())
         return _of_replies(self._layout, values)
 
 
 class RingProductEvaluator(BfvMultiplier):
-    """A party that multiplies under another party's key."""
+    """A party that multiplies under another party's key; RangeExceeded as at its owner."""
 
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
         self.product_format = product_format

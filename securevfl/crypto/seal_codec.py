@@ -88,7 +88,7 @@ def split(data: bytes, count: int, largest: int) -> list[bytes]:
 
 
 def plaintext(context: seal.SEALContext, coefficients: RingArray) -> seal.Plaintext:
-    """A plaintext polynomial from coefficients modulo t, shape (up to DEGREE,)."""
+    """A plaintext polynomial of coefficients, shape (up to DEGREE,), or KeyMismatch from t on."""
     members = _PLAINTEXT_MEMBERS.pack(0, 0, 0, 0, coefficients.size, 1.0)
     return from_bytes(context, seal.Plaintext(), *_framed([members, *_array(coefficients)]))
 
@@ -141,7 +141,10 @@ def seeded_parts(serializable: Any, primes: int, degree: int) -> tuple[RingArray
 
 
 def from_seeded(context: seal.SEALContext, c0: RingArray, seed: bytes) -> seal.Ciphertext:
-    """The ciphertext whose c₁ SEAL expands from its seed."""
+    """The ciphertext whose c₁ SEAL expands from its seed.
+
+    KeyMismatch for a coefficient that is no residue, or bytes that are no seed.
+    """
     members = _members(context.first_parms_id(), *c0.shape)
     return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(c0), seed]))
 

@@ -44,7 +44,10 @@ class SlotOwner(BfvKeyHolder):
         self._encoder = seal.BatchEncoder(self._context)
 
     def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:
-        """Encrypt complex integers, shape (2, up to DEGREE)."""
+        """Encrypt complex integers, shape (2, up to DEGREE).
+
+        RangeExceeded for another shape, or a part whose products p could not hold.
+        """
         first, second = _slots(parts, self._parameters.plain_modulus)
         return self._of_slots(first), self._of_slots(second)
 
@@ -54,7 +57,10 @@ class SlotOwner(BfvKeyHolder):
         return b"".join([*map(pack, c0, self._parameters.prime_bits), seed])
 
     def decrypt(self, replies: tuple[bytes, ...], count: int) -> RingArray:
-        """This party's shares of the products' parts modulo 2^64, shape (2, count)."""
+        """This party's shares of the products' parts modulo 2^64, shape (2, count).
+
+        CryptoError for bytes that are no reply of this key.
+        """
         if len(replies) != 2 or any(len(reply) != REPLY_BYTES for reply in replies):  # noqa: PLR2004
             raise CryptoError(f"two replies of {REPLY_BYTES} bytes expected")
         found = np.array([self._read(reply)[:count] for reply in replies], np.uint64)
@@ -86,7 +92,8 @@ class SlotEvaluator(BfvMultiplier):
         """Multiply the owner's complex integers by this party's, shape (2, count).
 
         Returns what goes back, re-randomized and flooded, and this party's shares of the products'
-        parts modulo 2^64, shape (2, count).
+        parts modulo 2^64, shape (2, count). RangeExceeded as of `SlotOwner.encrypt`, and
+        CryptoError for bytes that are no encryption of these parameters.
         """
         if len(encrypted) != 2:  # noqa: PLR2004
             raise CryptoError(f"{len(encrypted)} ciphertexts, 2 of a complex number expected")

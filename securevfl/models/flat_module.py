@@ -78,7 +78,10 @@ class FlatModule:
         return self._flat.cpu().numpy().copy()
 
     def load(self, weights: RealArray) -> None:
-        """Go to weights of shape (p,); refused where the module's parameters were taken away."""
+        """Go to weights of shape (p,).
+
+        ConfigError for another shape or dtype, or where the module's parameters were taken away.
+        """
         if any(each.data_ptr() != place for each, place, _ in self._views):
             raise ConfigError(
                 "the module's parameters are no longer here: it was moved or converted, or given "
@@ -113,7 +116,10 @@ class FlatModule:
         return found
 
     def rows(self, inputs: Rows) -> torch.Tensor:
-        """A copy of inputs, shape (N, ...), on the CPU; they must have the module's precision."""
+        """A copy of inputs, shape (N, ...), on the CPU.
+
+        ConfigError for what is not finite, or has another precision than the module.
+        """
         found = _finite("inputs", inputs)
         if found.is_floating_point() and found.dtype != self.dtype:
             given, own = (str(each).removeprefix("torch.") for each in (found.dtype, self.dtype))
@@ -129,7 +135,10 @@ class FlatModule:
         return np.concatenate(scores)
 
     def accuracy(self, weights: RealArray, inputs: Rows, labels: Rows) -> float:
-        """How often the largest score is the label's."""
+        """How often the largest score is the label's.
+
+        ConfigError for predictions that are no score a class, or labels of another shape.
+        """
         scores, due = self.predict(weights, inputs), _array(labels)
         if scores.ndim < 2 or scores.shape[1] < 2:  # noqa: PLR2004
             raise ConfigError(f"accuracy of predictions {scores.shape}: expected a score a class")

@@ -275,7 +275,7 @@ def loss_for(name: str, classes: int, rows: int = 0) -> Loss:
 
 
 def quadratic_loss(name: str) -> QuadraticLoss:
-    """The loss with affine residuals of that name, as hiding both sides needs."""
+    """The loss of that name with affine residuals, for hiding both sides, or ConfigError."""
     for loss in (Squared(), TaylorLogistic()):
         if loss.name == name:
             return loss

@@ -94,7 +94,7 @@ def _dense(sizes: Sequence[int], activation: str, ends_active: bool) -> list[nn.
 
 
 def maker_of(network: Network, custom: MakeModule | None) -> MakeModule:
-    """What makes a network's module; a custom one has to be given."""
+    """What makes a network's module; ConfigError where a custom one is not given."""
     shape = network.hidden, network.activation
     if network.kind == "mlp":
         return mlp(*shape, represents=network.represents)

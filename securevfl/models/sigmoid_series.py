@@ -37,7 +37,7 @@ class SigmoidSeries:
 
     @classmethod
     def of_period(cls, period: int) -> "SigmoidSeries":
-        """The series whose period is the nearest to one of 24 to 512, within 0.03 %."""
+        """The series of the nearest period, within 0.03 %, to one of 24 to 512, or ConfigError."""
         if not LEAST_PERIOD <= period <= LARGEST_PERIOD:
             raise ConfigError(f"period = {period}: {LEAST_PERIOD} to {LARGEST_PERIOD} expected")
         return cls(round((1 << PERIOD_BITS) / period))

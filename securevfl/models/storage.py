@@ -168,7 +168,8 @@ class SavedModel(Shown):
     def predict(self, features: Matrix) -> FloatArray:
         """Local predictions H_k of raw features, shape (S, len(columns)).
 
-        Where there is a head, u_k, shape (S, w), and at its holder its own part of H.
+        Where there is a head, u_k, shape (S, w), and at its holder its own part of H. DataError for
+        another number of columns, or a state dict of another module.
         """
         given, top = self._give(features), self.top
         if top is None:
@@ -195,7 +196,10 @@ class SavedModel(Shown):
         return self.in_target_units(total)
 
     def in_target_units(self, predictions: FloatArray) -> FloatArray:
-        """At the label party: H as it is for classes, and for real targets in their own units."""
+        """At the label party: H as it is for classes, and for real targets in their own units.
+
+        DataError at another party, which does not know those.
+        """
         if self.header.classes:
             return predictions
         mean, scale = self.header.target_mean, self.header.target_scale
