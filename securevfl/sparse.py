@@ -8,7 +8,7 @@ Nothing is ever densified but by `toarray`. Products accumulate in float64, by s
 one is made.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -46,11 +46,12 @@ class SparseRows(Shown):
         indices: columns of the stored cells, ascending within a row, each once.
         values: of the stored cells; None where all are 1.
         columns: P.
-        shift: what is subtracted from every column, shape (P,); None for nothing.
-        scale: what divides every column after that, shape (P,).
+        scaling: what is subtracted from every column and what divides it after that, both of
+            shape (P,); None for nothing.
         constant: whether a column of ones follows the P stored ones.
 
-    Products check the cells; making them reads none.
+    Cells are checked where they come from (`data.shards.open_shard`), and what a kernel would read
+    is before each product; making rows reads none.
 
     Raises:
         DataError: arrays of other types, or of sizes that do not fit each other.
@@ -60,8 +61,7 @@ class SparseRows(Shown):
     indices: Indices
     values: Values | None
     columns: int
-    shift: FloatArray | None = None
-    scale: FloatArray | None = None
+    scaling: tuple[FloatArray, FloatArray] | None = None
     constant: bool = False
 
     def __post_init__(self) -> None:
@@ -77,18 +77,6 @@ class SparseRows(Shown):
                 f"sparse rows: pointers from {self.pointers[0]} to {self.pointers[-1]}, with "
                 f"{len(self.indices)} indices and {cells} values"
             )
-        if (self.shift is None) != (self.scale is None):
-            raise DataError("sparse rows: a shift goes with a scale")
-
-    @classmethod
-    def of(cls, dense: FloatArray) -> Self:
-        """The cells that are not 0 of an array of shape (rows, P)."""
-        rows, indices = np.nonzero(dense)
-        values: FloatArray = dense[rows, indices]
-        pointers = np.searchsorted(rows, np.arange(len(dense) + 1)).astype(np.int64)
-        columns = dense.shape[1]
-        kept = None if (values == 1).all() else values
-        return cls(pointers, indices.astype(index_type(columns)), kept, columns)
 
     @override
     def shown(self) -> dict[str, object]:
@@ -190,13 +178,10 @@ class SparseRows(Shown):
 
     def standardized(self, shift: FloatArray, scale: FloatArray) -> Self:
         """These rows with `shift` subtracted from every column, which `scale` divides, once."""
-        if (
-            self.shift is not None
-            or self.constant
-            or not shift.shape == scale.shape == (self.columns,)
-        ):
+        fits = shift.shape == scale.shape == (self.columns,)
+        if self.scaling is not None or self.constant or not fits:
             raise ValueError("sparse rows are standardized once, before a constant column is added")
-        return replace(self, shift=shift, scale=scale)
+        return replace(self, scaling=(shift, scale))
 
     def with_constant(self) -> Self:
         """These rows with a column of ones at the end."""
@@ -209,13 +194,13 @@ class SparseRows(Shown):
         if len(weights) != self.shape[1]:
             raise ValueError(f"{self.shape[1]} columns, and weights of shape {weights.shape}")
         own = weights[: self.columns]
-        if self.scale is not None:
-            own = (own.T / self.scale).T
+        if self.scaling is not None:
+            own = (own.T / self.scaling[1]).T
         products: FloatArray = np.empty((len(self), *weights.shape[1:]))
         for rows, block in self.blocks():
             products[rows] = block.stored @ own
-        if self.shift is not None:
-            products -= self.shift @ own
+        if self.scaling is not None:
+            products -= self.scaling[0] @ own
         if self.constant:
             products += weights[-1]
         return products
@@ -255,8 +240,9 @@ class SparseRows(Shown):
         """Numbers of the stored cells of a batch or a block, standardized where these rows are."""
         stored = self.stored
         values: FloatArray = stored.data
-        if self.shift is not None and self.scale is not None:
-            values = (values - self.shift[stored.indices]) / self.scale[stored.indices]
+        if self.scaling is not None:
+            shift, scale = (each[stored.indices] for each in self.scaling)
+            values = (values - shift) / scale
         return values
 
     def gram(self) -> FloatArray:
@@ -265,12 +251,12 @@ class SparseRows(Shown):
         own, sums = total[: self.columns, : self.columns], self.T @ np.ones(len(self))
         for _, block in self.blocks():
             own += (block.stored.T @ block.stored).toarray()
-        if self.shift is not None and self.scale is not None:
+        if self.scaling is not None:
+            shift, scale = self.scaling
             # What is stored sums to sums·D + N·s; (S − 1sᵀ)ᵀ(S − 1sᵀ), then the same over D twice.
-            shifted = self.scale * sums[: self.columns]
-            outer = np.multiply.outer(shifted, self.shift)
-            own -= outer + outer.T + len(self) * np.multiply.outer(self.shift, self.shift)
-            own /= np.multiply.outer(self.scale, self.scale)
+            outer = np.multiply.outer(scale * sums[: self.columns], shift)
+            own -= outer + outer.T + len(self) * np.multiply.outer(shift, shift)
+            own /= np.multiply.outer(scale, scale)
         if self.constant:
             total[-1], total[:, -1] = sums, sums
         return total
@@ -280,9 +266,10 @@ class SparseRows(Shown):
         dense: FloatArray = np.empty(self.shape)
         for rows, block in self.blocks():
             dense[rows, : self.columns] = block.stored.toarray()
-        if self.shift is not None and self.scale is not None:
-            dense[:, : self.columns] -= self.shift
-            dense[:, : self.columns] /= self.scale
+        if self.scaling is not None:
+            shift, scale = self.scaling
+            dense[:, : self.columns] -= shift
+            dense[:, : self.columns] /= scale
         if self.constant:
             dense[:, -1] = 1.0
         return dense
@@ -344,48 +331,16 @@ class Transposed:
         own, summed = total[: x.columns], residuals.sum(axis=0)
         for rows, block in x.blocks():
             own += block.stored.T @ residuals[rows]
-        if x.shift is not None and x.scale is not None:
-            own -= np.multiply.outer(x.shift, summed)
-            own /= x.scale if own.ndim == 1 else x.scale[:, None]
+        if x.scaling is not None:
+            shift, scale = x.scaling
+            own -= np.multiply.outer(shift, summed)
+            own /= scale if own.ndim == 1 else scale[:, None]
         if x.constant:
             total[-1] = summed
         return total
 
     def __rmatmul__(self, left: FloatArray) -> FloatArray:
         return (self.rows @ left.T).T
-
-
-def check_cells(x: SparseRows) -> None:
-    """Read all that is stored, and refuse it where a product could not be what it says.
-
-    Raises:
-        DataError: pointers that descend, indices beyond P, or not ascending within a row.
-    """
-    for rows, block in x.blocks():
-        row = first_not_ascending(block.stored.indices, block.pointers)
-        if row is not None:
-            raise DataError(f"sparse rows: indices of row {rows.start + row} do not ascend")
-
-
-def first_not_ascending(indices: NDArray[Any], pointers: NDArray[np.int64]) -> int | None:
-    """The first row whose column numbers, each once, do not ascend; None where all do."""
-    falls = indices[1:] <= indices[:-1]
-    # Between the last of a row and the first of the next nothing is expected.
-    starts = pointers[1:-1]
-    falls[starts[(starts > 0) & (starts < len(indices))] - 1] = False
-    if not falls.any():
-        return None
-    return int(np.searchsorted(pointers, int(falls.argmax()), side="right") - 1)
-
-
-def unusable_cells(x: SparseRows) -> IntArray:
-    """Stored NaN and infinite values by column, shape (P,)."""
-    counts = np.zeros(x.columns, np.int64)
-    for _, block in x.blocks():
-        if block.values is not None:
-            at = block.indices[~np.isfinite(block.values)]
-            counts += np.bincount(at, minlength=x.columns)
-    return counts
 
 
 def moments_of(x: SparseRows) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
@@ -417,8 +372,8 @@ def values_of(x: Matrix) -> Iterator[FloatArray]:
         filled += np.bincount(block.stored.indices, minlength=x.columns)
         yield block.cells
     empty = np.zeros(x.columns)
-    if x.shift is not None and x.scale is not None:
-        empty = -x.shift / x.scale
+    if x.scaling is not None:
+        empty = -x.scaling[0] / x.scaling[1]
     yield empty[filled < len(x)]
     yield np.ones(int(x.constant))
 
@@ -430,8 +385,8 @@ def lengths_of(x: Matrix) -> FloatArray:
         return lengths
     squares: FloatArray = np.empty(len(x))
     empty = np.zeros(x.columns)
-    if x.shift is not None and x.scale is not None:
-        empty = (x.shift / x.scale) ** 2
+    if x.scaling is not None:
+        empty = (x.scaling[0] / x.scaling[1]) ** 2
     # A difference of this and what stored cells take from it is off by no more.
     whole = empty.sum() * (1 + len(empty) * np.finfo(np.float64).eps)
     for rows, block in x.blocks():
@@ -440,34 +395,6 @@ def lengths_of(x: Matrix) -> FloatArray:
         instead = np.bincount(row, empty[block.stored.indices], len(block))
         squares[rows] = filled + np.maximum(whole - instead, 0.0)
     return np.sqrt(squares + x.constant)
-
-
-def side_by_side(tables: Sequence[Matrix]) -> Matrix:
-    """The columns of several X, as they are stored, side by side: all arrays or all sparse rows."""
-    rows = [table for table in tables if isinstance(table, SparseRows)]
-    if not rows:
-        return np.hstack([dense(table) for table in tables])
-    if len(rows) < len(tables):
-        raise ConfigError("sparse rows and arrays do not stand side by side")
-    if any(each.shift is not None or each.constant for each in rows):
-        raise ValueError("sparse rows stand side by side as they are stored")
-    columns = sum(each.columns for each in rows)
-    pointers = np.sum([each.pointers for each in rows], axis=0)
-    indices = np.empty(pointers[-1], index_type(columns))
-    has_values = any(each.values is not None for each in rows)
-    values = np.ones(pointers[-1]) if has_values else None
-    before, first = np.zeros(len(pointers) - 1, np.int64), 0
-    for each in rows:
-        for part, block in each.blocks():
-            begins = pointers[part.start : part.stop] + before[part]
-            counts = np.diff(block.pointers)
-            places = np.arange(block.nnz) + np.repeat(begins - block.pointers[:-1], counts)
-            indices[places] = block.indices.astype(np.int64) + first
-            if values is not None and block.values is not None:
-                values[places] = block.values
-            before[part] += counts
-        first += each.columns
-    return SparseRows(pointers, indices, values, columns)
 
 
 @cache

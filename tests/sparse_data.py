@@ -3,16 +3,25 @@
 from dataclasses import replace
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.sparse import Matrix, SparseRows
+from securevfl.sparse import Matrix, SparseRows, index_type
 from tests.made_data import dataset_of, labels_of
+
+
+def sparse_rows(table: np.ndarray) -> SparseRows:
+    """The cells that are not 0 of an array, without values where all of them are 1."""
+    stored = csr_array(table)
+    values = None if (stored.data == 1).all() else stored.data
+    indices = stored.indices.astype(index_type(table.shape[1]))
+    return SparseRows(stored.indptr.astype(np.int64), indices, values, table.shape[1])
 
 
 def sparse(dataset: VerticalDataset) -> VerticalDataset[Matrix]:
     """The same data set in sparse rows."""
     tables: list[PartyTable[Matrix]] = [
-        PartyTable(t.name, t.columns, SparseRows.of(t.train), SparseRows.of(t.test))
+        PartyTable(t.name, t.columns, sparse_rows(t.train), sparse_rows(t.test))
         for t in dataset.parties
     ]
     whole: VerticalDataset[Matrix] = dataset

@@ -8,18 +8,21 @@ see all parties' columns. A benchmark may put the parties' columns side by side;
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from scipy.sparse import hstack
 
+from securevfl.arrays import FloatArray
 from securevfl.benchmarks.tuning import GRID, validation_split
 from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.errors import ConfigError
 from securevfl.job import Job, PartySettings
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.sparse import side_by_side
+from securevfl.sparse import Matrix, SparseRows, index_type
 from securevfl.training import plan_for, train
 
 
@@ -48,6 +51,29 @@ def one_table(dataset: VerticalDataset[Any]) -> PartyTable[Any]:
         side_by_side([table.train for table in dataset.parties]),
         side_by_side([table.test for table in dataset.parties]),
     )
+
+
+def side_by_side(tables: Sequence[Matrix]) -> Matrix:
+    """The columns of several parties' rows, all arrays or all sparse rows, block by block."""
+    rows = [table for table in tables if isinstance(table, SparseRows)]
+    if not rows:
+        return np.hstack(cast("list[FloatArray]", list(tables)))
+    if len(rows) < len(tables):
+        raise ConfigError("sparse rows and arrays do not stand side by side")
+    if any(table.scaling is not None or table.constant for table in rows):
+        raise ValueError("sparse rows stand side by side as they are stored")
+    columns = sum(table.columns for table in rows)
+    has_values = any(table.values is not None for table in rows)
+    lengths, indices, values = [np.zeros(1, np.int64)], [], []
+    for part, _ in rows[0].blocks():
+        joined = hstack([table[part].stored for table in rows], format="csr")
+        lengths.append(np.diff(joined.indptr).astype(np.int64))
+        indices.append(joined.indices.astype(index_type(columns)))
+        if has_values:
+            values.append(joined.data)
+    pointers = np.cumsum(np.concatenate(lengths))
+    cells = np.concatenate(values) if has_values else None
+    return SparseRows(pointers, np.concatenate(indices), cells, columns)
 
 
 def tuned_in_one_place(job: Job, dataset: VerticalDataset) -> float:

@@ -23,7 +23,7 @@ from securevfl.data.shards import FORMAT, HEADER, MOST_COLUMNS, Header, duplicat
 from securevfl.data.tables import row_digests, rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.files import only_one, sync_folder
-from securevfl.sparse import first_not_ascending, index_type
+from securevfl.sparse import index_type
 
 BLOCK = 1 << 20
 LabelKind = Literal["numbers", "names"]
@@ -193,17 +193,20 @@ class ShardWriter:
     ) -> None:
         """Write N' more rows, whose lengths say how many entries each has.
 
-        Column numbers of the entries come row by row, ascending within a row, each once. Without
+        Column numbers of the entries come row by row, ascending within a row, each once, and values
+        are finite: what makes rows of files refuses others, and so does opening the shard. Without
         `values` all are 1. There are N' labels, numbers or names, in every call or in none.
 
         Raises:
-            DataError: column numbers that do not ascend or are not there, values or labels that are
-                not finite, or labels that are missing or of another kind than before.
+            DataError: column numbers that are not there, labels that are not finite, or that are
+                missing or of another kind than before.
             OSError: they cannot be written.
         """
         ends = np.cumsum(lengths)
-        pointers = np.concatenate([[0], ends])
-        self._check(pointers, indices, values)
+        limit = MOST_COLUMNS if self._columns is None else self._columns
+        self._largest = max(self._largest, int(indices.max(initial=-1)))
+        if self._largest >= limit:
+            raise DataError(f"column number {self._largest}, expected 0 to {limit - 1}")
         self._indices.become(index_type(self._largest + 1))
         self._write_values(len(indices), values)
         self._write_labels(labels)
@@ -214,24 +217,6 @@ class ShardWriter:
         self._ids.write("".join(f"{row_id}\n" for row_id in ids.text).encode())
         self._rows += len(lengths)
         self._ones += len(indices)
-
-    def _check(
-        self,
-        pointers: NDArray[np.int64],
-        indices: NDArray[np.integer[Any]],
-        values: NDArray[np.floating[Any]] | None,
-    ) -> None:
-        if (row := first_not_ascending(indices, pointers)) is not None:
-            raise DataError(f"row {self._rows + row}: its column numbers do not ascend")
-        if len(indices):
-            limit = MOST_COLUMNS if self._columns is None else self._columns
-            smallest, largest = int(indices.min()), int(indices.max())
-            if smallest < 0 or largest >= limit:
-                wrong = smallest if smallest < 0 else largest
-                raise DataError(f"column number {wrong}, expected 0 to {limit - 1}")
-            self._largest = max(self._largest, largest)
-        if values is not None and (unusable := int((~np.isfinite(values)).sum())):
-            raise DataError(f"{unusable} NaN or infinite values")
 
     def _write_values(self, entries: int, values: NDArray[np.floating[Any]] | None) -> None:
         if values is None or (values == 1).all():

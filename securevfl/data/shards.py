@@ -22,7 +22,7 @@ from securevfl.data.ids import IdFormat, first_problem
 from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.shown import Shown, first_line
-from securevfl.sparse import SparseRows, first_not_ascending, index_type
+from securevfl.sparse import SparseRows, index_type
 
 FORMAT = 1
 MOST_COLUMNS = 1 << 32
@@ -234,9 +234,13 @@ def _check_rows(
             continue
         if (most := int(block.max())) >= header.columns:
             raise DataError(f"shard {path}: column {most} of {header.columns}")
-        row = first_not_ascending(block, pointers[first : last + 1] - begin)
-        if row is not None:
-            raise DataError(f"shard {path}: column numbers of row {first + row} do not ascend")
+        falls = block[1:] <= block[:-1]
+        # Between the last of a row and the first of the next nothing is expected.
+        starts = pointers[first + 1 : last] - begin
+        falls[starts[(starts > 0) & (starts < len(block))] - 1] = False
+        if falls.any():
+            row = np.searchsorted(pointers, begin + falls.argmax(), side="right") - 1
+            raise DataError(f"shard {path}: column numbers of row {row} do not ascend")
         _give_back(indices)
     _give_back(pointers)
 

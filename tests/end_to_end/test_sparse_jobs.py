@@ -11,9 +11,8 @@ import pytest
 
 from securevfl.job import Job
 from securevfl.models.storage import load_model
-from securevfl.sparse import SparseRows
 from securevfl.training import TrainingResult, save_models, train
-from tests.sparse_data import few_ones, sparse
+from tests.sparse_data import few_ones, sparse, sparse_rows
 
 ROOT = Path(__file__).parents[2]
 STEPS: dict[str, Any] = {
@@ -103,7 +102,7 @@ def test_networks_on_sparse_rows_load_no_torch() -> None:
 import sys
 from securevfl.job import Job
 from securevfl.training import train
-from tests.sparse_data import few_ones, sparse
+from tests.sparse_data import few_ones, sparse, sparse_rows
 job = Job.of(job={"rounds": 1, "model": "mlp", "learning_rate": 0.1})
 train(job, sparse(few_ones()))
 assert "torch" not in sys.modules
@@ -164,6 +163,6 @@ def test_two_layers_learn_from_sparse_rows_and_score_both_kinds(tmp_path: Path) 
     save_models(result, tmp_path)
     for table in dataset.parties:
         model = load_model(tmp_path / f"{table.name}.safetensors")
-        ours = model.predict(SparseRows.of(table.test))
+        ours = model.predict(sparse_rows(table.test))
         np.testing.assert_allclose(ours, result.outcomes[table.name].held_out, rtol=0, atol=1e-12)
         np.testing.assert_allclose(ours, model.predict(table.test), rtol=0, atol=1e-12)

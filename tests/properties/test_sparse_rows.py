@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from securevfl.sparse import SparseRows, lengths_of, standardized
+from securevfl.sparse import lengths_of, standardized
+from tests.sparse_data import sparse_rows
 
 VALUES = st.sampled_from([0.0, 0.0, 0.0, 1.0, -2.5, 1e-3])
 TABLES = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=8), elements=VALUES)
@@ -19,7 +20,7 @@ def test_whatever_is_asked_of_rows_is_what_the_array_says(
     cells: int, table: np.ndarray, data: st.DataObject
 ) -> None:
     rows, columns = table.shape
-    sparse, x = SparseRows.of(table), table
+    sparse, x = sparse_rows(table), table
     if data.draw(st.booleans()):
         shift = data.draw(arrays(np.float64, columns, elements=SHIFTS))
         scale = data.draw(arrays(np.float64, columns, elements=SCALES))

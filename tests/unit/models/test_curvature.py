@@ -8,7 +8,7 @@ from securevfl.models.curvature import Curvature, largest_curvature
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import Network
 from securevfl.models.neural import maker_of, neural_start
-from securevfl.sparse import SparseRows
+from tests.sparse_data import sparse_rows
 
 
 def model_of(columns: int, *, intercept: bool = False) -> LinearModel:
@@ -90,7 +90,7 @@ def test_of_many_sparse_columns_the_largest_bend_comes_from_products(
     monkeypatch: pytest.MonkeyPatch, generator: np.random.Generator, intercept: bool
 ) -> None:
     table = np.where(generator.random((50, 9)) < 0.3, 1.0, 0.0)
-    rows = SparseRows.of(table)
+    rows = sparse_rows(table)
     model = model_of(9 + intercept, intercept=intercept)
     x = model.inputs(rows)
     whole = Curvature(model, x.toarray(), 0.25, 0.1).largest

@@ -16,7 +16,7 @@ from securevfl.models.layers import (
 )
 from securevfl.models.local_model import Activation, Network
 from securevfl.models.neural import NeuralModel, mlp
-from securevfl.sparse import SparseRows
+from tests.sparse_data import sparse_rows
 
 TORCH: dict[str, Any] = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu}
 
@@ -65,7 +65,7 @@ def test_a_start_depends_on_no_row_and_has_no_biases(generator: np.random.Genera
 
 GENERATOR = np.random.default_rng(4)
 TABLE = np.where(GENERATOR.random((30, 6)) < 0.4, GENERATOR.standard_normal((30, 6)), 0.0)
-ROWS = SparseRows.of(TABLE).standardized(np.full(6, 0.3), np.full(6, 0.7))
+ROWS = sparse_rows(TABLE).standardized(np.full(6, 0.3), np.full(6, 0.7))
 SCALED = ROWS.toarray()
 
 

@@ -15,14 +15,14 @@ from securevfl.protocols.vertical import local_part
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.sparse import Matrix, SparseRows
 from tests.plans import plan_of
-from tests.sparse_data import few_ones, sparse
+from tests.sparse_data import few_ones, sparse, sparse_rows
 
 STEPS = {"local_steps": 2, "learning_rate": 0.1}
 ONES = np.where(np.random.default_rng(0).random((64, 12)) < 0.3, 1.0, 0.0)
 
 
 def table_of(party: str = "shop", columns: int = 12) -> PartyTable[Matrix]:
-    rows = SparseRows.of(ONES)
+    rows = sparse_rows(ONES)
     wide = SparseRows(rows.pointers, rows.indices, rows.values, columns)
     return PartyTable(party, tuple(map(str, range(columns))), wide, wide[:8])
 
@@ -104,7 +104,7 @@ def test_batches_are_kept_while_they_are_little(
 
 
 def test_the_rank_of_many_rows_is_taken_low(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = SparseRows.of(ONES)
+    rows = sparse_rows(ONES)
     assert rank_of(rows) == rank_of(ONES) == 12
     monkeypatch.setattr("securevfl.protocols.guards.held_out_guard.RANKED_VALUES", 12 * 5)
     assert rank_of(rows) <= 5
