@@ -1,17 +1,16 @@
 """A small task of transfer learning, as tests ask for it."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from securevfl.data.tables import OwnRows, PartyTable, VerticalDataset, row_digests
-from securevfl.job import Job
-from securevfl.models.local_model import LocalModel
 
 GAMMA, UNITS = 0.05, 5
-Point = dict[str, torch.Tensor]
+FTL: dict[str, Any] = {
+    **{"algorithm": "ftl", "rounds": 4, "learning_rate": 0.7, "batch_size": 20},
+    "ftl": {"units": UNITS, "alignment": GAMMA},
+}
 
 
 def made(rows: int = 40, own: int = 17, test: int = 12) -> VerticalDataset:
@@ -38,26 +37,3 @@ def made(rows: int = 40, own: int = 17, test: int = 12) -> VerticalDataset:
         row_digests=row_digests(range(rows)),
         own_rows=OwnRows(first[rows:end], labels[rows:end]),
     )
-
-
-def job_of(
-    ftl: dict[str, Any] | None = None,
-    *,
-    exchange: dict[str, Any] | None = None,
-    privacy: dict[str, Any] | None = None,
-    **settings: Any,  # noqa: ANN401
-) -> Job:
-    job = {"algorithm": "ftl", "rounds": 4, "learning_rate": 0.7, "batch_size": 20, **settings}
-    own = {"units": UNITS, "alignment": GAMMA, **(ftl or {})}
-    return Job.of(job=job, ftl=own, exchange=exchange or {}, privacy=privacy or {})
-
-
-@dataclass
-class Starts:
-    """Remembers θ⁰ of every party."""
-
-    weights: Point = field(default_factory=dict)
-
-    def __call__(self, name: str, model: LocalModel) -> LocalModel:
-        self.weights[name] = torch.tensor(model.weights)
-        return model

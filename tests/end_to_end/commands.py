@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,31 @@ def example(*changes: tuple[str, str]) -> str:
     return "job.toml"
 
 
-def two_organizations() -> str:
-    """The path of a job on files of two columns each."""
+def write_job(
+    job: Mapping[str, object], id_column: str = "customer", /, **sections: Mapping[str, object]
+) -> str:
+    """The path of a job on a bank's file with labels and a shop's, with some sections more."""
+    parties: list[dict[str, object]] = [
+        {"name": "bank", "role": "label", "data": "bank.csv", "label_column": "default"},
+        {"name": "shop", "role": "feature", "data": "shop.csv", "id_column": id_column},
+    ]
+    lines = []
+    for header, section in (
+        ("[job]", job),
+        *(("[[party]]", party) for party in parties),
+        *((f"[{name}]", section) for name, section in sections.items()),
+    ):
+        lines += [header, *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
+    Path("job.toml").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return "job.toml"
+
+
+def two_organizations(
+    job: Mapping[str, object] | None = None,
+    scheme: str = "ckks",
+    **sections: Mapping[str, object],
+) -> str:
+    """The path of a job on files of two columns each, 20 of whose rows the bank alone has."""
     generator = np.random.default_rng(0)
     ids = np.arange(400)
     values = generator.standard_normal((400, 4))
@@ -92,23 +115,4 @@ def two_organizations() -> str:
     shop += [f"{i},{values[i, 2]},{values[i, 3]}" for i in generator.permutation(ids)[:380]]
     Path("bank.csv").write_text("\n".join(bank), encoding="utf-8")
     Path("shop.csv").write_text("\n".join(shop), encoding="utf-8")
-    Path("job.toml").write_text(
-        """
-        [job]
-        rounds = 30
-        [[party]]
-        name = "bank"
-        role = "label"
-        data = "bank.csv"
-        label_column = "default"
-        [[party]]
-        name = "shop"
-        role = "feature"
-        data = "shop.csv"
-        id_column = "customer"
-        [exchange]
-        scheme = "ckks"
-        """,
-        encoding="utf-8",
-    )
-    return "job.toml"
+    return write_job(job or {"rounds": 30}, exchange={"scheme": scheme}, **sections)

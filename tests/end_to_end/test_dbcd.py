@@ -1,7 +1,11 @@
-"""DBCD: the optimum of scikit-learn, in any order of work, and nothing else on the wire."""
+"""L1: DBCD ends at scikit-learn's optimum, in any order of work, and thresholds of FedBCD there.
+
+And nothing else is on the wire.
+"""
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,68 +13,112 @@ import pytest
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.svm import LinearSVC
 
+from securevfl.arrays import FloatArray
 from securevfl.benchmarks.objective import Trail
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, TrainingDiverged
 from securevfl.models.local_model import LocalModel
+from securevfl.models.losses import loss_for
 from securevfl.models.storage import load_model
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.scoring import Verdict
+from securevfl.protocols.session.workplace import PathPoint
 from securevfl.protocols.vertical.dbcd import StepTaken
 from securevfl.protocols.vertical.dbcd_block import MaskedPenalties, Penalties
-from securevfl.training import Environment, save_models
-from tests.end_to_end.l1 import (
-    coefficients,
-    columns_of,
-    intercept,
-    objective,
-    objective_of,
-    run,
-    slopes,
-)
-from tests.jobs import breast_cancer
+from securevfl.training import Environment, TrainingResult, save_models
+from tests.jobs import Settings, breast_cancer, fit, received, scaled_blocks
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 L1 = 0.01
+LABEL = breast_cancer().label_party
+HARD: dict[str, Any] = {"loss": "squared-hinge", "intercept": False, "l1": 1e-6, "tolerance": 1e-6}
 
 
-def reference(dataset: VerticalDataset, loss: str, l1: float) -> np.ndarray:
+def run(
+    dataset: VerticalDataset | None = None,
+    exchange: str | None = None,
+    environment: Environment | None = None,
+    /,
+    **settings: object,
+) -> TrainingResult:
+    """A job of dbcd to 1e-7 of the least objective, unless it says other."""
+    job = {"algorithm": "dbcd", "rounds": 300, "tolerance": 1e-7, "eval_every": 0, "l1": L1}
+    return fit(dataset or breast_cancer(), exchange, environment, **{**job, **settings})
+
+
+def columns_of(dataset: VerticalDataset) -> FloatArray:
+    """All parties' columns, scaled as the parties scale them."""
+    blocks = scaled_blocks(dataset)
+    label = blocks[dataset.label_party]
+    return np.hstack(list((blocks | {dataset.label_party: label[:, :-1]}).values()))
+
+
+def coefficients(result: TrainingResult) -> FloatArray:
+    """All parties' weights but the intercept's, in the order of the columns."""
+    parts = [outcome.model for outcome in result.outcomes.values()]
+    return np.concatenate([part.weights[: len(part.header.columns), 0] for part in parts])
+
+
+def intercept(result: TrainingResult) -> float:
+    """The label party's, 0 where there is none."""
+    part = result.outcomes[result.plan.facts.label_party].model
+    return float(part.weights[-1, 0]) if part.header.intercept else 0.0
+
+
+def objective(
+    dataset: VerticalDataset, weights: FloatArray, constant: float, *, loss: str, l1: float
+) -> float:
+    """F at some weights."""
+    predictions = columns_of(dataset) @ weights[:, None] + constant
+    value = loss_for(loss, 2).value(predictions, dataset.train_labels)
+    return value + l1 * float(np.abs(weights).sum())
+
+
+def objective_of(result: TrainingResult, dataset: VerticalDataset | None = None) -> float:
+    """F of a job at its end."""
+    settings, at = result.job.job, (coefficients(result), intercept(result))
+    return objective(dataset or breast_cancer(), *at, loss=settings.loss, l1=settings.l1)
+
+
+def path_of(result: TrainingResult) -> tuple[PathPoint, ...]:
+    """What the label party says of each λ₁."""
+    return tuple(result.outcomes[result.plan.facts.label_party].path)
+
+
+def optimum(dataset: VerticalDataset, loss: str, l1: float) -> FloatArray:
     """scikit-learn's coefficients without intercept, which liblinear would penalize."""
-    inputs, labels = columns_of(dataset), dataset.train_labels
-    many: dict[str, Any] = {"fit_intercept": False, "tol": 1e-9}
+    labels = dataset.train_labels
+    many: dict[str, Any] = {"fit_intercept": False, "tol": 1e-9, "max_iter": 100_000}
     strength = 1 / (len(labels) * l1)
-    if loss == "logistic":
-        model = LogisticRegression(
-            l1_ratio=1, solver="liblinear", C=strength, max_iter=5000, **many
-        )
-    elif loss == "squared-hinge":
-        model = LinearSVC(penalty="l1", dual=False, C=strength, max_iter=100_000, **many)
-    else:
-        model = Lasso(alpha=l1, max_iter=100_000, **many)
-    return np.ravel(model.fit(inputs, labels).coef_)
+    model = {
+        "logistic": LogisticRegression(l1_ratio=1, solver="liblinear", C=strength, **many),
+        "squared-hinge": LinearSVC(penalty="l1", dual=False, C=strength, **many),
+        "squared": Lasso(alpha=l1, **many),
+    }[loss]
+    return np.ravel(model.fit(columns_of(dataset), labels).coef_)
 
 
-def made(parties: int) -> VerticalDataset:
+def made(parties: int, *, noise: bool) -> VerticalDataset:
+    """Six columns a party that labels depend on, and as many that have nothing to do with them."""
     generator = np.random.default_rng(5)
     blocks = blocks_of(generator, parties, rows=200, columns=6)
     labels = labels_of(generator, blocks)
-    # Half of the columns have nothing to do with labels.
-    noise = [generator.standard_normal(block.shape) for block in blocks]
-    return dataset_of([np.hstack(each) for each in zip(blocks, noise, strict=True)], labels)
+    if noise:
+        blocks = [np.hstack([block, generator.standard_normal(block.shape)]) for block in blocks]
+    return dataset_of(blocks, labels)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared-hinge"])
 @pytest.mark.parametrize("parties", [2, 3])
 @pytest.mark.parametrize("name", ["breast_cancer", "made"])
 def test_the_optimum_is_that_of_scikit_learn(name: str, parties: int, loss: str) -> None:
-    dataset = made(parties) if name == "made" else load(name, parties=parties)
+    dataset = made(parties, noise=True) if name == "made" else breast_cancer(parties)
     l1 = 0.1 if loss == "squared-hinge" else 0.03
     result = run(dataset, l1=l1, loss=loss, intercept=False)
-    expected = reference(dataset, loss, l1)
+    expected = optimum(dataset, loss, l1)
     least = objective(dataset, expected, 0.0, loss=loss, l1=l1)
     assert result.ended == "settled"
     assert objective_of(result, dataset) == pytest.approx(least, rel=1e-6)
@@ -79,8 +127,11 @@ def test_the_optimum_is_that_of_scikit_learn(name: str, parties: int, loss: str)
 
 
 def test_the_intercept_is_not_penalized() -> None:
-    result = run(breast_cancer(), l1=0.05)
-    gradient, weights = slopes(result, breast_cancer()), coefficients(result)
+    result, labels = run(l1=0.05), breast_cancer().train_labels
+    inputs = np.hstack([columns_of(breast_cancer()), np.ones((len(labels), 1))])
+    predictions = inputs @ np.append(coefficients(result), intercept(result))[:, None]
+    residuals = loss_for("logistic", 2).residuals(predictions, labels)
+    gradient, weights = (inputs.T @ residuals)[:, 0] / len(inputs), coefficients(result)
     assert abs(intercept(result)) > 0.1
     assert np.abs(gradient[-1]) < 1e-6
     inside = weights == 0
@@ -89,7 +140,7 @@ def test_the_intercept_is_not_penalized() -> None:
 
 
 def test_l2_beside_l1_is_the_elastic_net() -> None:
-    result = run(breast_cancer(), l1=0.02, l2=0.03, loss="squared", intercept=False)
+    result = run(l1=0.02, l2=0.03, loss="squared", intercept=False)
     net = ElasticNet(alpha=0.05, l1_ratio=0.4, fit_intercept=False, tol=1e-10, max_iter=100_000)
     expected = net.fit(columns_of(breast_cancer()), breast_cancer().train_labels).coef_
     np.testing.assert_allclose(coefficients(result), expected, atol=1e-5)
@@ -104,33 +155,26 @@ def test_l2_beside_l1_is_the_elastic_net() -> None:
         {"proximal": 0.01},
     ],
 )
-def test_every_way_to_work_leads_to_the_same_optimum(settings: dict[str, Any]) -> None:
-    usual, other = run(breast_cancer(), l1=L1), run(breast_cancer(), l1=L1, **settings)
+def test_every_way_to_work_leads_to_the_same_optimum(settings: Settings) -> None:
+    usual, other = run(), run(**settings)
     assert other.ended == "settled"
     assert other.rounds != usual.rounds
-    assert objective_of(other, breast_cancer()) == pytest.approx(
-        objective_of(usual, breast_cancer()), rel=1e-9
-    )
+    assert objective_of(other) == pytest.approx(objective_of(usual), rel=1e-9)
     assert np.array_equal(coefficients(other) != 0, coefficients(usual) != 0)
 
 
 def test_a_greedy_party_moves_so_many_columns_a_round() -> None:
-    dbcd = {"working_set": "greedy", "size": 2}
-    result = run(breast_cancer(), l1=1e-3, rounds=1, dbcd=dbcd)
+    result = run(l1=1e-3, rounds=1, dbcd={"working_set": "greedy", "size": 2})
     moved = [np.count_nonzero(each.model.weights) for each in result.outcomes.values()]
     assert moved == [2, 2]
 
 
 def test_masked_is_plain_up_to_rounding() -> None:
-    dataset = breast_cancer(3)
-    environment = Environment(record_views=True)
-    plain = run(dataset, l1=L1, rounds=10)
-    masked = run(dataset, {"scheme": "masked"}, l1=L1, rounds=10, environment=environment)
+    plain, masked = run(breast_cancer(3), rounds=10), run(breast_cancer(3), "masked", rounds=10)
     np.testing.assert_allclose(coefficients(masked), coefficients(plain), atol=1e-6)
-    received = masked.views[dataset.label_party].received()
-    kinds = {type(each.message) for each in received}
+    kinds = {type(each.message) for each in masked.views[LABEL].received()}
     assert not kinds & {Predictions, Penalties}
-    shares = [each.message for each in received if isinstance(each.message, MaskedPenalties)]
+    shares = received(masked, LABEL, MaskedPenalties)
     # Each share alone is uniform: none is a small number.
     assert len(shares) == 2 * masked.rounds
     assert all(np.median(each.table) > 2**60 for each in shares)
@@ -143,14 +187,13 @@ def test_the_objective_falls_every_round() -> None:
         trails[name] = Trail(model)
         return trails[name]
 
-    result = run(breast_cancer(), l1=1e-3, environment=Environment(wrap_model=keep))
-    label = breast_cancer().label_party
+    result = run(None, None, Environment(wrap_model=keep), l1=1e-3)
     values = []
     # What a trail has first are the random start and zero.
     for number in range(1, result.rounds + 2):
         now = {name: trail.past[number][:, 0] for name, trail in trails.items()}
-        constant = float(now[label][-1])
-        now[label] = now[label][:-1]
+        constant = float(now[LABEL][-1])
+        now[LABEL] = now[LABEL][:-1]
         weights = np.concatenate(list(now.values()))
         values.append(objective(breast_cancer(), weights, constant, loss="logistic", l1=1e-3))
     gains = -np.diff(values)
@@ -158,28 +201,57 @@ def test_the_objective_falls_every_round() -> None:
     # The last ones are at the rounding of the objective, and zeros are made at the end.
     assert (gains > -1e-12).all()
     assert values[0] == pytest.approx(np.log(2))
-    point = result.outcomes[label].path[-1]
-    assert point.objective == pytest.approx(values[-1], rel=1e-9)
+    assert path_of(result)[-1].objective == pytest.approx(values[-1], rel=1e-9)
 
 
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-3])
 def test_the_gap_is_what_the_tolerance_asks_and_a_bound(tolerance: float) -> None:
-    rough, fine = run(breast_cancer(), l1=L1, tolerance=tolerance), run(breast_cancer(), l1=L1)
+    rough, fine = run(tolerance=tolerance), run()
     assert rough.ended == "settled"
     assert rough.rounds < fine.rounds
-    point = rough.outcomes[breast_cancer().label_party].path[-1]
-    assert point.gap is not None
-    assert 0 < point.gap <= tolerance
-    least = objective_of(fine, breast_cancer())
-    assert objective_of(rough, breast_cancer()) - least <= point.gap * least * (1 + tolerance)
-    before = run(breast_cancer(), l1=L1, tolerance=tolerance, rounds=rough.rounds - 1)
-    assert before.ended == "rounds"
+    gap, least = path_of(rough)[-1].gap, objective_of(fine)
+    assert gap is not None
+    assert 0 < gap <= tolerance
+    assert objective_of(rough) - least <= gap * least * (1 + tolerance)
+    assert run(tolerance=tolerance, rounds=rough.rounds - 1).ended == "rounds"
+
+
+@pytest.fixture(scope="module")
+def separable() -> VerticalDataset:
+    generator = np.random.default_rng(11)
+    blocks = [generator.standard_normal((400, 5)) for _ in range(2)]
+    return dataset_of(blocks, (np.hstack(blocks).sum(axis=1) > 0).astype(np.int64))
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 6])
+def test_a_gap_is_a_bound_where_columns_separate_the_classes(
+    separable: VerticalDataset, rounds: int
+) -> None:
+    least = objective_of(run(separable, rounds=150, **HARD), separable)
+    after, before = run(separable, rounds=rounds, **HARD), 1.0
+    assert after.rounds == rounds
+    if rounds > 1:
+        before = objective_of(run(separable, rounds=rounds - 1, **HARD), separable)
+    gap = path_of(after)[-1].gap
+    assert gap is not None
+    assert gap >= (before - least) / before > 0
+
+
+def test_predictions_stay_those_of_the_weights_where_the_next_lambda_begins() -> None:
+    settings: dict[str, Any] = {"tolerance": 0.1, "loss": "squared-hinge", "l1": 0.0}
+    first = run(dbcd={"path": (0.05,)}, **settings)
+    on = run(dbcd={"path": (0.05, 0.03)}, rounds=first.rounds + 1, **settings)
+    point = path_of(on)[-1]
+    assert not point.settled
+    at = coefficients(on), intercept(on)
+    exact = objective(breast_cancer(), *at, loss="squared-hinge", l1=point.l1)
+    assert point.objective == pytest.approx(exact, rel=1e-9)
 
 
 def test_above_the_largest_lambda_nothing_is_learned() -> None:
     inputs, labels = columns_of(breast_cancer()), breast_cancer().train_labels
     largest = np.abs(inputs.T @ (labels - labels.mean())).max() / len(labels)
-    none, some = (run(breast_cancer(), l1=factor * largest) for factor in (1.01, 0.9))
+    none, some = (run(l1=factor * largest) for factor in (1.01, 0.9))
     assert not coefficients(none).any()
     assert none.ended == "settled"
     assert not none.learned
@@ -189,11 +261,9 @@ def test_above_the_largest_lambda_nothing_is_learned() -> None:
 
 
 def test_a_path_ends_where_each_of_its_lambdas_would() -> None:
-    dataset = breast_cancer(3)
-    values = (0.1, 0.03, 0.01, 0.003)
-    path = run(dataset, dbcd={"path": values}, rounds=1000)
-    cold = [run(dataset, l1=each) for each in values]
-    points = path.outcomes[dataset.label_party].path
+    dataset, values = breast_cancer(3), (0.1, 0.03, 0.01, 0.003)
+    path = run(dataset, l1=0.0, dbcd={"path": values}, rounds=1000)
+    cold, points = [run(dataset, l1=each) for each in values], path_of(path)
     assert [point.l1 for point in points] == list(values)
     assert all(point.settled for point in points)
     assert path.rounds == points[-1].rounds < sum(each.rounds for each in cold)
@@ -206,32 +276,29 @@ def test_a_path_ends_where_each_of_its_lambdas_would() -> None:
 
 
 def test_a_path_that_runs_out_of_rounds_says_so() -> None:
-    rounds = run(breast_cancer(), l1=0.1).rounds + 3
-    result = run(breast_cancer(), dbcd={"path": [0.1, 0.01]}, rounds=rounds)
-    first, second = result.outcomes[breast_cancer().label_party].path
+    rounds = run(l1=0.1).rounds + 3
+    result = run(l1=0.0, dbcd={"path": [0.1, 0.01]}, rounds=rounds)
+    first, second = path_of(result)
     assert (first.settled, second.settled, second.l1) == (True, False, 0.01)
     assert (result.ended, second.rounds) == ("rounds", rounds)
 
 
-def test_every_model_of_a_path_is_saved(tmp_path: Any) -> None:  # noqa: ANN401
-    result = run(breast_cancer(), dbcd={"path": [0.1, 0.01]})
-    saved = {each.name: each for each in save_models(result, tmp_path)}
+def test_every_model_of_a_path_is_saved(tmp_path: Path) -> None:
+    result = run(l1=0.0, dbcd={"path": [0.1, 0.01]})
+    saved = {each.name: load_model(each).weights for each in save_models(result, tmp_path)}
     for name, outcome in result.outcomes.items():
-        last = load_model(saved[f"{name}.safetensors"]).weights
-        assert np.array_equal(last, outcome.model.weights)
+        assert np.array_equal(saved[f"{name}.safetensors"], outcome.model.weights)
         for point in outcome.path:
-            kept = load_model(saved[f"{name}-l1-{point.l1}.safetensors"]).weights
+            kept = saved[f"{name}-l1-{point.l1}.safetensors"]
             assert np.array_equal(kept, point.model.weights)
     assert len(saved) == 6
 
 
 def test_who_is_sent_what() -> None:
-    dataset = breast_cancer(3)
-    environment = Environment(record_views=True)
-    result = run(dataset, l1=L1, rounds=7, environment=environment)
+    result = run(breast_cancer(3), rounds=7)
     for name, view in result.views.items():
         kinds = Counter(type(entry.message) for entry in view.received())
-        if name == dataset.label_party:
+        if name == LABEL:
             assert kinds == {Hello: 2, Predictions: 14, Penalties: 14, HeldOutPredictions: 2}
         else:
             assert kinds == {Hello: 2, Residuals: 7, StepTaken: 7, Verdict: 1}
@@ -240,110 +307,121 @@ def test_who_is_sent_what() -> None:
 
 def test_predictions_that_travel_say_where_a_party_goes() -> None:
     """The label party follows X_kθ_k through all rounds: a sum of what it was sent."""
-    environment = Environment(record_views=True)
-    result = run(
-        breast_cancer(), l1=L1, rounds=9, dbcd={"momentum": False}, environment=environment
-    )
-    label = breast_cancer().label_party
-    feature = next(table for table in breast_cancer().parties if table.name != label)
-    steps = [e.message for e in result.views[feature.name].received(StepTaken)]
-    given = [e.message for e in result.views[label].received(Predictions)]
-    known = np.zeros((len(breast_cancer().train_labels), 1))
+    result = run(rounds=9, dbcd={"momentum": False})
+    feature = next(table for table in breast_cancer().parties if table.name != LABEL)
+    steps, given = received(result, feature.name, StepTaken), received(result, LABEL, Predictions)
+    known = np.zeros((len(feature.train), 1))
     for message, taken in zip(given, steps, strict=True):
-        assert isinstance(message, Predictions)
-        assert isinstance(taken, StepTaken)
         known = known + taken.length[0] * (message.values - known)
     truth = result.outcomes[feature.name].model.predict(feature.train)
     np.testing.assert_allclose(known, truth, atol=1e-9)
 
 
 def test_noise_is_on_all_that_says_something_of_rows() -> None:
-    environment = Environment(record_views=True)
-    privacy = {"noise_multiplier": 0, "clip": 0.3}
-    quiet = run(
-        breast_cancer(), {"scheme": "dp"}, privacy=privacy, l1=L1, rounds=5, environment=environment
-    )
-    received = quiet.views[breast_cancer().label_party].received(Predictions)
-    values = [
-        np.abs(e.message.values).max() for e in received if isinstance(e.message, Predictions)
-    ]
-    assert max(values) == 0.3
-    loud = run(
-        breast_cancer(),
-        {"scheme": "dp"},
-        privacy={"noise_multiplier": 1, "clip": 1.0, "noise_seed": 3},
-        l1=L1,
-        rounds=30,
-        environment=environment,
-    )
+    quiet = run(None, "dp", privacy={"noise_multiplier": 0, "clip": 0.3}, rounds=5)
+    assert max(np.abs(e.values).max() for e in received(quiet, LABEL, Predictions)) == 0.3
+    privacy = {"noise_multiplier": 1, "clip": 1.0, "noise_seed": 3}
+    loud = run(None, "dp", privacy=privacy, rounds=30)
     assert loud.rounds == 30
     assert loud.privacy is not None
     assert loud.privacy.releases == 30
     assert loud.privacy.epsilon_end_to_end is None
-    said = [e.message for e in loud.views[breast_cancer().label_party].received(Penalties)]
-    # How far from optimal a party is depends on its rows.
-    assert all(isinstance(each, Penalties) and not each.optimality.any() for each in said)
-    assert all(isinstance(each, Penalties) and each.table.shape[1] == 1 for each in said)
+    for each in received(loud, LABEL, Penalties):
+        assert not each.optimality.any()  # how far from optimal a party is depends on its rows
+        assert each.table.shape[1] == 1
     assert loud.clear_auc > 0.9
 
 
 def test_a_target_ends_it() -> None:
-    result = run(breast_cancer(), l1=L1, target_auc=0.95, eval_every=1)
+    result = run(target_auc=0.95, eval_every=1)
     assert result.ended == "target"
     assert result.scores[-1].auc >= 0.95
     assert len(result.scores) == result.rounds
 
 
 def test_where_it_starts_is_zero_whatever_a_job_says() -> None:
-    one, other = (run(breast_cancer(), l1=L1, seed=seed) for seed in (1, 2))
-    assert np.array_equal(coefficients(one), coefficients(other))
+    one, other = (coefficients(run(seed=seed)) for seed in (1, 2))
+    assert np.array_equal(one, other)
 
 
 def test_it_does_not_go_on_from_a_state() -> None:
     names = [table.name for table in breast_cancer().parties]
     states = {name: SessionState("00", name, 1, np.zeros((15, 1)), {}, {}) for name in names}
     with pytest.raises(ConfigError, match="no state to go on from"):
-        run(breast_cancer(), l1=L1, environment=Environment(resume=states))
+        run(None, None, Environment(resume=states))
+
+
+def with_cells(at: Any, value: float) -> VerticalDataset:  # noqa: ANN401
+    """Some cells of the first party changed."""
+    first, *others = breast_cancer().parties
+    train = first.train.copy()
+    train[at] = value
+    return replace(breast_cancer(), parties=(replace(first, train=train), *others))
 
 
 def test_constant_columns_stay_out() -> None:
-    table = breast_cancer().parties[0]
-    train = table.train.copy()
-    train[:, 2] = 7.0
-    changed = replace(table, train=train)
-    dataset = replace(breast_cancer(), parties=(changed, *breast_cancer().parties[1:]))
-    result = run(dataset, l1=L1)
+    result = run(with_cells(np.s_[:, 2], 7.0))
     assert result.ended == "settled"
-    assert result.outcomes[table.name].model.weights[2, 0] == 0
+    assert result.outcomes[breast_cancer().parties[0].name].model.weights[2, 0] == 0
 
 
 def test_what_is_no_number_or_too_large_is_refused() -> None:
-    table = breast_cancer().parties[0]
-
-    def changed(value: float) -> VerticalDataset:
-        train = table.train.copy()
-        train[0, 0] = value
-        other = replace(table, train=train)
-        return replace(breast_cancer(), parties=(other, *breast_cancer().parties[1:]))
-
     with pytest.raises(DataError, match=r"NaN|infinite"):
-        run(changed(np.nan), l1=L1)
+        run(with_cells((0, 0), np.nan))
     with pytest.raises(TrainingDiverged, match="standardize"):
-        run(changed(1e200), l1=L1, standardize=False, start="zero")
+        run(with_cells((0, 0), 1e200), standardize=False, start="zero")
 
 
 def test_one_row_and_two() -> None:
     def first(rows: int) -> VerticalDataset:
-        some = np.argsort(breast_cancer().train_labels, kind="stable")[[0, -1]][:rows]
-        parties = tuple(replace(t, train=t.train[some]) for t in breast_cancer().parties)
+        whole = breast_cancer()
+        some = np.argsort(whole.train_labels, kind="stable")[[0, -1]][:rows]
         return replace(
-            breast_cancer(),
-            parties=parties,
-            train_labels=breast_cancer().train_labels[some],
-            row_digests=breast_cancer().row_digests[some],
+            whole,
+            parties=tuple(replace(t, train=t.train[some]) for t in whole.parties),
+            train_labels=whole.train_labels[some],
+            row_digests=whole.row_digests[some],
         )
 
     with pytest.raises(DataError):
-        run(first(1), l1=L1)
-    result = run(first(2), l1=L1, standardize=True)
-    assert result.ended == "settled"
+        run(first(1))
+    assert run(first(2), standardize=True).ended == "settled"
+
+
+# ------------------------------------------------- a soft threshold after every local step
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "exchange", "parties"),
+    [
+        *(("fedbcd-p", "plain", 2), ("fedbcd-p", "masked", 3)),
+        *(("fedbcd-s", "plain", 3), ("fedsgd", "plain", 2)),
+    ],
+)
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_local_steps_with_a_threshold_lead_to_the_optimum(
+    algorithm: str, exchange: str, parties: int, loss: str
+) -> None:
+    dataset, settings = made(parties, noise=False), {"l1": 0.03, "loss": loss}
+    best = run(dataset, **settings)
+    result = run(dataset, exchange, algorithm=algorithm, batch_size="full", **settings)
+    assert result.rounds == 300
+    assert objective_of(result, dataset) == pytest.approx(objective_of(best, dataset), rel=1e-6)
+    assert np.array_equal(coefficients(result) != 0, coefficients(best) != 0)
+    assert not coefficients(best).all()
+
+
+def test_a_step_size_of_ones_own() -> None:
+    settings: dict[str, Any] = {"learning_rate": 0.5, "local_steps": 3, "batch_size": "full"}
+    some, none = (
+        coefficients(run(algorithm="fedbcd-p", l1=l1, rounds=200, **settings)) for l1 in (0.03, 0.0)
+    )
+    assert np.count_nonzero(none) == 30
+    assert np.count_nonzero(some) < 20
+
+
+def test_l2_is_left_out_unless_it_is_asked_for() -> None:
+    assert run(rounds=1).plan.l2 == 0
+    assert run(algorithm="fedbcd-p", rounds=1).plan.l2 == 0
+    assert run(algorithm="fedbcd-p", l1=0.0, rounds=1).plan.l2 == 1 / 456
+    assert run(algorithm="fedbcd-p", l2=0.1, rounds=1).plan.l2 == 0.1

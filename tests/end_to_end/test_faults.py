@@ -69,10 +69,7 @@ HEAD = {
     **{"head": "logistic", "representation": 3, "model": "mlp", "hidden": [4], "rounds": 6},
     **{"batch_size": 32, "learning_rate": 0.5},
 }
-FTL = {
-    **{"algorithm": "ftl", "rounds": 4, "learning_rate": 0.7, "batch_size": 20, "eval_every": 2},
-    "ftl": {"units": 5, "alignment": 0.05},
-}
+FTL = {**transfer_data.FTL, "eval_every": 2}
 FTL_BFV = {"scheme": "bfv", "hide": "both"}
 
 

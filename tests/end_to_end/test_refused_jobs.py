@@ -12,6 +12,7 @@ from securevfl.training import Environment, train
 from tests import transfer_data
 from tests.jobs import Settings, SmallKeys, breast_cancer, digits, job_of
 from tests.made_data import made
+from tests.transfer_data import FTL
 
 Row = tuple[str, str | Settings | None, Settings]
 BFV_BOTH = {"scheme": "bfv", "hide": "both"}
@@ -22,10 +23,6 @@ DBCD = {"algorithm": "dbcd", "rounds": 300, "tolerance": 1e-7, "eval_every": 0, 
 L1_STEPS = {**DBCD, "algorithm": "fedbcd-p", "l1": 0.03}
 FDML = {"algorithm": "fdml", "rounds": 40, "batch_size": 64, "learning_rate": 0.5, "start": "zero"}
 FEW = {"rounds": 3, "local_steps": 4, "batch_size": 152, "learning_rate": 0.3, "eval_every": 0}
-FTL = {
-    "algorithm": "ftl", "rounds": 4, "learning_rate": 0.7, "batch_size": 20,
-    "ftl": {"units": 5, "alignment": 0.05},
-}  # fmt: skip
 HEAD = {
     "head": "logistic", "representation": 3, "rounds": 6, "batch_size": 32, "learning_rate": 0.5,
     "schedule": "inverse-sqrt", "l2": 0.01, "proximal": 0.1,

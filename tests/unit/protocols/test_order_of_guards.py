@@ -18,6 +18,7 @@ from securevfl.protocols.vertical import runner
 from securevfl.training import Environment, train
 from securevfl.wire.codec import Message, decode
 from tests import transfer_data
+from tests.jobs import job_of
 from tests.made_data import made
 
 ASKED, WRITTEN, COUNTED = "held-out guard asked", "scorings written down", "label guard asked"
@@ -31,7 +32,7 @@ JOBS: dict[str, Callable[[], tuple[Job, VerticalDataset]]] = {
     "dbcd": lambda: (Job.of(job={**FULL, "algorithm": "dbcd", "l1": 0.01}), made(1)),
     "fdml": lambda: (Job.of(job={**FULL, "algorithm": "fdml"}), made(1)),
     "ftl": lambda: (
-        transfer_data.job_of(exchange={"scheme": "bfv", "hide": "both"}, allow_label_leak=True),
+        job_of({"scheme": "bfv", "hide": "both"}, **transfer_data.FTL, allow_label_leak=True),
         transfer_data.made(),
     ),
     "blind": lambda: (
