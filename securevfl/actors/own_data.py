@@ -17,7 +17,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from securevfl.data.csv_files import GivenFormat
 from securevfl.data.ids import read_aligned, write_aligned
 from securevfl.data.join import (
     OwnData,
@@ -36,6 +35,7 @@ from securevfl.files import replace_file
 from securevfl.job import Job
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.resolving import file_source
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.sparse import Matrix
 from securevfl.training import data_of
@@ -102,20 +102,14 @@ def file_sources(job: Job, beside: Path) -> list[FileSource]:
                 f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
                 "has a label_column"
             )
-        sources.append(
-            FileSource(
-                name=party.name,
-                path=path,
-                id_column=party.id_column,
-                label_column=party.label_column,
-                features=party.features,
-                test_path=beside / party.test_data if party.test_data else None,
-                drop=party.drop,
-                csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
-                id_format=party.id_format,
-                preprocess=party.preprocess or job.preprocess,
-            )
+        source = replace(
+            file_source(party, path),
+            features=party.features,
+            test_path=beside / party.test_data if party.test_data else None,
+            drop=party.drop,
+            preprocess=party.preprocess or job.preprocess,
         )
+        sources.append(source)
     return sources
 
 

@@ -18,7 +18,7 @@ from securevfl.arrays import IntArray, Labels
 from securevfl.data.csv_files import FOUND_OUT
 from securevfl.data.features import make_table, suspicious
 from securevfl.data.ids import AlignedIds, why_few
-from securevfl.data.labels import encode_labels, label_values
+from securevfl.data.labels import as_compared, encode_labels, label_values
 from securevfl.data.read import FileSource, PartyRows, read_party, require_usable
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.tables import Note, OwnRows, PartyTable, VerticalDataset, check, check_labels
@@ -474,19 +474,11 @@ def _own_rows(
     """Training rows that others lack, of known classes, by id; and their classes."""
     if train.labels is None or not names or len(train) == len(places[0]):
         return [], []
-    known = {_as_class(name): code for code, name in enumerate(names)}
+    known = {as_compared(name): code for code, name in enumerate(names)}
     taken = {*train.ids[places[0]], *test.ids[places[1]]}
     found = sorted(
         (row_id, row, code)
         for row, (row_id, label) in enumerate(zip(train.ids, train.labels, strict=True))
-        if row_id not in taken and (code := known.get(_as_class(label))) is not None
+        if row_id not in taken and (code := known.get(as_compared(label))) is not None
     )
     return [row for _, row, _ in found], [code for *_, code in found]
-
-
-def _as_class(label: str) -> str | float:
-    """A label as classes are compared: numbers by value."""
-    try:
-        return float(label)
-    except ValueError:
-        return label

@@ -66,6 +66,14 @@ def class_names(classes: Sequence[float | str]) -> tuple[str, ...]:
     )
 
 
+def as_compared(label: str) -> str | float:
+    """A label as classes are compared: numbers by value."""
+    try:
+        return float(label)
+    except ValueError:
+        return label
+
+
 def _require_classes(where: str, values: NDArray[np.float64], rows: int) -> None:
     """Refuse more than two numbers with fractions among them, or too many for so few rows."""
     fractions = bool((values != np.rint(values)).any())

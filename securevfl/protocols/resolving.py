@@ -5,10 +5,13 @@ All of it follows from the job and from what all parties know of the data, the s
 
 from collections.abc import Collection
 from math import isinf
+from pathlib import Path
 
+from securevfl.data.csv_files import GivenFormat
 from securevfl.data.partition import BatchSchedule
+from securevfl.data.read import FileSource
 from securevfl.errors import ConfigError, LabelLeakRefused
-from securevfl.job import Job, LocalModelSettings, check_models
+from securevfl.job import Job, LocalModelSettings, PartySettings, check_models
 from securevfl.models.local_model import Network, Precision, require_torch
 from securevfl.models.losses import loss_for
 from securevfl.protocols.algorithm import Algorithm
@@ -300,3 +303,15 @@ def check_head(plan: Plan) -> None:
     for is_so, told in refused:
         if is_so:
             raise ConfigError(f"head = {settings.head!r} {told}")
+
+
+def file_source(party: PartySettings, path: Path) -> FileSource:
+    """A party's file as its section describes it, its training and new rows alike: all columns."""
+    return FileSource(
+        party.name,
+        path,
+        party.id_column,
+        party.label_column,
+        csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
+        id_format=party.id_format,
+    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.data.labels import as_compared
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.losses import class_numbers, has_probabilities, probabilities
 from securevfl.models.scores import (
@@ -124,8 +125,8 @@ def known_labels(header: ModelHeader, labels: Sequence[str | None]) -> Labels:
 
 def _codes(names: Sequence[str], labels: Sequence[str]) -> IntArray:
     """Class numbers of labels; numbers are compared by value, as in training."""
-    known = {_as_class(name): code for code, name in enumerate(names)}
-    codes = [known.get(_as_class(label), -1) for label in labels]
+    known = {as_compared(name): code for code, name in enumerate(names)}
+    codes = [known.get(as_compared(label), -1) for label in labels]
     if unknown := codes.count(-1):
         first = labels[codes.index(-1)]
         raise DataError(
@@ -133,10 +134,3 @@ def _codes(names: Sequence[str], labels: Sequence[str]) -> IntArray:
             f"{', '.join(names)}"
         )
     return np.array(codes, np.int64)
-
-
-def _as_class(label: str) -> str | float:
-    try:
-        return float(label)
-    except ValueError:
-        return label

@@ -1,14 +1,13 @@
 """Which rows a job is to score, and where they come from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from securevfl.arrays import is_real
-from securevfl.data.csv_files import GivenFormat
 from securevfl.data.ids import falls_into_test
 from securevfl.data.new_rows import NewRows, read_new_rows
 from securevfl.data.read import SHARD_LABELS, FileSource
@@ -17,6 +16,7 @@ from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job, PartySettings
 from securevfl.models.storage import SavedModel
+from securevfl.protocols.resolving import file_source
 from securevfl.scoring.joint_model import raw_columns
 
 Origin = Literal["rows", "new_data", "test_data", "data", "dataset"]
@@ -108,15 +108,7 @@ def _source(name: str, path: Path, party: PartySettings | None, part: SavedModel
         return FileSource(name, path, ids, SHARD_LABELS if holds else None, columns)
     if party is None:  # of a data set by name
         return FileSource(name, path, "id", features=columns)
-    return FileSource(
-        name,
-        path,
-        party.id_column,
-        party.label_column,
-        columns,
-        csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
-        id_format=party.id_format,
-    )
+    return replace(file_source(party, path), features=columns)
 
 
 def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> RowsToScore:
