@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from threadpoolctl import threadpool_limits
 
 from securevfl.errors import DataError, SecureVFLError
+from securevfl.workers import Gone
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,43 +67,25 @@ def in_processes(
         done_of[place] = costs[place] * done / total
         told(place, what, sum(done_of) / sum(costs))
 
-    if ray is not None:
-        with _on_ray(work, tasks, ray) as results:
-            yield _ended(results, tell)
+    def ended(results: Iterator[tuple[int, R]]) -> Iterator[tuple[int, R]]:
+        for place, result in results:
+            yield place, result
+            tell(place, "done", 1, 1)
+
+    if workers == 1 and ray is None:
+        yield ended((place, work(task, partial(tell, place))) for place, task in enumerate(tasks))
         return
-    if workers == 1:
-        one_by_one = ((place, work(task, partial(tell, place))) for place, task in enumerate(tasks))
-        yield _ended(one_by_one, tell)
-        return
-    # A fresh interpreter each: a fork would share the threads' state of the libraries.
-    spawn = get_context("spawn")
-    others = set(active_children())
     with _in_a_file(work) as path:
-        ours, theirs = spawn.Pipe(duplex=False)
-        pool = ProcessPoolExecutor(
-            workers, mp_context=spawn, initializer=_begin, initargs=(path, theirs)
-        )
+        pool = _pool(path, tasks, workers, what, tell) if ray is None else _on_ray(path, tasks, ray)
         try:
-            with _ignoring_interrupts():
-                places = {pool.submit(_do, place, task): place for place, task in enumerate(tasks)}
-            yield _ended(_as_they_end(places, ours, tell), tell)
-        except BrokenProcessPool as error:
-            raise SecureVFLError(
-                f"a process of the {what} was killed, for lack of memory perhaps: try --workers 1"
-            ) from error
-        except BaseException:
-            # An interrupt ends what runs now, and not only what was planned.
-            for process in set(active_children()) - others:
-                process.terminate()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
-            ours.close()
-            theirs.close()
+            with pool as results:
+                yield ended(results)
+        except Gone as gone:
+            raise SecureVFLError(str(gone)) from gone
 
 
 @contextmanager
-def _in_a_file(work: Callable[[T, Tell], R]) -> Iterator[Path]:
+def _in_a_file(work: Callable[[T, Tell], R]) -> Iterator[str]:
     """Work with its data: a pipe full of data blocks for ever when its reader is killed."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "work"
@@ -110,45 +93,45 @@ def _in_a_file(work: Callable[[T, Tell], R]) -> Iterator[Path]:
             path.write_bytes(ForkingPickler.dumps(work))
         except OSError as error:
             raise DataError(f"work for processes: {path}: {error}") from error
-        yield path
+        yield str(path)
 
 
 @contextmanager
-def _on_ray(
-    work: Callable[[T, Tell], R], tasks: Sequence[T], address: str
-) -> Iterator[Iterator[tuple[int, R]]]:
-    """The same in a Ray cluster; through it pass tasks and results, and never the work's data."""
-    from securevfl.ray_cluster import Gone, as_they_end, cluster  # noqa: PLC0415  # an extra
+def _on_ray(path: str, tasks: Sequence[T], address: str) -> Iterator[Iterator[tuple[int, Any]]]:
+    """In a Ray cluster; through it pass tasks and results, and never the work's data."""
+    from securevfl.ray_cluster import as_they_end, cluster  # noqa: PLC0415  # an extra
 
-    with _in_a_file(work) as path, cluster(address):
-        try:
-            yield as_they_end(_do_one, [(str(path), each) for each in tasks])
-        except Gone as gone:
-            raise SecureVFLError(f"a process in the cluster was killed: {gone}") from gone
+    with cluster(address):
+        yield as_they_end(_do_one, [(path, each) for each in tasks])
 
 
-def _do_one(given: tuple[str, Any]) -> Any:  # noqa: ANN401
-    path, task = given
-    if not _work_of_file or _work_of_file[0][0] != path:
-        threadpool_limits(1)
-        try:
-            content = Path(path).read_bytes()
-        except OSError as error:
-            raise DataError(
-                f"work in the cluster: {path} on {gethostname()}: {error.strerror}; set TMPDIR to "
-                "a folder that all machines see"
-            ) from error
-        _work_of_file[:] = [(path, ForkingPickler.loads(content))]
-    return _work_of_file[0][1](task, lambda what, done, total: None)
-
-
-_work_of_file: list[tuple[str, Callable[[Any, Tell], Any]]] = []
-
-
-def _ended(results: Iterator[tuple[int, R]], told: TellOf) -> Iterator[tuple[int, R]]:
-    for place, result in results:
-        yield place, result
-        told(place, "done", 1, 1)
+@contextmanager
+def _pool(
+    path: str, tasks: Sequence[T], workers: int, what: str, told: TellOf
+) -> Iterator[Iterator[tuple[int, Any]]]:
+    """In processes of this machine, which are all stopped where one is gone or anything fails."""
+    # A fresh interpreter each: a fork would share the threads' state of the libraries.
+    spawn = get_context("spawn")
+    others = set(active_children())
+    ours, theirs = spawn.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(theirs,))
+    try:
+        with _ignoring_interrupts():
+            places = {pool.submit(_do, path, task, n): n for n, task in enumerate(tasks)}
+        yield _as_they_end(places, ours, told)
+    except BrokenProcessPool as error:
+        raise Gone(
+            f"a process of the {what} was killed, for lack of memory perhaps: try --workers 1"
+        ) from error
+    except BaseException:
+        # An interrupt ends what runs now, and not only what was planned.
+        for process in set(active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        ours.close()
+        theirs.close()
 
 
 def _as_they_end(
@@ -180,20 +163,37 @@ def _ignoring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-_given: list[tuple[Callable[[Any, Tell], Any], Connection]] = []
+_lines: list[Connection] = []
+"""In a process of a pool: where it tells how far its tasks are."""
 
 
-def _begin(path: Path, line: Connection) -> None:
-    """What a process does once, before its tasks.
+def _begin(line: Connection) -> None:
+    _lines.append(line)
+
+
+@lru_cache(maxsize=1)
+def _work_at(path: str) -> Callable[[Any, Tell], Any]:
+    """The work in a file, read once by a process that does tasks of it.
 
     Processes are the parallelism: threads of linear algebra beside them only contend.
     """
     threadpool_limits(1)
-    _given.append((ForkingPickler.loads(path.read_bytes()), line))
+    try:
+        work: Callable[[Any, Tell], Any] = ForkingPickler.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise DataError(
+            f"work in the cluster: {path} on {gethostname()}: {error.strerror}; set TMPDIR to "
+            "a folder that all machines see"
+        ) from error
+    return work
 
 
-def _do(place: int, task: object) -> Any:  # noqa: ANN401
-    work, line = _given[0]
+def _do_one(given: tuple[str, Any]) -> Any:  # noqa: ANN401
+    path, task = given
+    return _work_at(path)(task, lambda what, done, total: None)
+
+
+def _do(path: str, task: object, place: int) -> Any:  # noqa: ANN401
     last = -OFTEN_SECONDS
 
     def tell(what: str, done: float, total: float) -> None:
@@ -202,6 +202,6 @@ def _do(place: int, task: object) -> Any:  # noqa: ANN401
             return
         last = time.monotonic()
         # Short, for writes of several processes to a pipe are whole up to 4096 bytes.
-        line.send_bytes(json.dumps([place, what[:MOST_TOLD], done, total]).encode())
+        _lines[0].send_bytes(json.dumps([place, what[:MOST_TOLD], done, total]).encode())
 
-    return work(task, tell)
+    return _work_at(path)(task, tell)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from securevfl.errors import ConfigError
 from securevfl.shown import first_line
+from securevfl.workers import Gone
 
 HOST_PORT = re.compile(r"(?:ray://)?\[?([^/\]]+)\]?:(\d+)")
 REACHED_SECONDS = 5.0
@@ -30,10 +31,6 @@ LOCAL = "local"
 # The least that Ray takes: the store is for words.
 STORE_BYTES = 80 << 20
 LEAVE_SECONDS = 20.0
-
-
-class Gone(Exception):
-    """The process of a remote object is gone."""
 
 
 def require_ray() -> None:
@@ -188,7 +185,7 @@ class RemoteObject:
         """Of its process, on its machine."""
         return int(self._got(self._actor.process_id.remote()))
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """End its process, and return when it is gone."""
         import ray  # noqa: PLC0415
 
@@ -236,7 +233,8 @@ def as_they_end(work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[in
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except ray.exceptions.RayError as error:
-                raise Gone(str(error).splitlines()[0]) from error
+                why = str(error).splitlines()[0]
+                raise Gone(f"a process in the cluster was killed: {why}") from error
             yield place, result
     finally:
         for each in running:

@@ -10,18 +10,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from securevfl.actors.task import (
-    EVENT,
-    PEERS,
-    SILENCE_SECONDS,
-    START_SECONDS,
-    TASK,
-    ActorTask,
-    Event,
-    Peer,
-    Tell,
-    silent,
-)
+from securevfl.actors.task import PEERS, TASK, ActorTask, Peer, Tell, watch
+from securevfl.workers import SILENCE_SECONDS, Gone
 
 _CHUNK = 1 << 16
 
@@ -31,7 +21,7 @@ class ProcessHost:
     """Starts an actor as a process in a group of its own, so that Ctrl-C is the supervisor's.
 
     Attributes:
-        silence_seconds: after which an actor is lost.
+        silence_seconds: after which an actor is gone.
     """
 
     silence_seconds: float = SILENCE_SECONDS
@@ -47,14 +37,14 @@ class ProcessHandle:
     Args:
         task: its part of the job.
         tell: called with what it says, on a thread of this.
-        silence_seconds: after which it is lost.
+        silence_seconds: after which it is gone.
 
     Attributes:
         process: the actor's.
     """
 
     def __init__(self, task: ActorTask, tell: Tell, silence_seconds: float) -> None:
-        self._tell, self._silence_seconds = tell, silence_seconds
+        self._left = b""
         self.process = subprocess.Popen(  # this interpreter, our own module
             [sys.executable, "-P", "-m", "securevfl.actors.process"],
             stdin=subprocess.PIPE,
@@ -62,7 +52,9 @@ class ProcessHandle:
             text=True,
             start_new_session=True,
         )
-        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading = threading.Thread(
+            target=watch, args=(self._lines, silence_seconds, tell), daemon=True
+        )
         self._reading.start()
         self._say(TASK.dump_json(task).decode())
 
@@ -90,22 +82,16 @@ class ProcessHandle:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
-    def _read(self) -> None:
+    def _lines(self, seconds: float) -> list[str]:
         assert self.process.stdout is not None  # noqa: S101
-        told, left = self.process.stdout.fileno(), b""
+        said = self.process.stdout.fileno()
         speaks = select.poll()
-        speaks.register(told, select.POLLIN)
-        seconds = max(self._silence_seconds, START_SECONDS)
-        how = None
-        while speaks.poll(round(1000 * seconds)):
-            seconds = self._silence_seconds
-            said = os.read(told, _CHUNK)
-            if not said:
-                status = self.process.wait()
-                how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-                break
-            *lines, left = (left + said).split(b"\n")
-            for event in map(EVENT.validate_json, lines):
-                if event.kind != "alive":
-                    self._tell(event)
-        self._tell(Event("lost", text=how or silent(seconds)))
+        speaks.register(said, select.POLLIN)
+        if not speaks.poll(round(1000 * seconds)):
+            raise TimeoutError
+        data = os.read(said, _CHUNK)
+        if not data:
+            status = self.process.wait()
+            raise Gone(f"killed by signal {-status}" if status < 0 else f"exit status {status}")
+        *lines, self._left = (self._left + data).split(b"\n")
+        return [line.decode() for line in lines]

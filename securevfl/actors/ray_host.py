@@ -10,20 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from securevfl.actors.party import PartyActor
-from securevfl.actors.task import (
-    EVENT,
-    PEERS,
-    SILENCE_SECONDS,
-    START_SECONDS,
-    TASK,
-    ActorTask,
-    Event,
-    Peer,
-    Tell,
-    silent,
-)
-from securevfl.errors import ConfigError
-from securevfl.ray_cluster import LOCAL, Gone, RemoteObject, own_address
+from securevfl.actors.task import EVENT, PEERS, TASK, ActorTask, Event, Peer, Tell, watch
+from securevfl.ray_cluster import LOCAL, RemoteObject, own_address
+from securevfl.workers import SILENCE_SECONDS
 
 ANYWHERE = "tcp:*:0"
 WAIT_SECONDS = 0.5
@@ -68,7 +57,7 @@ class RayHost:
 
     Args:
         address: as it was connected; in one on this machine actors meet over Unix sockets.
-        silence_seconds: after which an actor is lost.
+        silence_seconds: after which an actor is gone.
     """
 
     def __init__(self, address: str, silence_seconds: float = SILENCE_SECONDS) -> None:
@@ -87,17 +76,18 @@ class RayHandle:
     Args:
         task: its part of the job.
         tell: called with what it says, on a thread of this.
-        silence_seconds: after which it is lost.
+        silence_seconds: after which it is gone.
 
     Attributes:
         remote: where it runs.
     """
 
     def __init__(self, task: ActorTask, tell: Tell, silence_seconds: float) -> None:
-        self._tell, self._silence_seconds = tell, silence_seconds
         self.remote = RemoteObject("securevfl.actors.ray_host:RemoteParty", f"party:{task.party}")
         self.remote.begin("open", TASK.dump_json(task).decode())
-        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening = threading.Thread(
+            target=watch, args=(self._events, silence_seconds, tell), daemon=True
+        )
         self._listening.start()
 
     def introduce(self, peers: Mapping[str, Peer]) -> None:
@@ -106,19 +96,9 @@ class RayHandle:
 
     def stop(self) -> None:
         """End it, and wait until it is gone."""
-        self.remote.end()
+        self.remote.stop()
         self._listening.join()
 
-    def _listen(self) -> None:
-        seconds = max(self._silence_seconds, START_SECONDS)
-        try:
-            while True:
-                for event in self.remote.call("events", seconds=seconds):
-                    self._tell(EVENT.validate_json(event))
-                seconds = self._silence_seconds
-        except ConfigError as error:
-            self._tell(Event("failed", error="ConfigError", text=str(error)))
-        except Gone as gone:
-            self._tell(Event("lost", text=str(gone)))
-        except TimeoutError:
-            self._tell(Event("lost", text=silent(seconds)))
+    def _events(self, seconds: float) -> list[str]:
+        told: list[str] = self.remote.call("events", seconds=seconds)
+        return told

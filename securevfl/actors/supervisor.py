@@ -12,22 +12,10 @@ from functools import partial
 from securevfl import errors
 from securevfl.actors.task import ActorTask, Event, Handle, Host, Peer
 from securevfl.errors import PeerUnreachable, SecureVFLError
+from securevfl.workers import Gone
 
 # A peer's death is often told before the death itself.
 AFTERMATH_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Lost(Exception):
-    """An actor is gone without a word.
-
-    Attributes:
-        name: the actor.
-        how: as its host says.
-    """
-
-    name: str
-    how: str
 
 
 @dataclass
@@ -47,7 +35,7 @@ class Attempt:
         """Start all, wait until all have finished, and stop them in any case.
 
         Raises:
-            Lost: one is gone.
+            Gone: one is; the text says which, and how.
             SecureVFLError: one has failed; as it says, with its name.
         """
         handles: dict[str, Handle] = {}
@@ -77,9 +65,7 @@ class Attempt:
 
     def _next(self) -> tuple[str, Event]:
         name, event = self._events.get()
-        if event.kind == "lost":
-            raise Lost(name, event.text)
-        if event.kind == "failed":
+        if event.kind in ("gone", "failed"):
             raise self._blamed(name, event)
         return name, event
 
@@ -91,10 +77,10 @@ class Attempt:
                 other, later = self._events.get(timeout=max(deadline - time.monotonic(), 0))
             except queue.Empty:
                 break
-            if later.kind == "lost":
-                return Lost(other, later.text)
-            if later.kind == "failed" and later.error != PeerUnreachable.__name__:
+            if later.kind == "gone" or (later.kind == "failed" and later.error != event.error):
                 name, event = other, later
+        if event.kind == "gone":
+            return Gone(f"{name} is gone ({event.text})")
         kind = getattr(errors, event.error, SecureVFLError)
         return kind(f"{name}: {event.text}")
 
@@ -128,13 +114,10 @@ def supervise(
     while True:
         try:
             Attempt(host, progress).run(tasks(resume_rounds))
-        except Lost as lost:
+        except Gone as gone:
             if not left:
-                raise SecureVFLError(
-                    f"{lost.name} is gone ({lost.how}), after {restarts} restarts"
-                ) from None
+                raise SecureVFLError(f"{gone}, after {restarts} restarts") from None
             left -= 1
-            gone = f"{lost.name} is gone ({lost.how})"
             try:
                 resume_rounds = restart_from()
             except SecureVFLError as error:

@@ -1,10 +1,13 @@
 """What a supervisor tells an actor, and what it hears: plain values that are JSON."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pydantic import ConfigDict, TypeAdapter
+
+from securevfl.errors import ConfigError
+from securevfl.workers import Gone, heard
 
 
 @dataclass(frozen=True)
@@ -77,17 +80,17 @@ class Event:
 
     Attributes:
         kind: alive: nothing but that; introduced: it listens; progress: rounds are done; finished:
-            its model and what else is left are written; failed: an error ended it; lost: it is gone
+            its model and what else is left are written; failed: an error ended it; gone: it is,
             without a word.
         peer: how it is reached.
         rounds: done.
         error: class of the error.
-        text: of the error, or how it was lost.
+        text: of the error, or how it is gone.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    kind: Literal["alive", "introduced", "progress", "finished", "failed", "lost"]
+    kind: Literal["alive", "introduced", "progress", "finished", "failed", "gone"]
     peer: Peer | None = None
     rounds: int = 0
     error: str = ""
@@ -98,19 +101,22 @@ EVENT = TypeAdapter(Event)
 Tell = Callable[[Event], None]
 
 
-SILENCE_SECONDS = 60.0
-"""An actor that has said nothing for so long is gone, as one that was stopped by a signal is.
+def watch(listen: Callable[[float], Iterable[str]], silence_seconds: float, tell: Tell) -> None:
+    """Tell what an actor says and at last that it is gone, or that it could not be made.
 
-A thread of its process says that it is alive, whatever the program computes; only a call that keeps
-Python's interpreter to itself for so long would be taken for a death.
-"""
-START_SECONDS = 60.0
-"""At least so long it has until its first word, as a busy machine starts processes slowly."""
-
-
-def silent(seconds: float) -> str:
-    """How an actor was lost that has said nothing."""
-    return f"silent for {seconds:g} s"
+    Args:
+        listen: see `workers.heard`; gives events as JSON.
+        silence_seconds: after which it is gone.
+        tell: called with all but that it is alive.
+    """
+    try:
+        for event in map(EVENT.validate_json, heard(listen, silence_seconds)):
+            if event.kind != "alive":
+                tell(event)
+    except ConfigError as error:
+        tell(Event("failed", error="ConfigError", text=str(error)))
+    except Gone as gone:
+        tell(Event("gone", text=str(gone)))
 
 
 class Handle(Protocol):
@@ -124,7 +130,7 @@ class Handle(Protocol):
 
 
 class Host(Protocol):
-    """Where actors live; one that is silent for too long is told as lost."""
+    """Where actors live; one that is silent for too long is told as gone."""
 
     def start(self, task: ActorTask, tell: Tell) -> Handle:
         """Start an actor.

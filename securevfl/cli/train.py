@@ -189,7 +189,7 @@ class Actors:
 
     @contextmanager
     def _host(self) -> "Iterator[Host]":
-        from securevfl.actors.task import SILENCE_SECONDS
+        from securevfl.workers import SILENCE_SECONDS
 
         silence = self.silence or SILENCE_SECONDS
         if self.ray is None:

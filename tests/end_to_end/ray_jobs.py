@@ -25,8 +25,9 @@ from securevfl.job import Job
 from securevfl.processes import Tell as TellTask
 from securevfl.processes import in_processes
 from securevfl.protocols.session.checkpoints import SessionState
-from securevfl.ray_cluster import LOCAL, Gone, RemoteObject, cluster
+from securevfl.ray_cluster import LOCAL, RemoteObject, cluster
 from securevfl.training import TrainingResult, save_models, train
+from securevfl.workers import Gone
 from tests.end_to_end import ray_jobs
 from tests.jobs import breast_cancer
 

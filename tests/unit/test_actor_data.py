@@ -1,4 +1,4 @@
-"""What an actor opens, and what it leaves: nothing is lost on the way, and nothing else opened."""
+"""What an actor opens, and what it leaves: nothing is gone on the way, and nothing else opened."""
 
 import json
 import re
@@ -79,11 +79,11 @@ def test_no_socket_gets_the_name_of_an_earlier_one(tmp_path: Path) -> None:
     listened: list[str] = []
 
     class Stillborn:
-        """A host of which every actor is lost at once."""
+        """A host of which every actor is gone at once."""
 
         def start(self, task: ActorTask, tell: Tell) -> "Stillborn":
             listened.append(task.listen)
-            tell(Event("lost", text="at once"))
+            tell(Event("gone", text="at once"))
             return self
 
         def introduce(self, peers: Mapping[str, Peer]) -> None:

@@ -1,4 +1,4 @@
-"""A process that says nothing any more is lost; one that is left alone ends, and tidies up."""
+"""A process that says nothing any more is gone; one that is left alone ends, and tidies up."""
 
 import queue
 import signal
@@ -34,7 +34,7 @@ def task_of(work: Path) -> ActorTask:
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_frozen_process_is_lost_and_one_that_waits_is_not(frozen: bool, tmp_path: Path) -> None:
+def test_a_frozen_process_is_gone_and_one_that_waits_is_not(frozen: bool, tmp_path: Path) -> None:
     """It fails at once, as its job is none, and then waits for its end."""
     told: queue.Queue[Event] = queue.Queue()
     task = task_of(tmp_path)
@@ -43,17 +43,17 @@ def test_a_frozen_process_is_lost_and_one_that_waits_is_not(frozen: bool, tmp_pa
         assert told.get(timeout=LONG).kind == "failed"
         if frozen:
             handle.process.send_signal(signal.SIGSTOP)
-            assert told.get(timeout=LONG) == Event("lost", text=f"silent for {SILENCE:g} s")
+            assert told.get(timeout=LONG) == Event("gone", text=f"silent for {SILENCE:g} s")
         else:
             time.sleep(SILENCE + 2 * BEAT_SECONDS)
             assert told.empty()
     finally:
         handle.stop()
     if not frozen:
-        assert told.get(timeout=LONG) == Event("lost", text="killed by signal 9")
+        assert told.get(timeout=LONG) == Event("gone", text="killed by signal 9")
 
 
-def test_one_that_is_slow_to_start_is_not_lost(
+def test_one_that_is_slow_to_start_is_not_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine a process says its first word later than it may be silent after it."""

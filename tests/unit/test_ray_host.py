@@ -5,9 +5,10 @@ from typing_extensions import override
 
 from securevfl.actors import ray_host
 from securevfl.actors.ray_host import RayHost
-from securevfl.actors.task import START_SECONDS, ActorTask, Event
+from securevfl.actors.task import ActorTask, Event
 from securevfl.errors import ConfigError
-from securevfl.ray_cluster import LOCAL, Gone
+from securevfl.ray_cluster import LOCAL
+from securevfl.workers import START_SECONDS, Gone
 
 
 class Remote:
@@ -22,7 +23,7 @@ class Remote:
     def call(self, method: str, *words: str, seconds: float) -> list[str]:
         raise Gone("gone")
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Nothing."""
 
 
@@ -42,7 +43,7 @@ def test_all_actors_of_a_party_ask_for_its_machine(
     handle.stop()
     assert isinstance(handle.remote, Remote)
     assert handle.remote.resource == "party:bank"
-    assert said == [Event("lost", text="gone")]
+    assert said == [Event("gone", text="gone")]
 
 
 def test_one_that_cannot_be_made_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +58,7 @@ def test_one_that_cannot_be_made_is_not_tried_again(monkeypatch: pytest.MonkeyPa
     assert said == [Event("failed", error="ConfigError", text="no module")]
 
 
-def test_one_that_does_not_answer_in_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_answer_in_time_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has longer until its first answer."""
     asked: list[float] = []
 
@@ -73,4 +74,4 @@ def test_one_that_does_not_answer_in_time_is_lost(monkeypatch: pytest.MonkeyPatc
     said: list[Event] = []
     RayHost(LOCAL, silence_seconds=5).start(task_of("bank"), said.append).stop()
     assert asked == [START_SECONDS, 5]
-    assert said == [Event("lost", text="silent for 5 s")]
+    assert said == [Event("gone", text="silent for 5 s")]

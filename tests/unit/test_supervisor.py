@@ -11,7 +11,7 @@ from securevfl.errors import ConfigError, DataError, SecureVFLError
 
 NAMES = ("bank", "shop")
 INTRODUCED, FINISHED = Event("introduced", Peer("unix:there")), Event("finished")
-LOST = Event("lost", text="killed by signal 9")
+GONE = Event("gone", text="killed by signal 9")
 UNREACHABLE = Event("failed", error="PeerUnreachable", text="shop closed the connection")
 
 
@@ -38,8 +38,8 @@ class Scripted:
 class ScriptedHandle:
     def __init__(self, host: Scripted, said: list[Event], tell: Tell) -> None:
         self._host, self._said, self._tell = host, said, tell
-        # One that is lost at once is never introduced.
-        self._tell(LOST if said[:1] == [LOST] else INTRODUCED)
+        # One that is gone at once is never introduced.
+        self._tell(GONE if said[:1] == [GONE] else INTRODUCED)
 
     def introduce(self, peers: Mapping[str, Peer]) -> None:
         assert set(peers) == set(NAMES)
@@ -87,8 +87,8 @@ def test_all_finish_and_all_are_stopped() -> None:
     assert not run.said
 
 
-def test_all_go_on_where_one_was_lost() -> None:
-    dies = [Event("progress", rounds=37), LOST]
+def test_all_go_on_where_one_is_gone() -> None:
+    dies = [Event("progress", rounds=37), GONE]
     run = Run(Scripted([both([UNREACHABLE], dies), both([FINISHED], [FINISHED])]))
     run.go(restarts=1, restart_from=30)
     assert [task.resume_rounds for task in run.host.tasks] == [None, None, 30, 30]
@@ -99,7 +99,7 @@ def test_all_go_on_where_one_was_lost() -> None:
 
 
 def test_one_that_dies_again_and_again_ends_the_job() -> None:
-    run = Run(Scripted([both([], [LOST]) for _ in range(3)]))
+    run = Run(Scripted([both([], [GONE]) for _ in range(3)]))
     with pytest.raises(
         SecureVFLError, match=r"shop is gone \(killed by signal 9\), after 2 restarts"
     ):
@@ -107,8 +107,8 @@ def test_one_that_dies_again_and_again_ends_the_job() -> None:
     assert run.host.stopped == 6
 
 
-def test_a_job_that_may_not_start_again_says_who_was_lost() -> None:
-    run = Run(Scripted([both([], [LOST])]))
+def test_a_job_that_may_not_start_again_says_who_is_gone() -> None:
+    run = Run(Scripted([both([], [GONE])]))
     with pytest.raises(ConfigError, match=r"shop is gone \(killed by signal 9\): not again"):
         run.go(restarts=2, restart_from=ConfigError("not again"))
 
