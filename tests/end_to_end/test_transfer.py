@@ -470,6 +470,17 @@ def test_phi_counts_in_every_round_and_scorings_take_none_of_it() -> None:
     assert (first != second).all()
 
 
+def test_units_of_held_out_rows_have_the_noise_before_they_are_scored() -> None:
+    still: dict[str, Any] = {"learning_rate": 1e-300, "batch_size": "full", "rounds": 60}
+    result = noisy(0.5, **still, eval_every=1)
+    units, noise = result.outcomes["shop"].held_out, []
+    vectors = received(result, "shop", ScoreVector)
+    for vector, given in zip(vectors, received(result, "bank", HeldOutPredictions), strict=True):
+        beyond = given.values - units @ vector.phi[:, None]
+        noise.append(beyond / np.linalg.norm(vector.phi))
+    assert 0.9 < np.std(noise) / (0.5 * 2 * np.sqrt(UNITS)) < 1.1
+
+
 def test_a_budget_of_releases_is_kept_with_phi_among_them() -> None:
     budget = {"release_budget": 8.0, "clip": 1.0}
     of_all = settings(batch_size="full", rounds=10, privacy=budget)
