@@ -73,7 +73,7 @@ class Cheated:
         """Shape (P, R); what comes back."""
         both = np.vstack([of_pulls, ring.uniform(ROWS, ROUNDS)])
         self.holding.take(FEATURE, MaskedShares(0, (both.tobytes(),)), self.rounds)
-        return self.holding.ends(FEATURE, self.rounds, lambda share: None)[1]
+        return self.holding.end(FEATURE, self.rounds, lambda share: None)
 
 
 def words(message: EncryptedPads | EncryptedPoints) -> RingArray:

@@ -19,7 +19,7 @@ Learns:
 Source: docs/decisions/0032-blind.md.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
@@ -31,6 +31,7 @@ from securevfl.arrays import RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import PeerViolation, UnexpectedMessage
+from securevfl.lazy import Lazy
 from securevfl.protocols.blind.fixed_point import EXTRAPOLATION_BITS, Widths
 from securevfl.protocols.blind.schedule import (
     LARGEST_SCALE,
@@ -50,7 +51,9 @@ from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 if TYPE_CHECKING:
-    from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
+    from securevfl.crypto import ring_products
+else:  # SEAL takes a second to load, and descriptions need none
+    ring_products = Lazy("securevfl.crypto.ring_products")
 
 D = TypeVar("D", np.int64, np.uint64)
 T_co = TypeVar("T_co", covariant=True)
@@ -106,63 +109,41 @@ Answer: TypeAlias = MaskedSteps | MaskedShares
 
 @dataclass(eq=False)
 class _Words:
-    """Fields that hold words by round, or the last of them."""
-
-    def add(self, more: Self) -> None:
-        """Those of the next block."""
-        for each in fields(self):
-            value = getattr(more, each.name)
-            if isinstance(value, dict):
-                getattr(self, each.name).update(value)
-            else:
-                setattr(self, each.name, value)
+    """Words made ahead, by what they are and by round; whoever uses one takes it out."""
 
     def arrays(self, start: str) -> dict[str, RingArray]:
         """All of it, by name."""
-        found: dict[str, RingArray] = {}
-        for each in fields(self):
-            name, value = f"{start}/{each.name}", getattr(self, each.name)
-            if isinstance(value, dict):
-                found |= {f"{name}/{index}": words for index, words in value.items()}
-            else:
-                found[name] = value
-        return found
+        return {
+            f"{start}/{each.name}/{index}": words
+            for each in fields(self)
+            for index, words in getattr(self, each.name).items()
+        }
 
     @classmethod
-    def of_arrays(cls, start: str, arrays: Arrays) -> Self:
-        """What `arrays` gave."""
-        given: dict[str, Any] = {}
-        for each in fields(cls):
-            name = f"{start}/{each.name}"
-            by_round = {
-                int(key.removeprefix(f"{name}/")): np.array(words)
-                for key, words in arrays.items()
-                if key.startswith(f"{name}/")
-            }
-            given[each.name] = by_round or arrays[name]
-        return cls(**given)
+    def of_arrays(cls, start: str, arrays: Arrays, rounds: Iterable[int]) -> Self:
+        """What `arrays` gave, of these rounds; KeyError where something is not there."""
+        names = [f"{start}/{each.name}" for each in fields(cls)]
+        return cls(*({i: np.array(arrays[f"{name}/{i}"]) for i in rounds} for name in names))
 
 
 @dataclass(eq=False)
 class HolderPads(_Words):
-    """A holder's, by round.
+    """A holder's.
 
     Attributes:
         residuals: w_r, shape (S,).
         predictions: h_r, shape (S,).
-        weights: its share of θ after the last of these rounds, shape (P,).
         path: its shares of θ and of ζ after each round, shape (2, P).
     """
 
-    residuals: ByRound
-    predictions: ByRound
-    weights: RingArray
-    path: ByRound
+    residuals: ByRound = field(default_factory=dict)
+    predictions: ByRound = field(default_factory=dict)
+    path: ByRound = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class OwnerPads(_Words):
-    """An owner's, by round.
+    """An owner's.
 
     Attributes:
         predictions: −v_r of the batch's rows, shape (S,), to be added to its share of H.
@@ -176,30 +157,13 @@ class OwnerPads(_Words):
     steps: ByRound = field(default_factory=dict)
     corrections: ByRound = field(default_factory=dict)
 
-    def take(self, holder: str, message: Corrections) -> None:
-        """Add what the holder says at the end."""
-        shape = len(self.steps), next(iter(self.steps.values())).size
-        expect_shape(holder, message.points, shape)
-        expect_shape(holder, message.pulls, shape)
-        for index, point, pull in zip(
-            sorted(self.steps), message.points, message.pulls, strict=True
-        ):
-            self.corrections[index] = point
-            self.pulls[index] = ring.reduced(self.pulls[index] + pull)
-
 
 @dataclass(frozen=True, eq=False)
 class LinkPads:
     """What a party has made ahead: as the owner of its own link, and as the holder of others'."""
 
     own: OwnerPads
-    held: dict[str, HolderPads]
-
-    def add(self, more: "LinkPads") -> None:
-        """Those of the next block."""
-        self.own.add(more.own)
-        for name, pads in more.held.items():
-            self.held.setdefault(name, pads).add(pads)
+    held: Mapping[str, HolderPads]
 
 
 def extrapolated(new: RingArray, before: RingArray, beta: float, *, first: bool) -> RingArray:
@@ -223,19 +187,21 @@ class Holding:
     """A holder's end of a link to an owner of P columns, block after block.
 
     Attributes:
+        made: what its rounds use up, of all blocks that have been made.
         weights: its share of θ after the last round that has been made.
         point: its share of ζ after it.
-        words: what it draws and decrypts, by what that is and by round.
+        words: what it draws and decrypts for a block, by what that is and by round.
     """
 
     def __init__(
         self,
         columns: int,
-        keys: "OfProducts[RingProductOwner]",
+        keys: "OfProducts[ring_products.RingProductOwner]",
         widths: Widths,
         scales: Scales,
     ) -> None:
         self._keys, self._widths, self._scales = keys, widths, scales
+        self.made = HolderPads()
         # The owner knows θ at the start.
         self.weights = self.point = np.zeros(columns, np.uint64)
         self._begin_block()
@@ -243,7 +209,6 @@ class Holding:
     def _begin_block(self) -> None:
         kinds = (PADS, PULL_PADS, POINTS, STEPS, PULLS, PREDICTIONS)
         self.words: dict[str, ByRound] = {kind: {} for kind in kinds}
-        self._path: ByRound = {}
 
     def go_on(self, shares: RingArray) -> None:
         """Start the next block with the shares of θ and ζ of an earlier run, shape (2, P)."""
@@ -277,26 +242,27 @@ class Holding:
         """Decrypt what a group's pads or points were multiplied to: their y, or their h."""
         of_steps, columns = isinstance(message, MaskedSteps), len(self.point)
         key = self._keys.steps if of_steps else self._keys.predictions
-        found = checked(owner, key.decrypt, _only(owner, message.groups))
+        found = checked(owner, key.decrypt, only(owner, message.groups))
         for column, each in enumerate(group):
             self.words[STEPS if of_steps else PULLS][each.index] = found[:columns, column]
             if not of_steps:
                 seen = found[columns : columns + each.rows, column]
                 self.words[PREDICTIONS][each.index] = seen
 
-    def ends(
+    def end(
         self, owner: str, rounds: Sequence[PlannedRound], saw: Callable[[Share], None]
-    ) -> tuple[HolderPads, Corrections]:
-        """This party's pads of a block, and what it says at the end; `saw` is told its shares."""
+    ) -> Corrections:
+        """End a block, and say what its owner must know; `saw` is told this party's shares."""
         words = self.words
         for what, shares in words.items():
             for each in rounds:
                 saw(Share(owner, what, each.index, shares[each.index]))
         points = np.stack([self._correction(each) for each in rounds])
         pulls = np.stack([words[PULLS][r.index] - words[PULL_PADS][r.index] for r in rounds])
-        pads = HolderPads(words[PADS], words[PREDICTIONS], self.weights, self._path)
+        self.made.residuals |= words[PADS]
+        self.made.predictions |= words[PREDICTIONS]
         self._begin_block()
-        return pads, Corrections(rounds[0].index, points, ring.reduced(pulls))
+        return Corrections(rounds[0].index, points, ring.reduced(pulls))
 
     def _correction(self, each: PlannedRound) -> RingArray:
         """What takes a round to the next, e, in order; its share of θ moves on."""
@@ -305,12 +271,12 @@ class Holding:
         new = ring.reduced(self.words[POINTS][each.index] + moved)
         target = extrapolated(new, self.weights, each.beta, first=True)
         upcoming = self.words[POINTS].get(each.index + 1, self.point)
-        self.weights, self._path[each.index] = new, np.stack([new, upcoming])
+        self.weights, self.made.path[each.index] = new, np.stack([new, upcoming])
         return ring.reduced(target - upcoming)
 
 
 class PartyLinks:
-    """A party's ends of all its links; `establish` makes them.
+    """A party's ends of all its links, and what they make; `establish` makes them.
 
     As an owner it has ends of its holder's keys, as a holder a `Holding` of each owner.
     """
@@ -318,12 +284,14 @@ class PartyLinks:
     def __init__(
         self,
         job: BlindJob,
-        keys: "OfProducts[RingProductEvaluator]",
+        keys: "OfProducts[ring_products.RingProductEvaluator]",
         holdings: Mapping[str, Holding],
     ) -> None:
         self.party, self._matrices = job.training.party, job.matrices
         self._holder = holders(self.party)[self.party.name]
         self._keys, self._holdings = keys, holdings
+        held = {name: holding.made for name, holding in holdings.items()}
+        self.pads = LinkPads(OwnerPads(), held)
 
     @classmethod
     async def establish(cls, job: BlindJob, blocks: Sequence[Group]) -> "PartyLinks":
@@ -346,7 +314,7 @@ class PartyLinks:
                 raise PeerViolation(f"{name} says steps of {scales.largest} bits")
             formats = _formats(job, blocks, columns[name], scales)
             async with party.costs.compute(SETUP):
-                keys = _fresh_keys(formats)
+                keys = OfProducts(*(ring_products.RingProductOwner(fmt) for fmt in formats))
             for what, key in zip(_KEYS, keys, strict=True):
                 await party.channel.send(name, PublicKey(what, key.public_bytes))
             holdings[name] = Holding(columns[name], keys, widths, scales)
@@ -366,21 +334,21 @@ class PartyLinks:
         """How many times `making` stops; the same at all parties."""
         return 6 * len(by_group(rounds))
 
-    async def making(self, rounds: Sequence[PlannedRound], own: OwnerPads) -> AsyncIterator[None]:
+    async def making(self, rounds: Sequence[PlannedRound]) -> AsyncIterator[None]:
         """Make it piece by piece: what one waits for, another has sent a piece before.
 
         Group by group, so that one is on the line while the next is worked on.
         """
         groups = by_group(rounds)
-        async for _ in self._there_and_back(groups, (EncryptedPads, MaskedSteps), own):
+        async for _ in self._there_and_back(groups, (EncryptedPads, MaskedSteps)):
             yield
         for holding in self._holdings.values():
             holding.draw_points(rounds)
-        async for _ in self._there_and_back(groups, (EncryptedPoints, MaskedShares), own):
+        async for _ in self._there_and_back(groups, (EncryptedPoints, MaskedShares)):
             yield
 
     async def _there_and_back(
-        self, groups: Sequence[Group], kinds: tuple[type[Asked], type[Answer]], own: OwnerPads
+        self, groups: Sequence[Group], kinds: tuple[type[Asked], type[Answer]]
     ) -> AsyncIterator[None]:
         """Of every link, the holder's ciphertexts there and the owner's products back."""
         party, holder, owners = self.party, self._holder, list(self._holdings)
@@ -393,7 +361,7 @@ class PartyLinks:
         for group in groups:
             _, asked = await party.channel.receive([holder], kinds[0], group[0].index)
             async with party.costs.compute(AHEAD):
-                answer = self._answer(asked, group, own)
+                answer = self._answer(asked, group)
             await party.channel.send(holder, answer)
             yield
         for group in groups:
@@ -403,12 +371,13 @@ class PartyLinks:
                     self._holdings[name].take(name, found, group)
             yield
 
-    def _answer(self, asked: Asked, group: Group, own: OwnerPads) -> Answer:
+    def _answer(self, asked: Asked, group: Group) -> Answer:
         """Multiply pads by −N, or points by X, and keep what this party adds to its own share."""
-        matrices, of_steps = self._matrices[group[0].group], isinstance(asked, EncryptedPads)
+        matrices, own = self._matrices[group[0].group], self.pads.own
+        of_steps = isinstance(asked, EncryptedPads)
         key = self._keys.steps if of_steps else self._keys.predictions
         matrix, columns = matrices.steps if of_steps else matrices.features, len(matrices.steps)
-        fmt, encrypted = key.product_format, _only(self._holder, asked.groups)
+        fmt, encrypted = key.product_format, only(self._holder, asked.groups)
         filled = _filled(matrix, (fmt.outputs, fmt.inner))
         reply, masks = checked(self._holder, key.product, encrypted, filled)
         for column, each in enumerate(group):
@@ -418,24 +387,28 @@ class PartyLinks:
                 own.predictions[each.index] = mask[columns : columns + each.rows]
         return (MaskedSteps if of_steps else MaskedShares)(asked.step, (reply,))
 
-    async def end(self, own: OwnerPads, rounds: Sequence[PlannedRound]) -> LinkPads:
+    async def end(self, rounds: Sequence[PlannedRound]) -> None:
         """Say, and hear, what ends a block."""
-        party, holder = self.party, self._holder
-        saw, held = partial(record, party.channel), {}
+        party, holder, own = self.party, self._holder, self.pads.own
+        saw, first = partial(record, party.channel), rounds[0].index
         masks = {STEPS: own.steps, PREDICTIONS: own.predictions, PULLS: own.pulls}
         for what, by_round in masks.items():
-            for index, mask in by_round.items():
-                saw(Share(party.name, what, index, mask))
+            for each in rounds:
+                saw(Share(party.name, what, each.index, by_round[each.index]))
         for name, holding in self._holdings.items():
             async with party.costs.compute(AHEAD):
-                held[name], said = holding.ends(name, rounds, saw)
+                said = holding.end(name, rounds, saw)
             await party.channel.send(name, said)
-        _, corrections = await party.channel.receive([holder], Corrections, rounds[0].index)
+        _, message = await party.channel.receive([holder], Corrections, first)
         async with party.costs.compute(AHEAD):
-            own.take(holder, corrections)
-        for index, pull in own.pulls.items():
-            saw(Share(party.name, PULL_PADS, index, pull))
-        return LinkPads(own, held)
+            shape = len(rounds), own.steps[first].size
+            expect_shape(holder, message.points, shape)
+            expect_shape(holder, message.pulls, shape)
+            for each, point, pull in zip(rounds, message.points, message.pulls, strict=True):
+                own.corrections[each.index] = point
+                own.pulls[each.index] = ring.reduced(own.pulls[each.index] + pull)
+        for each in rounds:
+            saw(Share(party.name, PULL_PADS, each.index, own.pulls[each.index]))
 
 
 def _formats(
@@ -461,23 +434,15 @@ def _formats(
     )
 
 
-def _fresh_keys(formats: OfProducts[RingProductFormat]) -> "OfProducts[RingProductOwner]":
-    # SEAL takes a second to load, and descriptions need none.
-    from securevfl.crypto.ring_products import RingProductOwner  # noqa: PLC0415
-
-    return OfProducts(*map(RingProductOwner, formats))
-
-
 async def take_ring_key(
     party: Party, owner: str, what: str, fmt: RingProductFormat
-) -> "RingProductEvaluator":
+) -> "ring_products.RingProductEvaluator":
     """This party's end of another's key."""
-    from securevfl.crypto.ring_products import RingProductEvaluator  # noqa: PLC0415
+    make = partial(ring_products.RingProductEvaluator, product_format=fmt)
+    return await take_key(party, owner, what, make)
 
-    return await take_key(party, owner, what, partial(RingProductEvaluator, product_format=fmt))
 
-
-def _encrypted(key: "RingProductOwner", columns: Sequence[RingArray]) -> Blobs:
+def _encrypted(key: "ring_products.RingProductOwner", columns: Sequence[RingArray]) -> Blobs:
     """Of as many rows and columns as the format has, 0 beyond those of a group."""
     fmt = key.product_format
     return (key.encrypt(_filled(np.stack(columns, axis=1), (fmt.inner, fmt.columns))),)
@@ -491,7 +456,8 @@ def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:
     return filled
 
 
-def _only(sender: str, blobs: Blobs) -> bytes:
+def only(sender: str, blobs: Blobs, due: str = "products where 1 are due") -> bytes:
+    """The one ciphertext of a message."""
     if len(blobs) != 1:
-        raise UnexpectedMessage(f"{sender} sent {len(blobs)} products where 1 are due")
+        raise UnexpectedMessage(f"{sender} sent {len(blobs)} {due}")
     return blobs[0]

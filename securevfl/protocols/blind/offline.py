@@ -29,8 +29,8 @@ from securevfl.protocols.blind.schedule import (
 from securevfl.protocols.session.pad_store import Pads, PadsHeader, agree_on_pads
 from securevfl.protocols.vertical.runner import MadeAhead, Training
 
-OWN, HELD, STEPS, FEATURES, SCALES, INTO, OUT = (
-    *("own", "held", "steps", "features", "scales"),
+OWN, HELD, WEIGHTS, STEPS, FEATURES, SCALES, INTO, OUT = (
+    *("own", "held", "weights", "steps", "features", "scales"),
     *("into", "out"),
 )
 # A word of the ring; what a tensor's name, type and shape take in a file.
@@ -65,7 +65,6 @@ class Offline:
         self.matrices, self.scales, self.whitening = matrices, scales, whitening
         self._links, self._blocks = links, list(blocks)
         self._making: AsyncIterator[None] | None = None
-        self._own = OwnerPads()
         self._pieces = 0
 
     @classmethod
@@ -105,9 +104,8 @@ class Offline:
             _require_held(job, held)
             links.go_on(held)
         residuals = await _residuals(job, None, blocks)
-        pads = LinkPads(OwnerPads(), {})
         basis = job.matrices, job.scales, job.whitening
-        made = cls(pads, residuals, *basis, links=links, blocks=blocks)
+        made = cls(links.pads, residuals, *basis, links=links, blocks=blocks)
         await made._make_block(links)
         return made
 
@@ -129,26 +127,25 @@ class Offline:
 
     async def _make_block(self, links: PartyLinks) -> None:
         block = self._blocks[0]
-        async for _ in self._making or links.making(block, self._own):
+        async for _ in self._making or links.making(block):
             pass
-        self.pads.add(await links.end(self._own, block))
+        await links.end(block)
         if self.residuals is not None:
             await self.residuals.make_ahead(sum(each.rows for each in block))
         self._making = None
         if len(self._blocks) > 1:
-            coming, self._own = self._blocks[1], OwnerPads()
-            self._making = links.making(coming, self._own)
-            self._pieces = -(-links.pieces(coming) // len(block))
+            self._making = links.making(self._blocks[1])
+            self._pieces = -(-links.pieces(self._blocks[1]) // len(block))
 
     def arrays(self) -> Arrays:
         """All that a later run needs, by name."""
+        held: dict[str, RingArray] = {}
+        for owner, pads in self.pads.held.items():
+            start, last = f"{HELD}/{owner}", max(pads.path)
+            held |= {**pads.arrays(start), f"{start}/{WEIGHTS}": pads.path[last][0]}
         return {
             **self.pads.own.arrays(OWN),
-            **{
-                name: values
-                for owner, held in self.pads.held.items()
-                for name, values in held.arrays(f"{HELD}/{owner}").items()
-            },
+            **held,
             **{f"{STEPS}/{group}": each.steps for group, each in self.matrices.items()},
             **{f"{FEATURES}/{group}": each.features for group, each in self.matrices.items()},
             SCALES: np.array([self.scales.step_bits, self.scales.entry_bits], np.int64),
@@ -159,13 +156,14 @@ class Offline:
 
     @classmethod
     async def _of_arrays(cls, job: BlindJob, arrays: Arrays) -> "Offline":
+        rounds = [each.index for each in job.schedule.rounds]
         try:
             held = {
-                name: HolderPads.of_arrays(f"{HELD}/{name}", arrays)
+                name: HolderPads.of_arrays(f"{HELD}/{name}", arrays, rounds)
                 for name in owners_held_by(job.training.party)
             }
             return cls(
-                LinkPads(OwnerPads.of_arrays(OWN, arrays), held),
+                LinkPads(OwnerPads.of_arrays(OWN, arrays, rounds), held),
                 await _residuals(job, arrays, ()),
                 {
                     group: Matrices(arrays[f"{STEPS}/{group}"], arrays[f"{FEATURES}/{group}"])
@@ -226,7 +224,9 @@ def expected_bytes(job: BlindJob) -> int:
     tables = 2 + WORD * 2 * phases.terms if phases is not None and computes else 0
     of_rows = rows * (WORD * (1 + 2 * len(held)) + tables)
     of_rounds = rounds * WORD * (3 * job.agreement.own_columns + 2 * sum(held))
-    names = rounds * NAME_BYTES * (len(fields(OwnerPads)) + len(held) * len(fields(HolderPads)))
+    names = (
+        rounds * NAME_BYTES * (len(fields(OwnerPads)) + len(held) * (len(fields(HolderPads)) + 1))
+    )
     matrices = [m for each in job.matrices.values() for m in (each.steps, each.features)]
     return of_rows + of_rounds + names + sum(m.nbytes for m in (*matrices, *job.whitening))
 

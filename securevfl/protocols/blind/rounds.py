@@ -262,8 +262,9 @@ class BlindPart(Part):
     async def reveal(self) -> FloatArray:
         """Open every link's θ to its owner; the own φ."""
         party, own = self.training.party, self.own
-        for name, held in self.offline.pads.held.items():
-            await party.channel.send(name, top_of(held.weights, own.widths))
+        for name in self.offline.pads.held:
+            weights, _ = self._kept[HELD + name]
+            await party.channel.send(name, top_of(weights, own.widths))
         holder = holders(party)[party.name]
         _, message = await party.channel.receive([holder], RevealedShare)
         expect_shape(holder, message.values, own.weights.shape)

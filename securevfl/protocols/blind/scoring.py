@@ -39,8 +39,9 @@ from securevfl.arrays import FloatArray, IntArray, Labels, RingArray, is_real
 from securevfl.crypto import ring
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.crypto.ring_layout import RingProductFormat
-from securevfl.errors import RangeExceeded, UnexpectedMessage
-from securevfl.protocols.blind.links import take_ring_key
+from securevfl.errors import RangeExceeded
+from securevfl.lazy import Lazy
+from securevfl.protocols.blind.links import only, take_ring_key
 from securevfl.protocols.blind.relays import HeldOutShares, gather_shares
 from securevfl.protocols.blind.schedule import partner_of
 from securevfl.protocols.exchanges.class_sums import (
@@ -62,9 +63,11 @@ from securevfl.runtime.line import Line
 from securevfl.wire.codec import Blobs
 
 if TYPE_CHECKING:
-    from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
+    from securevfl.crypto import ring_products
+else:  # SEAL takes a second to load, and descriptions need none
+    ring_products = Lazy("securevfl.crypto.ring_products")
 
-FOR_SCORES = "ring, scores"
+FOR_SCORES, ONE_DUE = "ring, scores", "ciphertexts where 1 is due"
 LARGEST_PREDICTION = 64.0
 LIMB_BITS = 20
 LIMBS = -(-ring.RING_BITS // LIMB_BITS)
@@ -114,8 +117,8 @@ class RingSums(ClassSums):
         masks: PairwiseMasks,
         bits: int,
         *,
-        owner: "RingProductOwner | None" = None,
-        evaluator: "RingProductEvaluator | None" = None,
+        owner: "ring_products.RingProductOwner | None" = None,
+        evaluator: "ring_products.RingProductEvaluator | None" = None,
     ) -> None:
         super().__init__(party, partner_of(party))
         self._masks, self._bits = masks, bits
@@ -152,7 +155,7 @@ class RingSums(ClassSums):
         self, sender: str, vectors: Blobs, numbers: RingArray
     ) -> tuple[Blobs, RingArray]:
         assert self._evaluator is not None  # noqa: S101
-        encrypted = only(sender, vectors)
+        encrypted = only(sender, vectors, ONE_DUE)
         matrix = np.vstack([limbs(numbers), limbs(numbers * numbers)])
         product, masks = checked(sender, self._evaluator.product, encrypted, matrix)
         return (product,), ring.reduced(combined(of_limbs(masks)))
@@ -161,7 +164,7 @@ class RingSums(ClassSums):
     def decrypted(self, sender: str, products: Blobs) -> RingArray:
         """By limb and vector, shape (6, 4), or (6, 2) of real targets."""
         assert self._owner is not None  # noqa: S101
-        return checked(sender, self._owner.decrypt, only(sender, products))
+        return checked(sender, self._owner.decrypt, only(sender, products, ONE_DUE))
 
     @override
     def added(
@@ -206,13 +209,6 @@ def of_limbs(values: RingArray) -> RingArray:
     return added.T
 
 
-def only(sender: str, ciphertexts: tuple[bytes, ...]) -> bytes:
-    """The one ciphertext of a message."""
-    if len(ciphertexts) != 1:
-        raise UnexpectedMessage(f"{sender} sent {len(ciphertexts)} ciphertexts where 1 is due")
-    return ciphertexts[0]
-
-
 async def establish_scoring(training: Training, agreement: Agreement) -> Scoring:
     """This party's side of the one scoring at the end, if rows are held out."""
     party, plan = training.party, training.plan
@@ -230,11 +226,8 @@ async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks) -> Ring
     facts, bits = plan.facts, fraction_bits(plan.facts)
     fmt, partner = sum_format(facts, plan.line), partner_of(party)
     if party.holds_labels:
-        # SEAL takes a second to load, and descriptions need none.
-        from securevfl.crypto.ring_products import RingProductOwner  # noqa: PLC0415
-
         async with party.costs.compute(SETUP):
-            owner = RingProductOwner(fmt)
+            owner = ring_products.RingProductOwner(fmt)
         await party.channel.send(partner, PublicKey(FOR_SCORES, owner.public_bytes))
         return RingSums(party, masks, bits, owner=owner)
     evaluator = None
