@@ -66,13 +66,12 @@ def predict(
     plan = scoring_plan(described, parts)
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     header = parts[plan.label_party].header
-    new = found.rows
-    known_labels(header, new.labels)  # before scores are sent and counted
+    known_labels(header, found.labels)  # before scores are sent and counted
     guard = platformdirs.user_state_path("securevfl") / "label-guard"
-    scored = score(plan, parts, new.features, new.ids, raw=new.raw, guard_directory=guard)
-    ids = [new.written[row] for row in new.order]
-    columns = score_columns(header, found.id_column, ids, scored.predictions[new.order])
-    quality = metrics(header, scored.predictions, new.labels)
+    scored = score(plan, parts, found.features, found.ids, raw=found.raw, guard_directory=guard)
+    ids = [found.written[row] for row in found.order]
+    columns = score_columns(header, found.id_column, ids, scored.predictions[found.order])
+    quality = metrics(header, scored.predictions, found.labels)
     if out == STANDARD_OUTPUT:
         sys.stdout.buffer.write(scores_as(".csv", columns))
         sys.stdout.flush()
@@ -88,7 +87,7 @@ def predict(
     )
     if not quiet:
         _show(row, header.class_names or ())
-    for warning in warnings(new.dropped, new.unknown):
+    for warning in warnings(found.dropped, found.unknown):
         sys.stderr.write(f"securevfl: {warning}\n")
 
 

@@ -99,7 +99,7 @@ def score(
     """Run all parties' programs.
 
     `features` are by party its columns of the rows, unscaled, and `raw` what those with a recipe
-    had before it, see `NewRows`. In `guard_directory` feature parties remember which rows were
+    had before it, see `RowsToScore`. In `guard_directory` feature parties remember which rows were
     scored.
 
     Raises:

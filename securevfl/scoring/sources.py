@@ -1,22 +1,30 @@
-"""Which rows a job is to score, and where they come from."""
+"""Which rows a job is to score: where they come from, and those that all parties hold, by id."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from securevfl.arrays import is_real
+from securevfl.arrays import FloatArray, IntArray, is_real
 from securevfl.data.ids import falls_into_test
-from securevfl.data.new_rows import NewRows, read_new_rows
-from securevfl.data.read import SHARD_LABELS, FileSource
+from securevfl.data.join import rows_in_common
+from securevfl.data.read import (
+    SHARD_LABELS,
+    FileSource,
+    PartyRows,
+    columns_of,
+    read_party,
+    require_usable,
+)
 from securevfl.data.shards import is_shard, read_header
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job, PartySettings
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.resolving import file_source
+from securevfl.recipe import Preprocessing, Recipe, read_as_numbers
 from securevfl.scoring.joint_model import raw_columns
 
 Origin = Literal["rows", "new_data", "test_data", "data", "dataset"]
@@ -24,17 +32,34 @@ Origin = Literal["rows", "new_data", "test_data", "data", "dataset"]
 
 @dataclass(frozen=True, eq=False)
 class RowsToScore:
-    """Rows, and what is known of where they come from.
+    """The same rows at every party, in the same order, and where they come from.
 
     Attributes:
+        ids: of the rows that all parties hold, as they are compared, sorted.
+        written: these ids as the label party's file has them.
+        id_column: what the label party calls them.
+        features: by party, raw columns in the order that was asked for, shape (rows, P).
+        labels: as text, None where the label party's file has none yet.
+        order: the rows' numbers in the order of the label party's file.
+        dropped: by party, rows whose id another party lacks.
+        unused: by party, columns of its file that nobody asked for.
+        unknown: by party and column, values that training rows did not have, or few of them.
+        raw: by party with a recipe, its rows before that, shape (rows, raw columns).
         origin: which key of the job, or what else, they come from.
-        id_column: what the label party calls their ids.
         trained_on: how many of them the model was trained on, as far as is known.
     """
 
-    rows: NewRows
-    origin: Origin
+    ids: tuple[str, ...]
+    written: tuple[str, ...]
     id_column: str
+    features: Mapping[str, FloatArray]
+    labels: tuple[str | None, ...]
+    order: IntArray
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    unused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unknown: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    raw: Mapping[str, FloatArray] = field(default_factory=dict)
+    origin: Origin = "rows"
     trained_on: int = 0
 
 
@@ -70,8 +95,7 @@ def rows_to_score(
         trained_on = sum(not falls_into_test(row_id) for row_id in rows.ids)
         if any(each.test_data for each in job.party):
             trained_on = len(rows.ids)
-    label = next(source for source in sources if source.name == holder)
-    return RowsToScore(rows, origin, label.id_column, trained_on)
+    return replace(rows, origin=origin, trained_on=trained_on)
 
 
 def _paths(
@@ -111,6 +135,74 @@ def _source(name: str, path: Path, party: PartySettings | None, part: SavedModel
     return replace(file_source(party, path), features=columns)
 
 
+def read_new_rows(
+    sources: Sequence[FileSource], holder: str, recipes: Mapping[str, Recipe] | None = None
+) -> RowsToScore:
+    """Join the parties' files of new rows by id.
+
+    Columns that a party's model takes are its source's `features`, found by name whatever their
+    order; the label column of the `holder` may be missing, or labels in it. Recipes make features
+    of these columns where that is more than reading.
+
+    Raises:
+        DataError: a file or columns missing, or columns that cannot be used, all of which are
+            listed; ids missing or double, or no common ids.
+        ConfigError: a suffix that is not known.
+    """
+    recipes = recipes or {}
+    held: dict[str, PartyRows] = {}
+    unused: dict[str, tuple[str, ...]] = {}
+    for source in sources:
+        held[source.name], unused[source.name] = _read(source, recipes.get(source.name))
+    require_usable(list(held.values()))
+    dropped = dict.fromkeys(held, 0)
+    places = rows_in_common(held, holder, dropped, among="the new rows")
+    features, unknown, raw = {}, {}, {}
+    for source in sources:
+        name, rows = source.name, held[source.name]
+        recipe = recipes.get(name) or read_as_numbers(rows.columns)
+        frame = rows.frame[places[name]]
+        try:
+            features[name] = recipe.apply(frame)
+        except DataError as error:
+            raise DataError(f"party {name!r}: {error}") from error
+        unknown[name] = recipe.unknown(frame)
+        if name in recipes:
+            raw[name] = recipe.as_they_were(frame)
+    own, here = held[holder], places[holder]
+    there = [""] * len(own) if own.labels is None else own.labels.to_list()
+    return RowsToScore(
+        ids=tuple(own.ids[here]),
+        written=tuple(own.written[here]),
+        id_column=next(source.id_column for source in sources if source.name == holder),
+        features=features,
+        labels=tuple(there[row] or None for row in here),
+        order=np.argsort(here),
+        dropped=dropped,
+        unused=unused,
+        unknown=unknown,
+        raw=raw,
+    )
+
+
+def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[str, ...]]:
+    there = columns_of(replace(source, label_column=None))
+    due = (source.id_column, *(source.features or ()))
+    missing = [column for column in due if column not in there]
+    if missing:
+        raise DataError(
+            f"party {source.name!r}: {source.path} lacks {len(missing)} columns of the model: "
+            f"{', '.join(map(repr, missing))}; it has {', '.join(there)}"
+        )
+    label = source.label_column if source.label_column in there else None
+    source = replace(source, label_column=label)
+    if recipe is not None:
+        source = replace(source, preprocess=Preprocessing(missing=recipe.missing))
+    text = () if recipe is None else recipe.text_columns
+    rows = read_party(source, text=text, open_labels=True)
+    return rows, tuple(each for each in there if each not in {*due, source.label_column})
+
+
 def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> RowsToScore:
     tables = {table.name: table for table in dataset.parties}
     if set(tables) != set(parts):
@@ -121,16 +213,15 @@ def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> Ro
         if tables[name].columns != part.header.columns:
             raise DataError(f"party {name!r}: the model was not trained on these columns")
     numbers = tuple(map(str, range(len(dataset.test_labels))))
-    rows = NewRows(
+    return RowsToScore(
         ids=numbers,
         written=numbers,
+        id_column="row",
         features={name: tables[name].test for name in parts},
         labels=_labels(dataset),
-        dropped={},
-        unused={},
-        order=np.arange(len(dataset.test_labels)),
+        order=np.arange(len(numbers)),
+        origin="dataset",
     )
-    return RowsToScore(rows, "dataset", "row")
 
 
 def _labels(dataset: VerticalDataset) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import pytest
 
 from securevfl.data import FileSource, VerticalDataset, load_files
 from securevfl.data.ids import IdFormat
-from securevfl.data.new_rows import read_new_rows
 from securevfl.errors import DataError
+from securevfl.scoring.sources import read_new_rows
 
 
 def join(folder: Path, bank: list[str], shop: list[str], how: IdFormat = "text") -> VerticalDataset:

@@ -11,10 +11,10 @@ import pytest
 from securevfl.data import FileSource, load_files
 from securevfl.data.features import fit_recipe
 from securevfl.data.ids import falls_into_test
-from securevfl.data.new_rows import read_new_rows
 from securevfl.errors import DataError
 from securevfl.protocols.guards.held_out_guard import names_of_rows
 from securevfl.recipe import MISSING, ColumnRecipe, Preprocessing, Recipe, numbers_of
+from securevfl.scoring.sources import read_new_rows
 
 SETTINGS = Preprocessing(rare_count=3)
 FRAME = pl.DataFrame(
