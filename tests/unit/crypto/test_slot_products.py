@@ -99,6 +99,7 @@ def test_flooding_covers_what_noise_tells(count: int) -> None:
     # once in 2^40 jobs, and rounding of half a unit each at its worst.
     sigmas = np.sqrt(2 * np.log(2.0**41 * revealed))
     noise = (sigmas * np.sqrt(2 * DEGREE * 10.5) + DEGREE) * 2.0 ** (PLAIN_BITS - 1)
+    assert slot_parameters._largest_noise(revealed) >= noise
     assert parameters.flood_bits >= 40 + log2(noise * revealed)
     assert sum(parameters.prime_bits) >= parameters.flood_bits + PLAIN_BITS + 5
     assert sum(parameters.prime_bits) + 30 <= 218
@@ -197,12 +198,13 @@ def test_what_the_owner_decrypts_is_uniform(owner: SlotOwner, build: type[SlotEv
     evaluator = build(owner.public_bytes, PARAMETERS)
     replies, _ = evaluator.multiply(owner.encrypt(second), first)
     seen = owner.decrypt(replies, DEGREE) + np.uint64(PARAMETERS.plain_modulus)
-    parts = np.bincount((seen >> np.uint64(PLAIN_BITS - 6)).reshape(-1).astype(int), minlength=64)
-    statistic = np.sum((parts - 2 * DEGREE / 64) ** 2) / (2 * DEGREE / 64)
-    uniform = bool(statistic < chi2.isf(1e-9, 63))
-    assert uniform == (build is SlotEvaluator)
-    # It would divide what it decrypts by its own numbers.
     modulus = PARAMETERS.plain_modulus
+    # Beside each other, too: one mask for both parts would cancel.
+    for words in (*seen, (seen[0] + np.uint64(modulus) - seen[1]) % np.uint64(modulus)):
+        parts = np.bincount((words >> np.uint64(PLAIN_BITS - 6)).astype(int), minlength=64)
+        statistic = np.sum((parts - DEGREE / 64) ** 2) / (DEGREE / 64)
+        assert bool(statistic < chi2.isf(1e-9, 63)) == (build is SlotEvaluator)
+    # It would divide what it decrypts by its own numbers.
     decrypted = np.where(seen > modulus // 2, seen - np.uint64(modulus), seen).view(np.int64)
     quotient = (decrypted[0] + 1j * decrypted[1]) / (second[0] + 1j * second[1] + 1e-9)
     found = np.mean(np.rint(quotient.real) == first[0])
