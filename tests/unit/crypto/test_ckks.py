@@ -29,7 +29,8 @@ def test_parameters_are_at_128_bits() -> None:
     assert sum(ckks.PRIME_BITS) <= seal.CoeffModulus.MaxBitCount(
         ckks.DEGREE, seal.SEC_LEVEL_TYPE.TC128
     )
-    assert ckks._context()[0].parameters_set()
+    qualifiers = ckks._context()[0].key_context_data().qualifiers()
+    assert qualifiers.sec_level == seal.SEC_LEVEL_TYPE.TC128
 
 
 def test_masked_products_stay_within_the_modulus() -> None:

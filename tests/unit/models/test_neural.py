@@ -59,6 +59,7 @@ def test_a_start_has_more_than_the_32_bits_of_torchs_own_seeds() -> None:
 
         @override
         def integers(self, *bounds: Any, **settings: Any) -> Any:
+            assert bounds[:3] == (0, 1 << 32, 624)  # of the Mersenne twister, each whole
             words = np.random.default_rng(5).integers(*bounds, **settings)
             words[-1] = self._last
             return words
