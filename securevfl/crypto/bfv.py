@@ -85,24 +85,15 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
         columns = matrix.shape[1]
         if columns > self._format.columns:
             raise RangeExceeded(f"{columns} columns, at most {self._format.columns} agreed")
-        side = self._parameters.columns_per_reply
-        # Reply by reply: a copy of all of X would double the memory that this takes.
-        plaintexts = [self._of_reply(matrix[:, at : at + side]) for at in range(0, columns, side)]
-        return PreparedPolynomials(self._format, columns, tuple(plaintexts))
-
-    def _of_reply(self, matrix: IntArray) -> tuple[seal.Plaintext | None, ...]:
-        parameters, (rows, columns) = self._parameters, matrix.shape
-        padded = np.zeros((columns, parameters.inputs * parameters.chunk), np.int64)
-        padded[:, :rows] = matrix.T
-        blocks = padded.reshape(columns, parameters.inputs, parameters.chunk)
-        # (input, columns one after the other, rows reversed)
-        coefficients = blocks[:, :, ::-1].transpose(1, 0, 2).reshape(parameters.inputs, -1)
-        return tuple(
-            self._transformed(plaintext(self._context, to_ring(part) & self._plain_mask))
-            if part.any()
-            else None
-            for part in coefficients
+        side, chunk = self._parameters.columns_per_reply, self._parameters.chunk
+        plaintexts = tuple(
+            tuple(
+                self._part(matrix[at : at + chunk, first : first + side].T, chunk)
+                for at in range(0, self._parameters.inputs * chunk, chunk)
+            )
+            for first in range(0, columns, side)
         )
+        return PreparedPolynomials(self._format, columns, plaintexts)
 
     @override
     def lacks_blinders(self, prepared: object) -> bool:

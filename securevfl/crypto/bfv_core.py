@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
+from securevfl.crypto.fixed_point import to_ring
 from securevfl.crypto.residues import (
     pack,
     packed_size,
@@ -56,15 +57,20 @@ _LARGEST_KEY = 1 << 20
 _CHECKED_TOGETHER = 4
 
 
-def unpack_input(sizes: BfvSizes, data: bytes) -> tuple[RingArray, bytes]:
-    """c₀, shape (primes, DEGREE), and the seed of c₁."""
+def inputs_of(
+    sizes: BfvSizes, context: seal.SEALContext, encrypted: bytes
+) -> Iterator[seal.Ciphertext]:
+    """The ciphertexts of an encrypted vector, each c₀ by primes and the seed of c₁."""
     residues = np.empty((len(sizes.prime_bits), DEGREE), np.uint64)
     at = 0
-    for row, bits in enumerate(sizes.prime_bits):
-        end = at + packed_size(DEGREE, bits)
-        residues[row] = unpack(data[at:end], DEGREE, bits)
+    while at < len(encrypted):
+        for row, bits in enumerate(sizes.prime_bits):
+            end = at + packed_size(DEGREE, bits)
+            residues[row] = unpack(encrypted[at:end], DEGREE, bits)
+            at = end
+        end = at + SEED_BYTES
+        yield from_seeded(context, residues, encrypted[at:end])
         at = end
-    return residues, data[at:]
 
 
 def reply_bytes(sizes: BfvSizes, revealed: int) -> int:
@@ -265,6 +271,7 @@ class BfvMultiplier:
         self._evaluator = seal.Evaluator(self._context)
         self._primes = sizes.primes()
         self._plain_mask = np.uint64((1 << sizes.plain_bits) - 1)
+        self._entry_mask = np.uint64((1 << (matrix_bits or sizes.plain_bits)) - 1)
         self._reply_level = sizes.reply_level(matrix_bits)
         (piece,) = split(public_bytes, 1, _LARGEST_KEY)
         public_key = from_bytes(sizes.context(), seal.PublicKey(), piece)
@@ -293,11 +300,21 @@ class BfvMultiplier:
             raise CryptoError(
                 f"{len(encrypted)} bytes, {self._inputs} bfv inputs of {size} bytes expected"
             )
-        for start in range(0, len(encrypted), size):
-            c0, seed = unpack_input(self._sizes, encrypted[start : start + size])
-            vector = from_seeded(self._context, c0, seed)
+        for vector in inputs_of(self._sizes, self._context, encrypted):
             self._evaluator.transform_to_ntt_inplace(vector)
             yield vector
+
+    def _part(self, block: IntArray, chunk: int) -> seal.Plaintext | None:
+        """Rows of a matrix, up to `chunk` entries each, as a plaintext in NTT form.
+
+        Each row is reversed, at the end of a chunk of its own. None where all is zero.
+        """
+        if not block.any():
+            return None
+        rows, columns = block.shape
+        coefficients = np.zeros((rows, chunk), np.uint64)
+        coefficients[:, chunk - columns :] = to_ring(block[:, ::-1]) & self._entry_mask
+        return self._transformed(plaintext(self._context, coefficients.reshape(-1)))
 
     def _transformed(self, plain: seal.Plaintext) -> seal.Plaintext:
         transformed = seal.Plaintext()

@@ -24,9 +24,9 @@ from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_core import (
     BfvKeyHolder,
     BfvMultiplier,
+    inputs_of,
     pack_reply,
     reply_bytes,
-    unpack_input,
     unpack_reply,
 )
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
@@ -34,10 +34,8 @@ from securevfl.crypto.ring_layout import RingLayout
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
-    SEED_BYTES,
     ciphertext_of,
     coefficients_of,
-    from_seeded,
     plaintext,
     polynomials_of,
 )
@@ -79,9 +77,7 @@ class Phases:
 
     def inputs(self, encrypted: bytes) -> list[seal.Ciphertext]:
         """An encrypted vector's ciphertexts."""
-        size = self.sizes.input_bytes + SEED_BYTES
-        parts = [encrypted[at : at + size] for at in range(0, len(encrypted), size)]
-        return [from_seeded(self.context, *unpack_input(self.sizes, part)) for part in parts]
+        return list(inputs_of(self.sizes, self.context, encrypted))
 
     def replies_at(self, data: bytes, positions: NDArray[np.int64]) -> list[RingArray]:
         """(c₀, c₁) of every reply, each of shape (2, reply primes, DEGREE)."""

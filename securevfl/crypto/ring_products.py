@@ -28,11 +28,10 @@ from typing_extensions import override
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier, Blinder
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.fixed_point import to_ring
 from securevfl.crypto.residues import scaled_message
 from securevfl.crypto.ring import RING_BITS, uniform
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
-from securevfl.crypto.seal_codec import coefficient_ciphertext, plaintext, seal_errors
+from securevfl.crypto.seal_codec import coefficient_ciphertext, seal_errors
 from securevfl.errors import RangeExceeded
 
 
@@ -87,7 +86,6 @@ class RingProductEvaluator(BfvMultiplier):
         self._layout = layout = RingLayout.of(product_format)
         matrix_bits = product_format.matrix_bits
         super().__init__(public_bytes, layout.sizes, layout.inputs, layout.replies, matrix_bits)
-        self._entry_mask = np.uint64((1 << matrix_bits) - 1)
         self._left = product_format.products
 
     def lacks_blinders(self) -> bool:
@@ -149,22 +147,13 @@ class RingProductEvaluator(BfvMultiplier):
         rows: IntArray,
     ) -> list[seal.Ciphertext | None]:
         """Adds a chunk's products with a few rows of M, one sum for each group of columns."""
-        start = index * self._layout.chunk
-        plain = self._part(rows[:, start : start + self._layout.chunk])
+        chunk = self._layout.chunk
+        plain = self._part(rows[:, index * chunk : (index + 1) * chunk], chunk)
         if plain is None:
             return totals
         return [
             self._added(total, vector, plain) for total, vector in zip(totals, vectors, strict=True)
         ]
-
-    def _part(self, block: IntArray) -> seal.Plaintext | None:
-        """A part of M as a plaintext in NTT form; None where all is zero."""
-        if not block.any():
-            return None
-        rows, columns = block.shape
-        coefficients = np.zeros((rows, self._layout.chunk), np.uint64)
-        coefficients[:, -columns:] = to_ring(block[:, ::-1]) & self._entry_mask
-        return self._transformed(plaintext(self._context, coefficients.reshape(-1)))
 
     def _require(self, matrix: IntArray) -> None:
         fmt = self.product_format

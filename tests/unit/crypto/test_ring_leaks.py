@@ -71,7 +71,7 @@ def test_c1_of_a_reply_tells_the_matrix_unless_it_is_re_randomized(
     reply = blinded(evaluator, encrypted, matrix)
     (vector,) = evaluator._take_in(encrypted)
     evaluator._evaluator.transform_to_ntt_inplace(reply)
-    transformed = evaluator._part(matrix)
+    transformed = evaluator._part(matrix, LAYOUT.chunk)
     assert transformed is not None
     prime = owner._primes[0]
     own, seen = (polynomials_of(each)[1, 0, :CHECKED].tolist() for each in (vector, reply))

@@ -217,8 +217,8 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
     transformed, take_in = RingProductEvaluator._part, RingProductEvaluator._take_in
     blinder = RingProductEvaluator._blinder
 
-    def watched(self: RingProductEvaluator, block: IntArray) -> seal.Plaintext | None:
-        plain = transformed(self, block)
+    def watched(self: RingProductEvaluator, block: IntArray, chunk: int) -> seal.Plaintext | None:
+        plain = transformed(self, block, chunk)
         if plain is not None:
             plaintexts.append(weakref.ref(plain))
         for kind, made in enumerate((plaintexts, vectors)):
