@@ -98,7 +98,8 @@ def message_kind(
     """Declare a kind of message: makes the class a frozen dataclass that the codec knows.
 
     Raises:
-        ValueError: the number is another kind's, or no byte; or what it carries shows nothing.
+        ValueError: the number is another kind's, or no byte; what it carries shows nothing; or
+            floats, which are in clear, are said to be something else.
         KeyError: a field of a type that does not travel.
     """
 
@@ -109,6 +110,9 @@ def message_kind(
             raise ValueError(f"message {kind.__name__} carries {carries}: say what it shows")
         kind.number, kind.stage, kind.carries, kind.shows = number, stage, carries, shows
         declared = dataclass(frozen=True, eq=False)(kind)
+        floats = any(field.type in (FloatArray, RealArray) for field in fields(declared))
+        if floats and carries != "values" and (carries, shows) != ("control", "course"):
+            raise ValueError(f"message {kind.__name__} carries {carries}, and floats are values")
         _LAYOUTS[declared] = tuple(
             (field.name, _FIELD_CODECS[field.type]) for field in fields(declared)
         )

@@ -13,7 +13,7 @@ from securevfl.protocols.exchanges.homomorphic import EncryptedValues
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
-from securevfl.wire.codec import Blobs, Message, decode, encode, kinds, message_kind
+from securevfl.wire.codec import Blobs, Message, StepMessage, decode, encode, kinds, message_kind
 from tests.message_kinds import KINDS, fields_of
 
 UNKNOWN = max(kind.number for kind in KINDS) + 1
@@ -164,6 +164,13 @@ def test_what_is_carried_says_what_it_shows() -> None:
     assert all((kind.shows == "nothing") <= (kind.carries == "control") for kind in kinds())
     with pytest.raises(ValueError, match="say what it shows"):
         message_kind(255, stage="round", carries="values")(type("Another", (Message,), {}))
+    floats = {"__annotations__": {"values": FloatArray}}
+    for declare in (
+        message_kind(255, stage="round"),
+        message_kind(255, stage="round", carries="ciphertexts", shows="residuals"),
+    ):
+        with pytest.raises(ValueError, match="and floats are values"):
+            declare(type("Another", (StepMessage,), floats))
     assert 255 not in {kind.number for kind in kinds()}
 
 

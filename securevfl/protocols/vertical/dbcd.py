@@ -62,7 +62,7 @@ from securevfl.wire.codec import StepMessage, message_kind
 GREEDY_SIZE = 10
 
 
-@message_kind(47, stage="round")
+@message_kind(47, stage="round", shows="course")
 class StepTaken(StepMessage):
     """The label party's word after its line search.
 
