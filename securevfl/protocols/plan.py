@@ -182,7 +182,7 @@ class Plan(Shown):
         """Whether every round takes all rows."""
         return self.schedule.batches == 1
 
-    @property
+    @cached_property
     def is_watched(self) -> bool:
         """Whether the label party says every round where training is heading.
 
@@ -211,7 +211,7 @@ class Plan(Shown):
         """The largest S of a batch."""
         return self.schedule.most_rows
 
-    @property
+    @cached_property
     def learns(self) -> Learns:
         """Who learns what in a round."""
         return self.exchange.learns(self.job)
