@@ -11,13 +11,15 @@ before any work.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import isabstract
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.crypto.masks import PairwiseMasks
@@ -29,13 +31,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.privacy.streams import Purpose
 from securevfl.protocols.local_steps import LocalSteps, Signal
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.gathering import (
-    ClearGathering,
-    Gathering,
-    MaskedGathering,
-    Party,
-    Step,
-)
+from securevfl.protocols.session.gathering import Gathering, Party, Step, gathering_of
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.privacy_account import LeakageCount, Noise
 from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
@@ -47,6 +43,7 @@ if TYPE_CHECKING:
 
 Shown = Literal["singly", "summed", "hidden"]
 """How somebody sees the others' predictions."""
+ResidualsSeen = Literal["clear", "noisy", "hidden"]
 Variant = Mapping[str, Mapping[str, Any]]
 """Settings by section of a job."""
 
@@ -77,8 +74,17 @@ class Learns:
     feature_party: str
     feature_party_not: str
     predictions: Shown
-    residuals: Literal["clear", "noisy", "hidden"]
+    residuals: ResidualsSeen
     gradients: bool
+
+    def __post_init__(self) -> None:
+        # What guards do not know they would take for harmless.
+        for what, known in (("predictions", Shown), ("residuals", ResidualsSeen)):
+            if getattr(self, what) not in get_args(known):
+                raise ConfigError(
+                    f"an exchange says {what} = {getattr(self, what)!r}, expected one of "
+                    f"{', '.join(get_args(known))}"
+                )
 
 
 @dataclass(frozen=True)
@@ -335,12 +341,28 @@ class Outgoing(Protocol):
         """Of the mean of y·u over so many rows, shape (w,)."""
 
 
+class AsTheyAre:
+    """Numbers that stay as they are, which an exchange has to say; nothing returned is an error."""
+
+    def units(self, units: FloatArray) -> FloatArray:
+        """The same."""
+        return units
+
+    def phi(self, phi: FloatArray, rows: int) -> FloatArray:
+        """The same."""
+        del rows
+        return phi
+
+
+IN_CLEAR = AsTheyAre()
+
+
 @runtime_checkable
 class GivesSingly(Protocol):
     """Numbers of a party as they are, or with its noise; how they travel is the algorithm's."""
 
-    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Outgoing | None:
-        """What numbers become before they are given; None where they stay as they are."""
+    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Outgoing:
+        """What numbers become before they are given; `AsTheyAre` where they stay in clear."""
 
 
 @runtime_checkable
@@ -378,13 +400,23 @@ NEEDS: Mapping[type, str] = {
     KeepsShares: "its rounds run in shares",
 }
 """What an algorithm can need of an exchange, and how an error says so."""
+WAYS = (
+    "learns",
+    "new_rows",
+    *sorted(name for need in NEEDS for name in vars(need) if not name.startswith("_")),
+)
+"""The methods by which numbers leave a party, and what is said of them."""
 
 
 class Exchange(ABC):
     """The description of an exchange.
 
+    A class that stands on a finished exchange says every way of that one anew (`WAYS`): what it
+    inherited would go on in clear where it changed another.
+
     Attributes:
         name: in `[exchange] scheme`.
+        takes: keys of `[exchange]` beside the scheme that a job may give; others are refused.
         encrypts: whether it needs homomorphic keys.
         adds_noise: whether `[privacy]` belongs to it.
         takes_head: whether predictions may be representations for a head.
@@ -398,6 +430,7 @@ class Exchange(ABC):
     """
 
     name: str
+    takes: ClassVar[Collection[str]] = ()
     encrypts: ClassVar[bool] = False
     adds_noise: ClassVar[bool] = False
     takes_head: ClassVar[bool] = False
@@ -407,21 +440,31 @@ class Exchange(ABC):
     error: ClassVar[float] = 1e-4
     variants: tuple[Variant, ...] = ({},)
 
+    @override
+    def __init_subclass__(cls) -> None:
+        """Refuse ways that are inherited from a finished exchange."""
+        for finished in cls.__mro__[1:-1]:
+            if isabstract(finished) or not issubclass(finished, Exchange):
+                continue
+            unsaid = [way for way in WAYS if hasattr(finished, way) and way not in vars(cls)]
+            if unsaid:
+                raise ConfigError(
+                    f"exchange {cls.__name__} stands on {finished.__name__} and does not say "
+                    f"{', '.join(unsaid)}: say each, or None for what it does not offer"
+                )
+
     @cached_property
     def shares_parameters(self) -> bool:
         """Whether nobody sees a prediction, a residual or a gradient before the last round."""
         return isinstance(self, KeepsShares)
 
     def check(self, plan: "Plan") -> None:
-        """Check that a job can be run under this exchange; by default with its name alone.
+        """Check that a job can be run under this exchange; any by default.
 
         Raises:
             ConfigError: it cannot; the message says why.
         """
-        settings = plan.job.exchange
-        for key, each in type(settings).model_fields.items():
-            if key != "scheme" and getattr(settings, key) != each.default:
-                raise ConfigError(f"exchange {self.name!r} takes no {key}: drop it")
+        del plan
 
     @abstractmethod
     def learns(self, job: Job) -> Learns:
@@ -446,6 +489,7 @@ class Exchange(ABC):
         learns = self.learns(job)
         return learns.residuals == "hidden" or learns.predictions != "singly"
 
+    @abstractmethod
     def new_rows(
         self,
         job: Job,
@@ -458,6 +502,8 @@ class Exchange(ABC):
     ) -> Gathering:
         """How a trained model's predictions of new rows come to the label party.
 
+        In clear or as a masked sum it is `as_shown`.
+
         Args:
             job: the settings.
             party: who it is.
@@ -466,14 +512,27 @@ class Exchange(ABC):
             given: numbers that a feature party gives of a row.
             head: at the label party of a model that has one.
         """
-        del job, given
-        return MaskedGathering(party, masks) if shown == "summed" else ClearGathering(party, head)
 
     @abstractmethod
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
         """Messages in a round of FedBCD-p among K parties."""
 
     def key_owners(self, settings: ExchangeSettings, party: Party) -> tuple[str, ...]:
-        """Who owns a homomorphic key."""
+        """Who owns a homomorphic key; an exchange whose `learns` has gradients names them."""
         del settings, party
         return ()
+
+
+def as_shown(
+    exchange: Exchange,
+    job: Job,
+    party: Party,
+    masks: PairwiseMasks,
+    *,
+    shown: Shown,
+    given: int,
+    head: Head | None,
+) -> Gathering:
+    """`Exchange.new_rows` of those whose predictions travel in clear, or as a masked sum."""
+    del exchange, job, given
+    return gathering_of(party, masks, sums=shown == "summed", head=head)

@@ -69,6 +69,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     )
     _check_rule(plan)
     check_head(plan)
+    _check_taken(plan)
     plan.exchange.check(plan)
     plan.algorithm.check(plan)
     _check_offers(plan)
@@ -80,6 +81,14 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     if plan.account is not None:
         plan.account.require_budget()
     return plan
+
+
+def _check_taken(plan: Plan) -> None:
+    """Check that a job asks nothing of its exchange that this would pass over."""
+    settings, exchange = plan.job.exchange, plan.exchange
+    for key, each in type(settings).model_fields.items():
+        if key not in ("scheme", *exchange.takes) and getattr(settings, key) != each.default:
+            raise ConfigError(f"exchange {exchange.name!r} takes no {key}: drop it")
 
 
 def _check_offers(plan: Plan) -> None:

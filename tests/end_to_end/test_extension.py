@@ -4,14 +4,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from securevfl.errors import ConfigError
 from securevfl.job import Job, parse_job
-from securevfl.protocols.catalogue import ALGORITHMS
+from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
+from securevfl.protocols.exchange import (
+    WAYS,
+    Exchange,
+    GivesSignals,
+    GivesSingly,
+    TellsResiduals,
+)
+from securevfl.protocols.exchanges.plain import PlainExchange
 from securevfl.protocols.vertical.fedbcd import FedBcd
 from securevfl.reports.documents import what_to_choose, who_learns_what
 from securevfl.training import train
@@ -19,6 +29,8 @@ from tests import extension
 from tests.end_to_end.commands import rows_of, run
 from tests.end_to_end.contract import check_contract, few_rows
 from tests.jobs import all_weights
+
+Rounded8 = type(extension.ROUNDED8)
 
 JOB = """
 [job]
@@ -109,6 +121,81 @@ def test_settings_that_it_says_nothing_of_are_refused() -> None:
         told = f"exchange 'rounded8' takes no {next(iter(exchange))}"
         with pytest.raises(ConfigError, match=told):
             train(job, few_rows(3))
+
+
+def test_an_algorithm_that_changes_rounds_does_not_run_in_shares_without_its_change() -> None:
+    job = parse_job(JOB.replace("rounded8", "blind"))
+    with pytest.raises(ConfigError, match="algorithm = 'heavy-ball': 'blind' takes fedsgd"):
+        train(job, few_rows(2))
+
+
+@pytest.mark.parametrize("way", ["learns", "new_rows", "messages"])
+def test_an_exchange_has_no_default_for_what_it_shows(way: str) -> None:
+    own = {name: each for name, each in vars(Rounded8).items() if name != way}
+    with pytest.raises(TypeError, match=f"abstract method '?{way}"):
+        type("Forgetful", (Exchange,), own)()
+
+
+def test_what_a_finished_exchange_has_is_not_inherited_in_silence() -> None:
+    ways = {name: each for name, each in vars(Rounded8).items() if name in WAYS}
+    told = "exchange Rounded stands on PlainExchange and does not say establish_residuals, release"
+    with pytest.raises(ConfigError, match=told):
+        type("Rounded", (PlainExchange,), ways)
+    ways |= {"establish_residuals": None, "release": None}
+    alike = type("Rounded", (PlainExchange,), ways)()
+    assert isinstance(alike, GivesSignals)
+    assert not isinstance(alike, GivesSingly | TellsResiduals)
+
+
+def refused(told: str, **changes: object) -> None:
+    """Training with an exchange that says something else than ours does."""
+    class_ = type("Other", (Exchange,), {**own_of(Rounded8), "name": "other", **changes})
+    EXCHANGES.add(class_())
+    try:
+        with pytest.raises(ConfigError, match=told):
+            train(Job.of(job={"rounds": 2}, exchange={"scheme": "other"}), few_rows(2))
+    finally:
+        EXCHANGES.remove("other")
+
+
+def own_of(kind: type[object]) -> dict[str, object]:
+    """What a class has of its own."""
+    return {name: each for name, each in vars(kind).items() if not name.startswith("_")}
+
+
+LEARNS = extension.ROUNDED8.learns(Job())
+
+
+def test_who_hides_held_out_predictions_does_not_give_them_row_by_row() -> None:
+    refused(
+        "'other' hides held-out predictions and has no sums",
+        learns=lambda *_: replace(LEARNS, predictions="hidden"),
+    )
+
+
+def test_gradients_that_nobody_counts_are_refused() -> None:
+    told = replace(LEARNS, residuals="hidden", gradients=True)
+    refused("'other' gives gradients and names no key_owners", learns=lambda *_: told)
+
+
+def test_a_word_that_no_guard_knows_is_refused() -> None:
+    word: Any = "secret"
+    with pytest.raises(ConfigError, match="an exchange says predictions = 'secret', expected one"):
+        replace(LEARNS, predictions=word)
+    with pytest.raises(ConfigError, match="an exchange says residuals = 'secret', expected one"):
+        replace(LEARNS, residuals=word)
+
+
+def test_a_release_that_says_nothing_is_not_taken_for_numbers_as_they_are() -> None:
+    silent = type("Silent", (Exchange,), {**own_of(Rounded8), "release": lambda *_: None})()
+    job = Job.of(job={"algorithm": "fdml", "rounds": 2}, exchange={"scheme": "other"})
+    silent.name = "other"
+    EXCHANGES.add(silent)
+    try:
+        with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'units'"):
+            train(job, few_rows(2))
+    finally:
+        EXCHANGES.remove("other")
 
 
 def test_its_own_settings_reach_the_algorithm() -> None:

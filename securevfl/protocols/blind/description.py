@@ -12,9 +12,15 @@ from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import Logistic, QuadraticLoss
 from securevfl.protocols.blind.offline import make_ahead
 from securevfl.protocols.blind.rounds import BlindPart
-from securevfl.protocols.exchange import Exchange, KeepsShares, Learns, Shown, Variant
+from securevfl.protocols.exchange import (
+    Exchange,
+    KeepsShares,
+    Learns,
+    Shown,
+    Variant,
+    as_shown,
+)
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.gathering import Party
 
 NOT_TAKEN = (
     "key_bits",
@@ -33,7 +39,9 @@ class Blind(Exchange):
     """Shares of parameters, predictions and residuals; homomorphic work is done ahead."""
 
     name = "blind"
+    takes = tuple(ExchangeSettings.model_fields)
     encrypts = True
+    new_rows = as_shown
     # A series in place of σ, and weights that are rounded up or down at random at the end: of 500
     # runs each with fresh pads 0.0305 (K = 2) and 0.0197 (K = 3) at most, of 10^6 draws of these
     # roundings 0.0307. So more has a chance of less than 10^-5.
@@ -105,10 +113,6 @@ class Blind(Exchange):
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
         """4(K − 1) of logistic residuals; of affine ones 3K − 4, and 2 between two parties."""
         return 4 * (parties - 1)
-
-    @override
-    def key_owners(self, settings: ExchangeSettings, party: Party) -> tuple[str, ...]:
-        return ()
 
 
 DESCRIPTIONS = (Blind(),)

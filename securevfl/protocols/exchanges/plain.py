@@ -28,15 +28,17 @@ from securevfl.models.head import HeadedModel
 from securevfl.models.losses import labels_told
 from securevfl.privacy.streams import Purpose
 from securevfl.protocols.exchange import (
+    IN_CLEAR,
+    AsTheyAre,
     Batch,
     Established,
     Exchange,
     FeatureSide,
     LabelSide,
     Learns,
-    Outgoing,
     Session,
     Side,
+    as_shown,
 )
 from securevfl.protocols.local_steps import (
     BesideOthersSignal,
@@ -210,6 +212,8 @@ CLEAR_RESIDUALS = "d, so every label and ΣH"
 class InClear(Exchange):
     """What all exchanges have in common whose residuals travel without encryption."""
 
+    takes = tuple(ExchangeSettings.model_fields)
+
     @override
     def check(self, plan: Plan) -> None:
         settings = plan.job.exchange
@@ -287,6 +291,7 @@ class PlainExchange(InClear):
     name = "plain"
     tells_sum = True
     takes_head = True
+    new_rows = as_shown
 
     @override
     def check(self, plan: Plan) -> None:
@@ -311,10 +316,10 @@ class PlainExchange(InClear):
             gradients=False,
         )
 
-    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Outgoing | None:
+    def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> AsTheyAre:
         """Numbers as they are."""
         del noise, purpose
-        return None
+        return IN_CLEAR
 
 
 class MaskedExchange(InClear):
@@ -322,6 +327,7 @@ class MaskedExchange(InClear):
 
     name = "masked"
     fewest_parties = 3
+    new_rows = as_shown
 
     @override
     def sums(self, settings: ExchangeSettings) -> bool:

@@ -22,6 +22,7 @@ from securevfl.protocols.exchange import (
     Shown,
     Side,
     Variant,
+    as_shown,
 )
 from securevfl.protocols.exchanges.class_sums import establish_class_sums
 from securevfl.protocols.exchanges.encrypted import (
@@ -50,7 +51,9 @@ class UnderEncryption(Exchange):
         name: of the scheme.
     """
 
+    takes = tuple(ExchangeSettings.model_fields)
     encrypts = True
+    new_rows = as_shown
     variants: tuple[Variant, ...] = (
         {"exchange": {"round_trips": 2}},
         {"exchange": {"hide": "both"}},

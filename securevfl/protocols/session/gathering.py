@@ -176,9 +176,11 @@ class ClearGathering:
         return values if self._head is None else values @ self._head.part(sender)
 
 
-def gathering_of(party: Party, masks: PairwiseMasks, *, sums: bool) -> Gathering:
+def gathering_of(
+    party: Party, masks: PairwiseMasks, *, sums: bool, head: HeadedModel | Head | None = None
+) -> Gathering:
     """Predictions singly in clear, or only their sum."""
-    return MaskedGathering(party, masks) if sums else ClearGathering(party)
+    return MaskedGathering(party, masks) if sums else ClearGathering(party, head)
 
 
 def require_summands(parties: int) -> None:

@@ -21,6 +21,7 @@ from securevfl.models.layers import BOUNDED, DenseLayer
 from securevfl.models.local_model import Network
 from securevfl.protocols.algorithm import Role
 from securevfl.protocols.exchange import (
+    AsTheyAre,
     Batch,
     Exchange,
     GivesSingly,
@@ -112,25 +113,26 @@ class FtlPart(Part):
         self.keeper = self._keeper = keeper_of(training, agreement)
         self._batches = PartyBatches(plan, training.workplace.data, self.inputs)
         training.part.phi = None if self.signs is None else self.phi
-        if plan.exchange.encrypts:
-            return await self._under_encryption(agreement, leakage)
+        if isinstance(plan.exchange, HoldsKeys):
+            return await self._under_encryption(plan.exchange, agreement, leakage)
         assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
         release = plan.exchange.release(training.noise)
         of_scores = plan.exchange.release(training.noise, "held-out predictions")
         self._side = side = ClearSide(party, linearized=plan.rule.gauss_newton, release=release)
         # Another release of Φ would cost more noise.
-        phi = self.phi if release is None else side.given_phi
+        phi = self.phi if isinstance(release, AsTheyAre) else side.given_phi
         return scoring_of(training, ScoringInClear(party, phi, of_scores))
 
-    async def _under_encryption(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
+    async def _under_encryption(
+        self, exchange: HoldsKeys, agreement: Agreement, leakage: LeakageCount
+    ) -> Scoring:
         training = self.training
         party, plan, keys = training.party, training.plan, training.workplace.keys
         settings, units = plan.job.exchange, settings_of(plan).units
         columns = {name: values // units for name, values in agreement.columns.items()}
         fmt = product_format(plan, max(agreement.own_columns // units, *columns.values()))
-        assert isinstance(plan.exchange, HoldsKeys)  # noqa: S101
         session = Session(party, plan, agreement, leakage, keys)
-        own_key, peers = await plan.exchange.keys(session, fmt, columns)
+        own_key, peers = await exchange.keys(session, fmt, columns)
         assert own_key is not None  # noqa: S101
         (peer_key,) = peers.values()
         self._side, self.key = EncryptedSide(party, own_key, peer_key), own_key.owner

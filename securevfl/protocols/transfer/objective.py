@@ -35,7 +35,7 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.job import FtlSettings
 from securevfl.models.layers import LARGEST_SLOPE, DenseLayer
-from securevfl.protocols.exchange import Outgoing
+from securevfl.protocols.exchange import IN_CLEAR, Outgoing
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import Step
 
@@ -106,10 +106,9 @@ class FeatureObjective:
     inputs: FloatArray
     alignment: float
 
-    def components(self, release: Outgoing | None = None) -> Components:
+    def components(self, release: Outgoing = IN_CLEAR) -> Components:
         """Its units and their second moments."""
-        units = self.model.predict(self.inputs)
-        return feature_components(units if release is None else release.units(units))
+        return feature_components(release.units(self.model.predict(self.inputs)))
 
     def gradient(self, given: Components) -> FloatArray:
         """Through its units alone."""
@@ -164,12 +163,11 @@ class LabelObjective:
     def _labels(self) -> FloatArray:
         return self.signs[self.batch]
 
-    def components(self, release: Outgoing | None = None) -> Components:
+    def components(self, release: Outgoing = IN_CLEAR) -> Components:
         """½ y Φ + 2g u of the batch, and ΦΦᵀ."""
         phi, _ = self._phi_tangent()
-        units = self.model.predict(self._inputs)
-        if release is not None:
-            phi, units = release.phi(phi, len(self.everything)), release.units(units)
+        phi = release.phi(phi, len(self.everything))
+        units = release.units(self.model.predict(self._inputs))
         rows = np.outer(self._labels / 2, phi) + 2 * self.alignment * units
         return Components(rows, phi[None])
 

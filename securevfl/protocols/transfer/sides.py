@@ -58,7 +58,7 @@ from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
 from securevfl.errors import TrainingDiverged, UnexpectedMessage
-from securevfl.protocols.exchange import Batch, Outgoing
+from securevfl.protocols.exchange import IN_CLEAR, Batch, Outgoing
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, checked, within_bound
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import HeldOutPredictions, Party, Step
@@ -106,10 +106,10 @@ class ClearSide:
     """Either party's side.
 
     It steps on the linearization where `linearized`, as encryption has it. `release` is made of
-    units and of Φ before they are given; without one they are given as they are.
+    units and of Φ before they are given.
     """
 
-    def __init__(self, party: Party, *, linearized: bool, release: Outgoing | None = None) -> None:
+    def __init__(self, party: Party, *, linearized: bool, release: Outgoing) -> None:
         self._party, self._linearized, self._release = party, linearized, release
         self._phi: FloatArray | None = None
         self.scores: FloatArray | None = None
@@ -166,7 +166,7 @@ class ScoringInClear:
     """
 
     def __init__(
-        self, party: Party, phi: Callable[[], FloatArray], release: Outgoing | None = None
+        self, party: Party, phi: Callable[[], FloatArray], release: Outgoing = IN_CLEAR
     ) -> None:
         self._party, self._phi, self._release = party, phi, release
 
@@ -179,7 +179,7 @@ class ScoringInClear:
         sender, message = await party.channel.receive([party.label_party], ScoreVector, step)
         expect_shape(sender, message.phi, predictions.shape[1:])
         async with party.costs.compute(SCORING):
-            units = predictions if self._release is None else self._release.units(predictions)
+            units = self._release.units(predictions)
             with np.errstate(over="ignore", invalid="ignore"):
                 scores = units @ message.phi[:, None]
             if not np.isfinite(scores).all():

@@ -35,7 +35,14 @@ from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError, PeerViolation, TrainingDiverged, UnexpectedMessage
 from securevfl.job import FdmlSettings, Job
 from securevfl.models.local_model import LocalModel, Precision, PullBack
-from securevfl.protocols.exchange import Exchange, GivesSingly, Outgoing, PartyBatches, Shown
+from securevfl.protocols.exchange import (
+    AsTheyAre,
+    Exchange,
+    GivesSingly,
+    Outgoing,
+    PartyBatches,
+    Shown,
+)
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, Hello
 from securevfl.protocols.session.early_stopping import Kept
@@ -360,9 +367,9 @@ def _check_messages(settings: FdmlSettings) -> None:
 
 
 async def _released(
-    costs: Costs, predictions: FloatArray, release: Outgoing | None, phase: str
+    costs: Costs, predictions: FloatArray, release: Outgoing, phase: str
 ) -> FloatArray:
-    if release is None:
+    if isinstance(release, AsTheyAre):
         return predictions
     async with costs.compute(phase):
         return release.units(predictions)

@@ -186,7 +186,9 @@ class FedBcd(VerticalAlgorithm):
     def __init__(self, name: str, *, in_turns: bool = False, one_step: bool = False) -> None:
         self.name = name
         self.in_turns, self.one_step = in_turns, one_step
-        self.needs = (GivesSignals,) if in_turns else (GivesSignals, KeepsShares)
+        # Rounds in shares are the exchange's, and know nothing of what a subclass changes.
+        in_shares = type(self) is FedBcd and not in_turns
+        self.needs = (GivesSignals, KeepsShares) if in_shares else (GivesSignals,)
 
     @override
     def check(self, plan: Plan) -> None:

@@ -41,7 +41,7 @@ from securevfl.protocols.session.early_stopping import (
 )
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.privacy_account import LeakageCount, Noise
-from securevfl.protocols.session.scoring import FeatureScoring, LabelScoring, Scoring
+from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring, Scoring
 from securevfl.protocols.session.workplace import Ending, PartyOutcome, PathPoint, Workplace
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
@@ -203,6 +203,12 @@ async def run_party(
     training, unit = _begun(channel, costs, plan, workplace)
     party, local, place = training.party, training.part, training.workplace
     state, first_round = place.resume, 0
+    owners = plan.exchange.key_owners(plan.job.exchange, party)
+    if plan.learns.gradients and not owners:
+        raise ConfigError(
+            f"exchange {plan.exchange.name!r} gives gradients and names no key_owners: nobody "
+            "would count what they tell of labels"
+        )
     if state is not None and plan.never_resumes is not None:
         raise ConfigError(plan.never_resumes)
     # Before anybody else writes anything down.
@@ -211,7 +217,7 @@ async def run_party(
     if state is not None and part.restores_first:
         first_round = _go_on(state, training, part)
     agreement = await part.agree()
-    if party.name in plan.exchange.key_owners(plan.job.exchange, party):
+    if party.name in owners:
         labels, resumes = place.data.train_labels, state is not None
         require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
     # Products that local steps repeat tell nothing new, but a peer that cheats could make them.
@@ -398,8 +404,18 @@ def _go_on(state: SessionState, training: Training, part: Part) -> int:
 
 
 def scoring_of(training: Training, held_out: HidesHeldOut) -> Scoring:
-    """A party's side of scoring: `held_out` gives at a feature party, scores at the label party."""
+    """A party's side of scoring: `held_out` gives at a feature party, scores at the label party.
+
+    Raises:
+        ConfigError: row by row, in a job that says that it hides held-out predictions.
+    """
     party, plan, inputs = training.party, training.plan, training.part.held_out
+    hides = plan.timetable.test_rows > 0 and plan.algorithm.held_out(plan) == "hidden"
+    if hides and isinstance(held_out, ByRow):
+        raise ConfigError(
+            f"exchange {plan.exchange.name!r} hides held-out predictions and has no sums to score "
+            "by: eval_every = 'never' trains without"
+        )
     labels, target = training.workplace.data.test_labels, plan.job.job.target_auc
     if labels is None:
         return FeatureScoring(party, held_out, plan.timetable, inputs)
