@@ -17,6 +17,8 @@ import pytest
 
 from securevfl.cli.app import main
 
+LONG = 300.0  # seconds after which a test that waits has failed, on the busiest machine
+
 
 def run(*arguments: str) -> int:
     """The exit status of a command line."""
@@ -48,11 +50,24 @@ def started(*arguments: str) -> "Iterator[subprocess.Popen[str]]":
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def wait_until(process: "subprocess.Popen[str]", happened: Callable[[], bool]) -> None:
-    """Wait for what a process does, however long it takes, while it runs."""
+def wait_until(process: "subprocess.Popen[str] | None", happened: Callable[[], bool]) -> None:
+    """Wait for what happens, while a process runs or after all of it: long, and not for ever."""
+    deadline = time.monotonic() + LONG
     while not happened():
-        assert process.poll() is None
+        assert process is None or process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def living(group: int) -> list[str]:
+    """The command lines of a process group, without those that ended already."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, pgrp = entry.joinpath("stat").read_text().rpartition(")")[2].split()[:3]
+            if int(pgrp) == group and state != "Z":
+                found.append(entry.joinpath("cmdline").read_text().replace("\0", " "))
+    return found
 
 
 def rows_of(path: str, command: str) -> list[dict[str, Any]]:
@@ -65,6 +80,18 @@ def rows_of(path: str, command: str) -> list[dict[str, Any]]:
     assert result["command"] == command
     rows: list[dict[str, Any]] = result["rows"]
     return rows
+
+
+def rows_from(command: str, *arguments: str, status: int = 0) -> list[dict[str, Any]]:
+    """The rows of a command's result file."""
+    assert run(*command.split(), *arguments, "--json", "out.json") == status
+    return rows_of("out.json", command.split(" job.toml", maxsplit=1)[0])
+
+
+def settings_in(path: str = "out.json") -> dict[str, Any]:
+    """What a result file says of how it was made."""
+    settings: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))["settings"]
+    return settings
 
 
 def example(*changes: tuple[str, str]) -> str:

@@ -313,25 +313,3 @@ def test_a_port_that_is_taken(capsys: Capture) -> None:
         f"securevfl: error: bank: tcp:127.0.0.1:{port}: cannot listen there "
         "(Address already in use)"
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("--listen", "127.0.0.1:0"), "--listen is for parties that are --processes"),
-        (("--restarts", "1"), "--restarts are of parties that are --processes"),
-        (("--silence", "5"), "--silence is of parties that are --processes"),
-        (("--processes", "--listen", "here"), "'here': expected HOST:PORT"),
-        (("--processes", "--listen", "127.0.0.1:65535"), "have port 65536, at most 65535"),
-        (("--row-shards", "2"), "--row-shards are for parties that are --processes"),
-        (("--processes", "--row-shards", "2", "--resume"), "such a job keeps no state"),
-        (("--processes", "--row-shards", "2"), "--row-shards: exchange 'ckks'"),
-        (("--processes", "--ahead"), "--ahead makes pads in this process"),
-    ],
-)
-@pytest.mark.usefixtures("clean_place")
-def test_options_that_have_no_meaning(
-    arguments: tuple[str, ...], told: str, capsys: Capture
-) -> None:
-    assert run("train", two_organizations(), *arguments) == 2
-    assert told in " ".join(capsys.readouterr().err.split())

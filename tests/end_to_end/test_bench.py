@@ -1,17 +1,29 @@
-"""Every `securevfl bench` command, run small: its rows are what `reports` says they are."""
+"""Every `securevfl bench` and `sweep` command, run small, and the files of a job under them."""
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
 from securevfl.reports import benchmarks, blind, defaults, horizontal, rows, transfer
-from tests.end_to_end.commands import refused, rows_of, run, two_organizations
+from tests.end_to_end.commands import (
+    rows_from,
+    rows_of,
+    run,
+    settings_in,
+    started,
+    two_organizations,
+    wait_until,
+)
+from tests.jobs import Settings
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -112,12 +124,32 @@ def test_a_command_shows_a_table_and_writes_its_rows(name: str, capsys: Capture)
     assert json.loads(Path("out.json").read_text(encoding="utf-8"))["seed"] == 3
 
 
+SWEEP = "sweep noise --dataset breast_cancer --noise 0,2 --epochs 2 --batch-size 64 --repeats 2"
+OF_A_JOB = {
+    "bench tradeoff": ("--exchange", "plain"),
+    "bench rounds": ("--repeats", "1"),
+    "sweep noise": ("--noise", "0,2", "--repeats", "1", "--workers", "1"),
+}
+BENCHES = ["bench tradeoff", "bench rounds"]
+
+
+def page() -> str:
+    """What a command wrote for people."""
+    return Path("out.html").read_text(encoding="utf-8")
+
+
+def said(capsys: Capture) -> str:
+    """What a command showed, on lines that a terminal has room for."""
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    return shown
+
+
 def test_horizontal_has_a_page_with_accuracy_over_uploads_and_rounds() -> None:
     words = SMALL["horizontal"][2].replace("--learning-rate 0.03,0.1", "--learning-rate 0.1")
     assert run("bench", "horizontal", *words.split(), "--html", "out.html", "--quiet") == 0
-    page = Path("out.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 2
-    assert "models uploaded a client" in page
+    assert page().count("<svg") == 2
+    assert "models uploaded a client" in page()
 
 
 def test_quiet_says_nothing(capsys: Capture) -> None:
@@ -125,16 +157,64 @@ def test_quiet_says_nothing(capsys: Capture) -> None:
     assert capsys.readouterr() == ("", "")
 
 
+# ----------------------------------------------------------------------------- bench tradeoff
+
+
+def tradeoff(arguments: str, *more: str) -> list[dict[str, Any]]:
+    return rows_from("bench tradeoff", *arguments.split(), *more)
+
+
+def test_a_tradeoff_shows_what_its_rows_add_up_to(capsys: Capture) -> None:
+    rows = tradeoff("--exchange plain,ckks --local-steps 1,5")
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 100
+    assert "ckks" in printed
+    assert "learning rate" in printed
+    named = [(row["exchange"], row["local_steps"]) for row in rows]
+    assert named == [("plain", 1), ("plain", 5), ("ckks", 1), ("ckks", 5)]
+    for row in rows:
+        assert row["compute_s"] + row["communication_s"] == pytest.approx(row["total_s"])
+        phases = {"local", "encrypt", "evaluate", "decrypt", "offline"}
+        assert set(row["compute_by_phase_s"]) == phases
+    assert rows[0]["ciphertext_bytes"] == 0 < rows[2]["ciphertext_bytes"]
+
+
+def test_a_target_that_is_not_reached_is_a_row_and_no_error(capsys: Capture) -> None:
+    rows = tradeoff("--exchange plain --target-auc 0.9999 --max-rounds 3")
+    assert not any(row["reached_target"] for row in rows)
+    assert "* target not reached" in capsys.readouterr().out
+
+
+def test_repeats_have_seeds_of_their_own_and_rows_hold_medians() -> None:
+    (row,) = tradeoff("--exchange plain --repeats 3 --local-steps 5 --seed 7 --quiet")
+    assert [each["seed"] for each in row["runs"]] == [7, 8, 9]
+    assert row["rounds"] == np.median([each["rounds"] for each in row["runs"]])
+
+
+def test_phe_rounds_limit_phe_only() -> None:
+    plain, phe = tradeoff(
+        "--exchange plain,paillier --local-steps 1 --key-bits 2048 --phe-rounds 1 --engine phe "
+        "--target-auc 0.999 --max-rounds 4 --quiet"
+    )
+    assert (plain["rounds"], phe["rounds"]) == (4, 1)
+    assert (plain["key_bits"], phe["key_bits"]) == (None, 2048)
+
+
+def test_engine_and_round_trips_go_to_the_schemes_that_have_them() -> None:
+    rows = tradeoff(
+        "--exchange paillier,bfv --engine fast --round-trips 2 --local-steps 5 --max-rounds 1 "
+        "--learning-rate 0.3 --key-bits 2048 --batch-size 57 --quiet"
+    )
+    assert [(row["engine"], row["round_trips"]) for row in rows] == [("fast", 2), ("tenseal", 2)]
+
+
 def test_exact_steps_stand_beside_numbers_that_keep_their_batches_and_one_step_size(
     capsys: Capture,
 ) -> None:
     arguments = "--exchange plain --local-steps 1,5,exact --batch-size 57 --max-rounds 20"
-    written = ("--json", "out.json", "--html", "out.html")
-    assert run("bench", "tradeoff", *arguments.split(), *written) == 0
-    page = Path("out.html").read_text(encoding="utf-8")
-    assert "securevfl bench tradeoff --exchange plain --local-steps 1,5,exact" in page
-    assert page.count("<svg") == 1
-    one, five, exact = rows_of("out.json", "bench tradeoff")
+    one, five, exact = tradeoff(arguments, "--html", "out.html")
+    assert "securevfl bench tradeoff --exchange plain --local-steps 1,5,exact" in page()
+    assert page().count("<svg") == 1
     assert [row["batch_size"] for row in (one, five, exact)] == [57, 57, "full"]
     assert one["learning_rate"] == five["learning_rate"] > 0
     assert "tuned at Q = 5" in one["learning_rate_chosen"]
@@ -147,42 +227,45 @@ def test_exact_steps_stand_beside_numbers_that_keep_their_batches_and_one_step_s
 def test_rows_that_repeat_homomorphic_work_stand_beside_those_that_do_not(
     capsys: Capture,
 ) -> None:
-    arguments = "--exchange plain,bfv --local-steps 1,5 --max-rounds 2 --learning-rate 0.3"
-    more = "--he-per-step --model mlp --hidden 2,2 --schedule inverse-sqrt --round-trips 2"
-    words = [*arguments.split(), *more.split(), "--json", "out.json"]
-    assert run("bench", "tradeoff", *words) == 0
-    found = rows_of("out.json", "bench tradeoff")
+    found = tradeoff(
+        "--exchange plain,bfv --local-steps 1,5 --max-rounds 2 --learning-rate 0.3 --he-per-step "
+        "--model mlp --hidden 2,2 --schedule inverse-sqrt --round-trips 2"
+    )
     named = [(row["exchange"], row["local_steps"], row["he_per_step"]) for row in found]
     assert named == [
         ("plain", 1, False), ("plain", 5, False),
         ("bfv", 1, False), ("bfv", 5, False), ("bfv", 1, True), ("bfv", 5, True),
     ]  # fmt: skip
     assert [row["messages"] for row in found[2:]] == [8, 8, 8, 2 * 2 * 6]
-    shown = capsys.readouterr().out
+    shown, told = capsys.readouterr().out, settings_in()
     assert "5 HE" in shown
     assert "for benchmarks only" in shown
-    told = json.loads(Path("out.json").read_text(encoding="utf-8"))["settings"]
     assert (told["model"], told["hidden"], told["schedule"]) == ("mlp", [2, 2], "inverse-sqrt")
-    assert "no homomorphic exchange" in refused(
-        capsys, "bench", "tradeoff", "--exchange", "plain", "--he-per-step"
-    )
-    assert "belongs to model = 'mlp'" in refused(capsys, "bench", "tradeoff", "--hidden", "3")
 
 
 def test_a_step_size_may_fall_with_the_root_of_rounds() -> None:
-    def aucs(schedule: str) -> list[float]:
-        arguments = "--exchange plain --local-steps 1 --max-rounds 9 --target-auc 1"
-        words = (*arguments.split(), "--learning-rate", "0.02", "--schedule", schedule)
-        assert run("bench", "tradeoff", *words, "--json", "out.json") == 0
-        return [row["auc"] for row in rows_of("out.json", "bench tradeoff")]
+    arguments = "--exchange plain --local-steps 1 --max-rounds 9 --target-auc 1"
+    constant, falling = (
+        [row["auc"] for row in tradeoff(arguments, "--learning-rate=0.02", "--schedule", schedule)]
+        for schedule in ("constant", "inverse-sqrt")
+    )
+    assert constant > falling
 
-    assert aucs("constant") > aucs("inverse-sqrt")
+
+# -------------------------------------------------------------- bench rounds, joint, crypto
+
+
+def test_rounds_compares_algorithms(capsys: Capture) -> None:
+    arguments = "--local-steps 5 --learning-rate 0.1 --proximal 0,0.1 --repeats 1"
+    rows = rows_from("bench rounds", *arguments.split())
+    assert len(rows) == 6
+    assert {row["algorithm"] for row in rows} == {"fedsgd", "fedbcd-p", "fedbcd-s"}
+    assert "fedbcd-s" in capsys.readouterr().out
 
 
 def test_rounds_has_exact_steps_of_every_algorithm_but_fedsgd(capsys: Capture) -> None:
     arguments = "--local-steps 5,exact --learning-rate 0.1 --repeats 1 --schedule inverse-sqrt"
-    assert run("bench", "rounds", *arguments.split(), "--json", "out.json") == 0
-    found = rows_of("out.json", "bench rounds")
+    found = rows_from("bench rounds", *arguments.split())
     assert [(row["algorithm"], row["local_steps"]) for row in found] == [
         ("fedsgd", 1), ("fedbcd-p", 5), ("fedbcd-p", "exact"), ("fedbcd-s", 5),
         ("fedbcd-s", "exact"),
@@ -191,27 +274,210 @@ def test_rounds_has_exact_steps_of_every_algorithm_but_fedsgd(capsys: Capture) -
 
 
 def test_rounds_draws_loss_and_auc_of_every_setting() -> None:
-    options = "--algorithm fedsgd,fedbcd-p --local-steps 5 --parties 2,3 --max-rounds 5"
-    written = ("--json", "out.json", "--html", "out.html", "--quiet")
-    arguments = (*options.split(), "--learning-rate", "0.1", "--repeats", "2")
-    assert run("bench", "rounds", *arguments, *written) == 0
-    for row in rows_of("out.json", "bench rounds"):
+    options = (
+        "--algorithm fedsgd,fedbcd-p --local-steps 5 --parties 2,3 --max-rounds 5 "
+        "--learning-rate 0.1 --repeats 2 --html out.html --quiet"
+    )
+    for row in rows_from("bench rounds", *options.split()):
         for each in row["runs"]:
             assert [point["rounds"] for point in each["curve"]] == [1, 2, 3, 4, 5]
             losses = [point["training_loss"] for point in each["curve"]]
             assert losses[-1] < losses[0] == pytest.approx(math.log(2))
             assert each["curve"][-1]["auc"] == each["auc"]
-    page = Path("out.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 4
+    assert page().count("<svg") == 4
     for text in ("training loss", "held-out AUC", "fedbcd-p, Q = 5", "K = 3"):
-        assert text in page
-    assert "<script" not in page
+        assert text in page()
+    assert "<script" not in page()
 
 
 def test_joint_takes_the_files_of_a_job(capsys: Capture) -> None:
-    job = two_organizations()
-    assert run("bench", "joint", job, "--repeats", "2", "--json", "out.json") == 0
-    (row,) = rows_of("out.json", "bench joint")
+    (row,) = rows_from("bench joint", two_organizations(), "--repeats", "2")
     assert (row["dataset"], row["parties"], len(row["runs"])) == ("job", 2, 2)
     assert row["dataset"] in capsys.readouterr().out
-    assert "the job file says" in refused(capsys, "bench", "joint", job, "--parties", "5")
+
+
+def test_crypto_measures_every_engine_in_one_process(capsys: Capture) -> None:
+    rows = rows_from("bench crypto", *["--samples", "8", "--features", "2", "--repeats", "1"])
+    engines = [(row["scheme"], row["engine"], row["key_bits"]) for row in rows]
+    assert engines == [
+        *(("paillier", engine, bits) for engine in ("fast", "phe") for bits in (2048, 3072)),
+        *(("ckks", "tenseal", None), ("bfv", "tenseal", None), ("none", "numpy", None)),
+    ]
+    assert [row["exact"] for row in rows] == [row["scheme"] != "ckks" for row in rows]
+    assert rows[2]["ratio_to_phe_2048"] == 1
+    assert "phe" in capsys.readouterr().out
+
+
+def test_crypto_measures_one_scheme_on_columns_of_zeros_and_ones() -> None:
+    shape = "--samples 9000 --features 2 --scheme bfv --zero-one --repeats 1"
+    bfv, clear = rows_from("bench crypto", *shape.split())
+    assert (bfv["exact"], bfv["matrix_fraction_bits"]) == (True, 0)
+    assert (clear["scheme"], bfv["ratio_to_phe_3072"]) == ("none", None)
+    assert bfv["bytes_key"] > 100_000
+
+
+# ------------------------------------------------------------------------ noise, staleness
+
+
+def test_a_sweep_shows_a_table_and_writes_json_and_a_page(capsys: Capture) -> None:
+    arguments = ["--model", "lr,nn", "--hidden", "4", "--workers", "1", "--html", "out.html"]
+    assert run(*SWEEP.split(), *arguments, "--json", "out.json") == 0
+    assert "best party alone" in said(capsys)
+    rows = rows_of("out.json", "sweep noise")
+    assert [(row["own_prediction"], row["model"], row["noise_multiplier"]) for row in rows] == [
+        (own, model, z) for own in ("exact", "noisy") for model in ("lr", "nn") for z in (0, 2)
+    ]
+    assert page().count("<svg") == 2
+    assert "What is not promised" in page()
+    assert "http" not in page().replace("http://www.w3.org", "")
+
+
+def test_processes_give_the_same_rows_and_json_holds_no_infinity() -> None:
+    for workers in ("1", "2"):
+        options = ("--learning-rate", "0.3", "--quiet", "--workers", workers)
+        assert run(*SWEEP.split(), *options, "--json", f"{workers}.json") == 0
+    assert rows_of("1.json", "sweep noise") == rows_of("2.json", "sweep noise")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    json.loads(Path("1.json").read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_a_killed_sweep_goes_on_and_fresh_forgets(capsys: Capture) -> None:
+    sweep = [*SWEEP.split(), "--learning-rate", "0.3", "--workers", "1"]
+    arguments = [*sweep, "--repeats", "30"]
+    folder = Path(os.environ["XDG_CACHE_HOME"]) / "securevfl" / "sweeps"
+    with started(*arguments) as process:
+        wait_until(process, lambda: any(path.stat().st_size > 2000 for path in folder.glob("*")))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert run(*arguments, "--json", "out.json") == 0
+    assert "going on: " in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+    assert len(rows_of("out.json", "sweep noise")[0]["aucs"]) == 30
+    (folder / "journal").touch()
+    assert run(*sweep, "--fresh") == 0
+    assert "going on" not in capsys.readouterr().err
+
+
+def test_staleness_shows_who_waits(capsys: Capture) -> None:
+    arguments = (
+        "--dataset breast_cancer --rounds 60 --batch-size 64 --staleness 0,3,unbounded "
+        "--learning-rate 0.3 --target-auc 0.98"
+    )
+    rows = rows_from("bench staleness", *arguments.split())
+    said(capsys)
+    assert [row["straggler"] for row in rows[::3]] == ["none", "party1", "party2", "turns"]
+    bulk, some, free = rows[3:6]
+    assert (bulk["largest_lead"], some["largest_lead"]) == (0, 3)
+    assert free["largest_lead"] > 3
+    assert free["refused_pulls"] == 0 < some["refused_pulls"] <= bulk["refused_pulls"]
+    in_turns = rows[9:]
+    assert in_turns[0]["total_s"] > in_turns[2]["total_s"]
+    assert all(row["seconds_to_target"] <= row["total_s"] for row in rows)
+    # R(T) falls: batches are fitted better and better.
+    assert bulk["regret"][0] > bulk["regret"][-1]
+
+
+# ------------------------------------------------------------------------ of a job's file
+
+
+def bank_with(change: Any) -> None:  # noqa: ANN401
+    """The bank's file with other lines behind the first."""
+    first, *lines = Path("bank.csv").read_text(encoding="utf-8").splitlines()
+    Path("bank.csv").write_text("\n".join([first, *change(lines)]), encoding="utf-8")
+
+
+def test_a_tradeoff_takes_a_jobs_data_settings_and_exchange(capsys: Capture) -> None:
+    job = two_organizations({"rounds": 9, "l2": 0.01, "target_auc": 0.9})
+    plain, ckks = tradeoff(job)
+    assert [row["exchange"] for row in (plain, ckks)] == ["plain", "ckks"]
+    for row in (plain, ckks):
+        assert (row["dataset"], row["max_rounds"], row["target_auc"]) == ("job", 9, 0.9)
+        assert (row["local_steps"], row["learning_rate"]) == ("exact", None)
+        assert row["reached_target"]
+    told = settings_in()
+    assert told["job"]["job"]["l2"] == 0.01
+    assert [party["name"] for party in told["job"]["party"]] == ["bank", "shop"]
+    assert "model" not in told
+    assert "target:" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", BENCHES)
+def test_without_a_target_it_is_a_little_less_than_the_job_reaches_in_clear(
+    command: str, capsys: Capture
+) -> None:
+    job = two_organizations()
+    two, exact = rows_from(command, job, *OF_A_JOB[command], "--local-steps", "2,exact")
+    assert [two["local_steps"], exact["local_steps"]] == [2, "exact"]
+    assert two["target_chosen"].startswith("0.005 below the job's own run in clear")
+    assert two["target_chosen"] in " ".join(capsys.readouterr().out.split())
+    (trained,) = rows_from("train", job, "--quiet")
+    # The job of its own exchange is the one in clear, but for rounding.
+    assert trained["auc"] - 0.0061 < exact["target_auc"] < trained["auc"] - 0.0039
+
+
+@pytest.mark.parametrize("command", BENCHES)
+def test_a_jobs_own_step_size_is_taken_and_not_tuned(command: str) -> None:
+    steps: Settings = {"learning_rate": 0.2, "local_steps": 3, "batch_size": 40}
+    job = two_organizations({"rounds": 5, "target_auc": 0.9, **steps})
+    (own,) = rows_from(command, job, *OF_A_JOB[command])
+    assert (own["local_steps"], own["batch_size"]) == (3, 40)
+    assert (own["learning_rate"], own["learning_rate_chosen"]) == (0.2, "given")
+    (exact,) = rows_from(command, job, *OF_A_JOB[command], "--local-steps=exact")
+    assert (exact["local_steps"], exact["batch_size"]) == ("exact", "full")
+    assert exact["learning_rate"] is None
+
+
+def test_a_job_that_learns_nothing_gives_no_target(capsys: Capture) -> None:
+    job, labels = two_organizations(), np.random.default_rng(5).integers(0, 2, 400)
+    bank_with(lambda lines: [f"{line[:-1]}{labels[at]}" for at, line in enumerate(lines)])
+    assert run("bench", "tradeoff", job, "--exchange", "plain", "--quiet") == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "give --target-auc" in error
+    assert run("bench", "tradeoff", job, "--exchange", "plain", "--target-auc", "0.9") == 0
+
+
+def test_a_sweep_takes_the_noise_and_steps_of_a_job(capsys: Capture) -> None:
+    job = two_organizations({"rounds": 4}, privacy={"clip": 3.5, "release_budget": 2.0})
+    none, noisy = rows_from("sweep noise", job, *OF_A_JOB["sweep noise"], "--html", "out.html")
+    assert [none["noise_multiplier"], noisy["noise_multiplier"]] == [0, 2]
+    for row in (none, noisy):
+        assert (row["dataset"], row["algorithm"], row["clip"]) == ("job", "fedbcd-p", 3.5)
+        assert row["learning_rate"] is None
+        # What each party can do alone is less than both together.
+        assert 0.6 < row["auc_local_only"] < row["auc_centralized"]
+    assert noisy["releases"] == 4
+    assert settings_in()["job"]["job"]["rounds"] == 4
+    assert "step sizes from each party's own curvature" in " ".join(capsys.readouterr().out.split())
+    assert "Noise sweep on job" in page()
+
+
+@pytest.mark.parametrize("command", OF_A_JOB)
+def test_a_seed_is_given_or_the_jobs(command: str) -> None:
+    job = two_organizations({"rounds": 2, "seed": 7, "target_auc": 0.9})
+    for typed, seed in (((), 7), (("--seed", "0"), 0)):
+        rows_from(command, job, *OF_A_JOB[command], *typed, "--quiet")
+        assert json.loads(Path("out.json").read_text(encoding="utf-8"))["seed"] == seed
+
+
+@pytest.mark.parametrize("command", OF_A_JOB)
+def test_few_rows_and_a_class_that_no_held_out_row_has(command: str) -> None:
+    job = two_organizations({"rounds": 3, "target_auc": 0.6})
+    # Three classes, the third of one row.
+    bank_with(lambda lines: [f"{lines[0][:-1]}2", *lines[1:60]])
+    assert all(row["dataset"] == "job" for row in rows_from(command, job, *OF_A_JOB[command]))
+
+
+@pytest.mark.parametrize("command", ["bench tradeoff", "sweep noise"])
+def test_a_first_look_is_one_run_of_fewer_rows(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    more = {"bench tradeoff": ("--exchange", "plain", "--target-auc", "0.9")}
+    monkeypatch.setattr("securevfl.cli.options.QUICK_ROWS", 100)
+    arguments = more.get(command, ("--workers", "1"))
+    rows = rows_from(command, two_organizations(), "--quick", *arguments)
+    assert settings_in()["quick"] is True
+    assert {(row["dataset"], row["repeats"]) for row in rows} == {("job, 100 rows", 1)}
+    assert "QUICK" in capsys.readouterr().out

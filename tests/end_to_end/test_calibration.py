@@ -8,7 +8,6 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.scores import Calibration
 from securevfl.training import train
-from tests.end_to_end.commands import example, rows_of, run
 from tests.jobs import breast_cancer
 
 
@@ -40,15 +39,3 @@ def test_a_job_reports_scikit_learns_figures() -> None:
 )
 def test_there_is_none_where_nobody_has_seen_it(sections: dict[str, object]) -> None:
     assert calibration_of(breast_cancer(), **sections) is None
-
-
-@pytest.mark.usefixtures("clean_place")
-def test_the_row_of_a_job_has_it() -> None:
-    path = example(('scheme = "bfv"', 'scheme = "plain"'), ("rounds = 100", "rounds = 8"))
-    assert run("train", path, "--quiet", "--json", "out.json") == 0
-    (row,) = rows_of("out.json", "train")
-    assert 0 < row["brier"] < 0.1
-    assert 0 < row["log_loss"] < 0.2
-    assert 0 < row["calibration_error"] < 0.1
-    assert sum(each["rows"] for each in row["reliability"]) == 113
-    assert row["r2"] is None

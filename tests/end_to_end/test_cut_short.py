@@ -1,12 +1,10 @@
 """Long work that is interrupted: what was done is there, marked, and nothing goes on behind it."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 
 from securevfl.cli import options
 from securevfl.training import train
-from tests.end_to_end.commands import refused, run, started, two_organizations
+from tests.end_to_end.commands import LONG, living, run, started, two_organizations, wait_until
 from tests.jobs import breast_cancer
 
 Capture = pytest.CaptureFixture[str]
@@ -39,19 +37,11 @@ def cut_short(*arguments: str, status: int = 130) -> tuple[dict[str, Any], list[
             if line.endswith(" left\n"):
                 break
         os.killpg(process.pid, signal.SIGINT)
-        shown, rest = process.communicate()
+        shown, rest = process.communicate(timeout=LONG)
         lines += rest.splitlines()
         assert process.returncode == status, lines
-        _wait_for_all_of(process.pid)
+        wait_until(None, lambda: not living(process.pid))
     return json.loads(Path("out.json").read_text(encoding="utf-8")), lines, shown
-
-
-def _wait_for_all_of(group: int) -> None:
-    """Return once no process of a group is left: one that went on would hang the test."""
-    with contextlib.suppress(ProcessLookupError):
-        while True:
-            os.killpg(group, 0)
-            time.sleep(0.01)
 
 
 def _ends(lines: Sequence[str]) -> None:
@@ -164,22 +154,3 @@ def test_a_first_look_has_room_for_a_batch(
 ) -> None:
     monkeypatch.setattr("securevfl.cli.options.QUICK_ROWS", 100)
     assert len(options.fewer_rows(breast_cancer(), size).train_labels) == rows
-
-
-@pytest.mark.parametrize("command", ["bench tradeoff", "sweep noise"])
-def test_a_first_look_is_one_run_of_fewer_rows(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    job = two_organizations()
-    arguments = {
-        "bench tradeoff": ("--exchange", "plain", "--target-auc", "0.9"),
-        "sweep noise": ("--workers", "1"),
-    }
-    monkeypatch.setattr("securevfl.cli.options.QUICK_ROWS", 100)
-    assert run(*command.split(), job, "--quick", *arguments[command], "--json=out.json") == 0
-    told = json.loads(Path("out.json").read_text(encoding="utf-8"))
-    assert told["settings"]["quick"] is True
-    assert {row["dataset"] for row in told["rows"]} == {"job, 100 rows"}
-    assert {row["repeats"] for row in told["rows"]} == {1}
-    assert "QUICK" in capsys.readouterr().out
-    assert "drop --repeats" in refused(capsys, *command.split(), job, "--quick", "--repeats", "2")

@@ -9,7 +9,6 @@ from securevfl.errors import ConfigError, RangeExceeded
 from securevfl.job import Job
 from securevfl.models.losses import SquaredHinge
 from securevfl.training import plan_for
-from tests.end_to_end.dp_jobs import noisy
 from tests.end_to_end.test_centralized import joint
 from tests.jobs import all_weights, breast_cancer, relative_difference, run_job
 
@@ -70,7 +69,9 @@ def test_masks_and_no_noise_change_nothing(algorithm: str, settings: dict[str, o
     dataset = breast_cancer(3)
     twin = run_job(dataset, **settings)
     assert relative_difference(run_job(dataset, {"scheme": "masked"}, **settings), twin) <= 1e-8
-    unclipped = noisy(dataset, {"noise_multiplier": 0.0, "clip": 1e6}, **settings, local_steps=5)
+    unclipped = run_job(
+        dataset, "dp", privacy={"noise_multiplier": 0.0, "clip": 1e6}, local_steps=5, **settings
+    )
     assert relative_difference(unclipped, twin) <= 1e-12
 
 
@@ -110,7 +111,7 @@ def test_no_noise_hides_a_label_that_moves_residuals_without_bound() -> None:
     dataset = breast_cancer()
     told = {"noise_multiplier": 1.0, "label_noise_multiplier": 1.0}
     with pytest.raises(ConfigError, match="a label moves this loss's residuals without bound"):
-        noisy(dataset, told, loss="squared-hinge")
+        run_job(dataset, "dp", privacy=told, batch_size=114, loss="squared-hinge")
     plans = [
         plan_for(Job.of(job=job, exchange={"scheme": "dp"}, privacy=told), dataset)
         for job in ({"learning_rate": 0.1}, {**HINGE, "batch_size": 114})

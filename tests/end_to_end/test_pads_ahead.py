@@ -1,6 +1,5 @@
 """`securevfl train --ahead`: pads made before a job, used once, by that job and nobody else."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -29,19 +28,9 @@ class Killed(BaseException):
 
 def job(scheme: str = "blind", **settings: object) -> str:
     """The path of a job on two tiny files."""
-    path = Path(two_organizations())
-    given = {
-        "rounds": ROUNDS,
-        "batch_size": "full",
-        "eval_every": "never",
-        "allow_label_leak": True,
-        **settings,
-    }
-    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items())
-    text = path.read_text(encoding="utf-8").replace("rounds = 30\n", lines)
-    text = text.replace('"ckks"', f'"{scheme}"')
-    path.write_text(f"{text}[output]\ncheckpoint_every = 2\n", encoding="utf-8")
-    return str(path)
+    given = {"rounds": ROUNDS, "batch_size": "full", "eval_every": "never", **settings}
+    output = {"checkpoint_every": 2}
+    return two_organizations({"allow_label_leak": True, **given}, scheme, output=output)
 
 
 def weights() -> np.ndarray:

@@ -1,6 +1,5 @@
 """`securevfl train`: what it says first, what it overwrites, and how it goes on."""
 
-import json
 import re
 import shutil
 import signal
@@ -15,12 +14,24 @@ from securevfl.models.storage import load_model
 from securevfl.protocols.blind.dry_run import Beyond
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.reports.training import Forecast
-from tests.end_to_end.commands import refused, rows_of, run, started, two_organizations, wait_until
+from tests.end_to_end.commands import (
+    example,
+    refused,
+    rows_from,
+    rows_of,
+    run,
+    started,
+    two_organizations,
+    wait_until,
+)
+from tests.jobs import Settings
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
 
 EVERY = 3
+EVERY_THREE = {"checkpoint_every": EVERY}
+NOISE = {"noise_multiplier": 1.0}
 KILLED_AFTER = 8
 PARTIES = ("bank", "shop")
 
@@ -29,15 +40,10 @@ class Killed(BaseException):
     """As good as kill -9: nothing may catch it."""
 
 
-def job(scheme: str = "plain", **settings: object) -> str:
+def job(scheme: str = "plain", output: Settings | None = None, /, **settings: object) -> str:
     """The path of a job on two tiny files, with a checkpoint every three rounds."""
-    path = Path(two_organizations())
     given = {"rounds": 12, "tolerance": 0.0, "allow_feature_leak": True, **settings}
-    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items())
-    text = path.read_text(encoding="utf-8").replace("rounds = 30\n", lines)
-    text = text.replace('"ckks"', f'"{scheme}"')
-    path.write_text(f"{text}[output]\ncheckpoint_every = {EVERY}\n", encoding="utf-8")
-    return str(path)
+    return two_organizations(given, scheme, output={"checkpoint_every": EVERY, **(output or {})})
 
 
 def said(error: str) -> int:
@@ -81,12 +87,11 @@ def test_a_killed_job_goes_on_to_the_same_parameters(
     killed(path, KILLED_AFTER, "--force")
     assert next(iter(last_session(Path("models"), PARTIES).values())).rounds == 6
     capsys.readouterr()
-    assert run("train", path, "--resume", "--json", "out.json") == 0
+    (row,) = rows_from("train", path, "--resume")
     printed = capsys.readouterr()
     assert "goes on after 6 rounds" in printed.err
     assert "times and bytes are of the rounds after 6" in printed.out
     np.testing.assert_array_equal(weights(), whole)
-    (row,) = rows_of("out.json", "train")
     assert (row["rounds"], row["rounds_before"]) == (12, 6)
     assert sorted(path.name for path in Path("models").iterdir()) == [
         f"{name}.safetensors" for name in PARTIES
@@ -175,24 +180,25 @@ def test_a_finished_job_says_so_and_keeps_its_models(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("scheme", "settings", "why"),
     [
-        (('"plain"', '"dp"\n[privacy]\nnoise_multiplier = 1.0'), "would release again"),
-        (("[[party]]", 'algorithm = "fdml"\n[[party]]'), "keeps no state"),
-        (("[[party]]", 'algorithm = "dbcd"\nl1 = 0.01\n[[party]]'), "keeps no state"),
+        ("dp", {}, "would release again"),
+        ("plain", {"algorithm": "fdml"}, "keeps no state"),
+        ("plain", {"algorithm": "dbcd", "l1": 0.01}, "keeps no state"),
     ],
 )
 def test_what_cannot_go_on_says_so_first_and_when_it_is_asked(
-    capsys: Capture, change: tuple[str, str], why: str
+    capsys: Capture, scheme: str, settings: Settings, why: str
 ) -> None:
-    path = Path(job())
-    path.write_text(path.read_text(encoding="utf-8").replace(*change, 1), encoding="utf-8")
-    killed(str(path), after=4)
+    path = job(**settings)
+    if scheme == "dp":
+        path = two_organizations({"rounds": 12}, "dp", output=EVERY_THREE, privacy=NOISE)
+    killed(path, after=4)
     told = " ".join(capsys.readouterr().err.split())
     assert "cannot go on once it is interrupted" in told
     assert why in told
     assert not list(Path("models").glob("*.state*"))
-    assert why in refused(capsys, "train", str(path), "--resume")
+    assert why in refused(capsys, "train", path, "--resume")
 
 
 def test_a_run_that_diverges_leaves_no_session_that_would_again(capsys: Capture) -> None:
@@ -207,13 +213,9 @@ def test_a_place_that_cannot_be_written_is_found_before_training(
     capsys: Capture, option: str, place: str
 ) -> None:
     Path("taken").write_bytes(b"")
-    path = Path(job())
-    arguments = [option, place]
-    if option == "models":
-        text = path.read_text(encoding="utf-8")
-        path.write_text(f'{text}directory = "{place}"\n', encoding="utf-8")
-        arguments = []
-    error = refused(capsys, "train", str(path), *arguments)
+    models = option == "models"
+    path = job("plain", {"directory": place} if models else None)
+    error = refused(capsys, "train", path, *(() if models else (option, place)))
     assert "cannot be written to" in error
     assert said(error) == 1
     assert not Path("models").exists()
@@ -308,3 +310,102 @@ def test_blind_warns_of_ends_that_few_residuals_make_and_that_are_none(
     printed = capsys.readouterr().err
     assert "labels can be read off it: " in " ".join(printed.split())
     assert printed.index(f"securevfl: warning: {beyond.told}\n") < printed.index("made ahead")
+
+
+def test_the_example_job_runs_as_it_is_and_its_models_load_again(capsys: Capture) -> None:
+    (row,) = rows_from("train", example())
+    assert row["reached_target"]
+    assert row["key_fingerprints"].keys() == {"party1"}
+    assert "models/party2.safetensors" in capsys.readouterr().out
+    model = load_model(Path("models/party2.safetensors"))
+    assert model.header.job_hash == row["job_hash"]
+    assert len(model.header.columns) == len(model.mean) == 15
+
+
+def test_a_seed_on_the_command_line_replaces_the_jobs() -> None:
+    # A scoring of each would be one more than the held-out guard allows.
+    path = example(("rounds = 100", 'rounds = 2\neval_every = "never"'))
+    first, second = (
+        rows_from("train", path, "--seed", seed, "--force", "--quiet")[0] for seed in ("1", "2")
+    )
+    assert first["job_hash"] != second["job_hash"]
+
+
+def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
+    (row,) = rows_from("train", two_organizations())
+    assert row["auc"] > 0.97
+    assert row["dropped_rows"] == {"bank": 20, "shop": 0}
+    assert "not every party has them: bank 20 of 400\n" in capsys.readouterr().out
+
+
+def test_labels_that_follow_from_nothing_end_with_a_status_of_their_own(capsys: Capture) -> None:
+    path = two_organizations()
+    lines = Path("bank.csv").read_text(encoding="utf-8").splitlines()
+    labels = np.random.default_rng(2).permutation([line[-1] for line in lines[1:]])
+    mixed = [line[:-1] + label for line, label in zip(lines[1:], labels, strict=True)]
+    Path("bank.csv").write_text("\n".join([lines[0], *mixed]), encoding="utf-8")
+    # It fits its own rows better than a constant does, and has a held-out AUC of 0.56.
+    (row,) = rows_from("train", path, "--quiet", status=3)
+    assert "warning: the model has learned nothing" in capsys.readouterr().err
+    assert not row["learned"]
+    assert row["auc"] > 0.52
+    assert {each.stem for each in Path("models").iterdir()} == {"bank", "shop"}
+
+
+def test_a_step_size_that_is_far_too_large_ends_with_it_too(capsys: Capture) -> None:
+    path = example(
+        ("seed = 0", "seed = 0\nlearning_rate = 1000\nrounds = 7"), ("rounds = 100 ", "#")
+    )
+    assert run("train", path, "--quiet") == 3
+    assert "warning" in capsys.readouterr().err
+
+
+def test_a_job_with_noise_says_what_it_promises(capsys: Capture) -> None:
+    path = example(
+        ('scheme = "bfv"', 'scheme = "dp"'),
+        ("[audit]", "[privacy]\nnoise_multiplier = 1.0\ngradient_clip = 1.0\n"
+         "gradient_noise_multiplier = 4.0\nlabel_noise_multiplier = 2.0\n\n[audit]"),
+        ("# target_auc = 0.99", "learning_rate = 0.3\neval_every = 0"),
+    )  # fmt: skip
+    # Noise is fresh in every run, and decides whether a party alone is better (status 4) or the
+    # loss has risen by the end (5).
+    assert run("train", path, "--json", "out.json") in (0, 4, 5)
+    shown = capsys.readouterr().out
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    held_out = "held-out rows: releases = 1"
+    for words in ("epsilon of releases", "end to end", held_out, "labels: z = 2", "fresh"):
+        assert words in shown
+    promise = rows_of("out.json", "train")[0]["privacy"]
+    assert promise["epsilon_end_to_end"] > promise["epsilon_release"] > 0
+    assert promise["epsilon_label"] > 0
+
+
+def test_fdml_is_a_job_like_others(capsys: Capture) -> None:
+    path = example(
+        ('algorithm = "fedbcd-p"', 'algorithm = "fdml"'),
+        ('scheme = "bfv"', 'scheme = "plain"'),
+        ("target_auc = 0.99", ""),
+    )
+    (row,) = rows_from("train", path)
+    assert row["algorithm"] == "fdml"
+    assert row["auc"] > 0.97
+    assert "models:" in capsys.readouterr().out
+
+
+def test_the_row_of_a_job_says_how_well_it_is_calibrated() -> None:
+    (row,) = rows_from(
+        "train", example(('"bfv"', '"plain"'), ("rounds = 100", "rounds = 8")), "--quiet"
+    )
+    assert 0 < row["brier"] < 0.1
+    assert 0 < row["log_loss"] < 0.2
+    assert 0 < row["calibration_error"] < 0.1
+    assert sum(each["rows"] for each in row["reliability"]) == 113
+    assert row["r2"] is None
+
+
+def test_data_list_and_where_say_what_is_here(capsys: Capture) -> None:
+    assert run("data", "list") == 0
+    assert "breast_cancer" in capsys.readouterr().out
+    (row,) = rows_from("data where", "a9a")
+    assert "securevfl data get a9a" in capsys.readouterr().out
+    assert row["present"] is False

@@ -4,7 +4,6 @@ import pytest
 
 from securevfl.benchmarks.objective import Objective
 from securevfl.job import Job
-from tests.end_to_end.dp_jobs import noisy
 from tests.jobs import breast_cancer, run_job
 
 ROUNDS, STEPS = 4, 5
@@ -39,5 +38,6 @@ def test_there_is_none_where_both_sides_are_hidden() -> None:
 
 
 def test_there_is_none_where_predictions_are_noisy() -> None:
-    result = noisy(breast_cancer(), {"noise_multiplier": 1.0}, eval_every=2)
+    settings = {"rounds": 6, "batch_size": 114, "eval_every": 2}
+    result = run_job(breast_cancer(), "dp", privacy={"noise_multiplier": 1.0}, **settings)
     assert [score.training_loss for score in result.scores] == [None] * 3
