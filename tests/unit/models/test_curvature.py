@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from securevfl.errors import DataError
 from securevfl.models import curvature
 from securevfl.models.curvature import Curvature, largest_curvature
 from securevfl.models.linear import LinearModel
@@ -26,6 +27,11 @@ def test_it_is_the_quadratic_and_leaves_the_intercept_alone(
     expected = np.linalg.inv(2.0 * matrix + 0.7 * np.eye(4))
     np.testing.assert_allclose(bend.inverse(2.0, 0.7), expected, rtol=0, atol=1e-12)
     assert bend.largest == pytest.approx(np.linalg.eigvalsh(matrix)[-1])
+
+
+def test_columns_whose_squares_leave_float64_are_refused() -> None:
+    with pytest.raises(DataError, match="standardize them"):
+        Curvature(model_of(2), np.array([[1e200, 1.0], [1.0, 1.0]]), 1.0, 0.0)
 
 
 def test_directions_without_data_stay_where_they_are(generator: np.random.Generator) -> None:

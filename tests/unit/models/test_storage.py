@@ -147,29 +147,52 @@ def test_a_header_of_other_types_is_refused(tmp_path: Path, changes: dict[str, o
         load_model(written(tmp_path / "m", fields(**changes)))
 
 
+OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "told"),
     [
-        {"job_hash": "ab"},
-        {"rounds": -1},
-        {"rounds": 1 << 63},
-        {"rows": 0},
-        {"classes": 1},
-        {"classes": -2},
-        {"loss": "nothing"},
-        {"loss": "multinomial"},
-        {"class_names": ("no",)},
-        {"class_names": ("no", "no")},
-        {"classes": 0, "loss": "squared", "class_names": ()},
-        {"target_mean": 0.0, "target_scale": 1.0},
-        {"network": {"kind": "dense"}},
-        {"representation": 0},
+        ({"job_hash": "ab"}, "job_hash 'ab', expected SHA-256"),
+        ({"rounds": -1}, "-1 rounds"),
+        ({"rounds": 1 << 63}, "9223372036854775808 rounds"),
+        ({"rows": 0}, "rounds of 0 rows"),
+        ({"classes": 1}, "1 classes"),
+        ({"classes": -2}, "-2 classes"),
+        ({"loss": "nothing"}, "loss 'nothing' of 2 classes"),
+        ({"loss": "multinomial"}, "loss 'multinomial' of 2 classes"),
+        ({"class_names": ("no",)}, "classes no, expected 2"),
+        ({"class_names": ("no", "no")}, "classes no, no, expected 2"),
+        (OF_TARGETS | {"class_names": ()}, "classes , expected 0"),
+        ({"target_mean": 0.0, "target_scale": 1.0}, "target_mean of 2 classes"),
+        (OF_TARGETS | {"target_mean": 0.0}, "target_mean 0.0 with target_scale None"),
+        (OF_TARGETS | {"target_scale": 1.0}, "target_mean None with target_scale 1.0"),
+        (OF_TARGETS | {"target_mean": 0.0, "target_scale": 0.0}, "targets are 0.0"),
+        (OF_TARGETS | {"target_mean": 0.0, "target_scale": np.inf}, "targets are 0.0"),
+        (OF_TARGETS | {"target_mean": np.nan, "target_scale": 1.0}, "targets are nan"),
+        ({"network": {"kind": "dense"}}, "a layer without units"),
+        ({"representation": 0}, "representations of 0"),
     ],
     ids=str,
 )
-def test_a_header_of_no_job_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
-    with pytest.raises(DataError, match="model file"):
+def test_a_header_of_no_job_is_refused(
+    tmp_path: Path, changes: dict[str, object], told: str
+) -> None:
+    with pytest.raises(DataError, match=f"model file .*: .*{told}"):
         load_model(written(tmp_path / "m", fields(**changes)))
+
+
+def test_parts_of_other_parties_or_shapes_have_no_head() -> None:
+    header = replace(HEADER, intercept=False, representation=3, head=("bank", "shop"))
+    top = SavedModel(header, np.zeros((2, 3)), MODEL.mean, MODEL.scale, head=np.ones((7, 1)))
+    own, theirs = np.ones((4, 1)), np.ones((4, 3))
+    assert top.together({"bank": own, "shop": theirs}).tolist() == [[4.0]] * 4
+    for parts in ({"bank": own}, {"bank": own, "shop": theirs, "mill": theirs}):
+        with pytest.raises(DataError, match="the head is over bank, shop"):
+            top.together(parts)
+    for one, other in ((theirs, theirs), (own, own), (own, theirs[1:])):
+        with pytest.raises(DataError, match=r"part of '.*expected"):
+            top.together({"bank": one, "shop": other})
 
 
 @pytest.mark.parametrize(
