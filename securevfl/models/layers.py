@@ -4,6 +4,7 @@ The mlp's first layer multiplies stored cells only. Its numbers, their names and
 model file are those of `models.neural`'s mlp, so that either reads what the other wrote.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -115,6 +116,58 @@ def dense_start(
     return DenseLayer(weights, activation=activation)
 
 
+class NetworkModel(ABC):
+    """A network: θ has its arrays one after another, shape (p, 1).
+
+    Arrays have the names that torch gives them: those of a layer agree up to the last dot. L2
+    leaves biases alone, which have one dimension.
+    """
+
+    intercept = False
+    is_linear = False
+
+    def __init__(self, arrays: StateDict) -> None:
+        self._shapes = {name: each.shape for name, each in arrays.items()}
+        self._sizes = [each.size for each in arrays.values()]
+        self.weights: FloatArray = np.concatenate([each.ravel() for each in arrays.values()])[
+            :, None
+        ]
+        penalized = [each.ndim > 1 for each in arrays.values()]
+        self._penalized = np.repeat(penalized, self._sizes)[:, None]
+
+    @abstractmethod
+    def predict(self, inputs: Matrix) -> FloatArray:
+        """Local predictions H_k, shape (S, C)."""
+
+    def inputs(self, features: Matrix) -> Matrix:
+        """The features."""
+        return features
+
+    def penalty_gradient(self, l2: float) -> FloatArray:
+        """Gradient of ½·l2·‖θ‖² without the biases."""
+        return l2 * np.where(self._penalized, self.weights, 0.0)
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """The pieces of θ by name, in their shapes."""
+        pieces = np.split(self.weights[:, 0], np.cumsum(self._sizes)[:-1])
+        named = zip(self._shapes.items(), pieces, strict=True)
+        return {name: piece.reshape(shape) for (name, shape), piece in named}
+
+    def spread(self, inputs: Matrix) -> bool:
+        """Scale the last layer to std(H) = 1 over the rows, where its predictions differ at all.
+
+        They do not where features have no variation, or units are saturated.
+        """
+        predictions = self.predict(inputs)
+        deviation = float(np.std(predictions, axis=0).mean())
+        if deviation <= LEAST_SPREAD * np.abs(predictions).max():
+            return False
+        layers = [name.rpartition(".")[0] for name in self._shapes]
+        factors = np.where([layer == layers[-1] for layer in layers], 1 / deviation, 1.0)
+        self.weights = self.weights * np.repeat(factors, self._sizes)[:, None]
+        return True
+
+
 @dataclass(frozen=True)
 class _Pass:
     """What a pass back needs of one forward: inputs and slopes of every layer, and H."""
@@ -124,43 +177,23 @@ class _Pass:
     predictions: FloatArray
 
 
-class Multilayer:
-    """One party's mlp on sparse rows: H = a(…a(XW₁ + b₁)…)W + b.
+class Multilayer(NetworkModel):
+    """One party's mlp on sparse rows: H = a(…a(XW₁ + b₁)…)W + b, as it was saved.
 
-    θ has every layer's weights and biases one after another, shape (p, 1); those of a layer have
-    the shapes (before, after) and (after,). A network that represents ends with an activation.
+    A layer's weights in θ have the shape (before, after), its biases (after,). A network that
+    represents ends with an activation.
     """
 
-    intercept = False
-    is_linear = False
+    def __init__(self, network: Network, state: StateDict) -> None:
+        arrays: dict[str, FloatArray] = {}
+        for place in range(0, 2 * len(network.hidden) + 1, 2):
+            arrays[f"{place}.weight"] = state[f"{place}.weight"].T
+            arrays[f"{place}.bias"] = state[f"{place}.bias"]
+        super().__init__(arrays)
+        self._activation, self._represents = ACTIVATIONS[network.activation], network.represents
 
-    def __init__(
-        self,
-        layers: Sequence[tuple[FloatArray, FloatArray]],
-        activation: str,
-        *,
-        represents: bool = False,
-    ) -> None:
-        self._shapes = [weights.shape for weights, _ in layers]
-        self._activation, self._represents = ACTIVATIONS[activation], represents
-        flat = [each.ravel() for layer in layers for each in layer]
-        self.weights: FloatArray = np.concatenate(flat)[:, None]
-        are_biases = [np.full(each.size, each.ndim == 1) for layer in layers for each in layer]
-        self._are_biases = np.concatenate(are_biases)[:, None]
-
-    @classmethod
-    def of_state(cls, network: Network, state: StateDict) -> "Multilayer":
-        """A network as it was saved."""
-        places = range(0, 2 * len(network.hidden) + 1, 2)
-        layers = [(state[f"{place}.weight"].T, state[f"{place}.bias"]) for place in places]
-        return cls(layers, network.activation, represents=network.represents)
-
-    def inputs(self, features: Matrix) -> Matrix:
-        """The features."""
-        return features
-
+    @override
     def predict(self, inputs: Matrix) -> FloatArray:
-        """Local predictions H_k, shape (S, C)."""
         if not isinstance(inputs, SparseRows):
             return self._forward(inputs).predictions
         blocks = [self._forward(block).predictions for _, block in inputs.blocks()]
@@ -204,40 +237,22 @@ class Multilayer:
 
     def state(self) -> StateDict:
         """Weights and biases as torch's layers have them."""
-        named = {}
-        for place, (weights, biases) in enumerate(self._layers()):
-            named[f"{2 * place}.weight"] = np.ascontiguousarray(weights.T)
-            named[f"{2 * place}.bias"] = biases.copy()
-        return named
-
-    def penalty_gradient(self, l2: float) -> FloatArray:
-        """Gradient of ½·l2·‖θ‖² without the biases."""
-        gradient: FloatArray = l2 * np.where(self._are_biases, 0.0, self.weights)
-        return gradient
-
-    def scale_last_layer(self, factor: float) -> None:
-        """Multiply its weights and biases."""
-        before, after = self._shapes[-1]
-        weights = self.weights.copy()
-        weights[-(before + 1) * after :] *= factor
-        self.weights = weights
+        return {name: each.T.copy() for name, each in self.arrays().items()}
 
     def _layers(self) -> list[tuple[FloatArray, FloatArray]]:
-        layers, rest = [], self.weights[:, 0]
-        for before, after in self._shapes:
-            weights, biases, rest = np.split(rest, [before * after, (before + 1) * after])
-            layers.append((weights.reshape(before, after), biases))
-        return layers
+        arrays = list(self.arrays().values())
+        return list(zip(arrays[::2], arrays[1::2], strict=True))
 
     def _forward(self, inputs: Matrix) -> _Pass:
         given: list[Matrix] = []
         slopes: list[FloatArray | None] = []
         values: Matrix = inputs
-        for weights, biases in self._layers():
+        layers = self._layers()
+        for weights, biases in layers:
             given.append(values)
             values = values @ weights + biases
             slope = None
-            if len(given) < len(self._shapes) or self._represents:
+            if len(given) < len(layers) or self._represents:
                 values, slope = self._activation(values)
             slopes.append(slope)
         return _Pass(given, slopes, dense(values))
@@ -266,15 +281,9 @@ def multilayer_start(
     whatever_the_rows: bool = False,
 ) -> Multilayer:
     """A private random θ⁰ with std(H⁰) = 1 over the rows, or that depends on no row."""
-    state = layers_start(features.shape[1], network.hidden, outputs, generator)
-    model = Multilayer.of_state(network, state)
-    if whatever_the_rows:
-        return model
-    predictions = model.predict(features)
-    spread = float(np.std(predictions, axis=0).mean())
-    # Features without variation cannot be spread, nor can saturated units.
-    if spread > LEAST_SPREAD * np.abs(predictions).max():
-        model.scale_last_layer(1 / spread)
+    model = Multilayer(network, layers_start(features.shape[1], network.hidden, outputs, generator))
+    if not whatever_the_rows:
+        model.spread(features)
     return model
 
 

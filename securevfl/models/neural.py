@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, jacrev, vmap
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
-from securevfl.models.layers import layers_start
-from securevfl.models.linear import LEAST_SPREAD
+from securevfl.models.layers import NetworkModel, layers_start
 from securevfl.models.local_model import (
     KERNEL,
     MakeModule,
@@ -105,35 +105,24 @@ def maker_of(network: Network, custom: MakeModule | None) -> MakeModule:
     return custom
 
 
-class NeuralModel:
-    """One party's network, with θ of shape (p, 1).
+class NeuralModel(NetworkModel):
+    """One party's network.
 
     The module maps (S, F) to (S, C), row by row; it is taken over and used in evaluation mode.
     Parameters that require no gradient stay as they are.
     """
 
-    intercept = False
-    is_linear = False
-
     def __init__(self, module: nn.Module, precision: Precision = "double") -> None:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._dtype = DTYPES[precision]
         module = module.to(torch.float64)
-        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._shapes = {name: each.shape for name, each in trained.items()}
-        self._sizes = [each.numel() for each in trained.values()]
-        flat = [each.reshape(-1) for each in trained.values()]
-        self.weights: FloatArray = _array(torch.cat(flat)[:, None])
+        super().__init__(
+            {name: _array(p) for name, p in module.named_parameters() if p.requires_grad}
+        )
         self._module = module.to(self._device, self._dtype).eval().requires_grad_(False)
-        penalized = [each.dim() > 1 for each in trained.values()]
-        self._penalized = np.repeat(penalized, self._sizes)[:, None]
 
-    def inputs(self, features: Matrix) -> Matrix:
-        """The features."""
-        return features
-
+    @override
     def predict(self, inputs: Matrix) -> FloatArray:
-        """Local predictions H_k, shape (S, C)."""
         parameters = self._parameters(self.weights)
         pieces = self._pieces(inputs, PREDICTED_ROWS)
         return np.concatenate([_array(self._forward(parameters, piece)) for piece in pieces])
@@ -162,17 +151,6 @@ class NeuralModel:
         weights = self.weights
         return cache(lambda: self._jacobian(weights, inputs))
 
-    def penalty_gradient(self, l2: float) -> FloatArray:
-        """Gradient of ½·l2·‖θ‖² without the biases (parameters of one dimension)."""
-        return l2 * np.where(self._penalized, self.weights, 0.0)
-
-    def scale_last_layer(self, factor: float) -> None:
-        """Multiply the parameters of the module that holds the last ones."""
-        layer = list(self._shapes)[-1].rpartition(".")[0]
-        in_it = [name.rpartition(".")[0] == layer for name in self._shapes]
-        factors = np.where(np.repeat(in_it, self._sizes), factor, 1.0)
-        self.weights = self.weights * factors[:, None]
-
     def state(self) -> StateDict:
         """The module's state dict at θ."""
         self._module.load_state_dict(self._parameters(self.weights), strict=False)
@@ -181,9 +159,7 @@ class NeuralModel:
             for name, each in self._module.state_dict().items()
         }
         # The parameters as they are kept, not as they are computed with.
-        pieces = np.split(self.weights[:, 0], np.cumsum(self._sizes)[:-1])
-        shapes = self._shapes.items()
-        state |= {name: part.reshape(of) for part, (name, of) in zip(pieces, shapes, strict=True)}
+        state |= self.arrays()
         return {name: each.copy() for name, each in state.items()}
 
     def _jacobian(self, weights: FloatArray, inputs: Matrix) -> FloatArray:
@@ -246,17 +222,13 @@ def neural_start(
         module = _loaded_module(make, columns, outputs, state)
     _require_function_of_rows(module, dense(inputs[:_CHECKED_ROWS]), outputs)
     model = NeuralModel(module, precision)
-    if whatever_the_rows:
+    if whatever_the_rows or not model.spread(inputs):
         return model
-    spread = _spread(model, inputs)
-    # Features without variation cannot be spread, nor can saturated units.
-    if spread > LEAST_SPREAD * np.abs(model.predict(inputs)).max():
-        model.scale_last_layer(1 / spread)
-        if not np.isclose(_spread(model, inputs), 1):
-            raise ConfigError(
-                "the module's last layer does not scale its predictions, so that it cannot start "
-                "at a deviation of 1: end it with a linear layer"
-            )
+    if not np.isclose(np.std(model.predict(inputs), axis=0).mean(), 1):
+        raise ConfigError(
+            "the module's last layer does not scale its predictions, so that it cannot start at a "
+            "deviation of 1: end it with a linear layer"
+        )
     return model
 
 
@@ -280,10 +252,6 @@ def _loaded_module(make: MakeModule, features: int, outputs: int, state: StateDi
         told = " ".join(str(error).split())
         raise DataError(f"a saved network does not fit its module: {told}") from error
     return module
-
-
-def _spread(model: NeuralModel, inputs: Matrix) -> float:
-    return float(np.std(model.predict(inputs), axis=0).mean())
 
 
 def _require_function_of_rows(module: nn.Module, rows: FloatArray, outputs: int) -> None:

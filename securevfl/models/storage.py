@@ -222,7 +222,7 @@ class SavedModel(Shown):
             return layer.predict(layer.inputs(inputs))
         network = self.header.network
         if isinstance(inputs, SparseRows) and network is not None and network.kind == "mlp":
-            return Multilayer.of_state(network, self.state or {}).predict(inputs)
+            return Multilayer(network, self.state or {}).predict(inputs)
         if network is not None and self.state is not None:
             require_torch()
             from securevfl.models.neural import loaded_network, maker_of  # noqa: PLC0415
