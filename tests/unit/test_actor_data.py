@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +20,8 @@ from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job, read_job
 from securevfl.models.storage import save_model
-from securevfl.training import TrainingResult, plan_for, save_models, train
+from securevfl.protocols.session.checkpoints import SessionState, last_session
+from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
 from tests.end_to_end.commands import two_organizations
 
 BREAST_CANCER: dict[str, object] = {"dataset": "breast_cancer", "rounds": 4, "learning_rate": 0.1}
@@ -53,23 +54,57 @@ def test_other_data_than_were_planned_for_are_refused(tmp_path: Path) -> None:
         own_data(other, "party1", tmp_path, tmp_path, None)
 
 
+class Stillborn:
+    """A host of which every actor is gone at once, once it has looked at what is there."""
+
+    def __init__(self, looks: Callable[[ActorTask], object]) -> None:
+        self._looks = looks
+
+    def start(self, task: ActorTask, tell: Tell) -> "Stillborn":
+        self._looks(task)
+        tell(Event("gone", text="at once"))
+        return self
+
+    def introduce(self, peers: Mapping[str, Peer]) -> None:
+        """Nobody is left to hear of them."""
+
+    def stop(self) -> None:
+        """Nobody is left to stop."""
+
+
+def started(
+    folder: Path,
+    looks: Callable[[ActorTask], object],
+    *,
+    job: Job | None = None,
+    restarts: int = 0,
+    resume: Mapping[str, SessionState] | None = None,
+) -> str:
+    """What a job ends with whose actors are gone at once."""
+    places = Places(folder / "models", folder, folder)
+    with pytest.raises(SecureVFLError, match=r"party1 is gone \(at once\)") as ended:
+        train_by_actors(
+            job or job_of(),
+            load("breast_cancer"),
+            Stillborn(looks),
+            places,
+            resume=resume,
+            supervision=Supervision(restarts=restarts),
+        )
+    return str(ended.value)
+
+
 def test_nobody_else_gets_at_what_actors_share(tmp_path: Path) -> None:
     seen: dict[str, int] = {}
 
-    class Looking:
-        """A host that looks at folders in place of starting anybody."""
+    def looks(task: ActorTask) -> None:
+        for name, path in {
+            "facts": Path(task.work),
+            "socket": Path(task.listen.removeprefix("unix:")).parent,
+        }.items():
+            seen[name] = path.stat().st_mode & 0o777
 
-        def start(self, task: ActorTask, tell: Tell) -> NoReturn:
-            for name, path in {
-                "facts": Path(task.work),
-                "socket": Path(task.listen.removeprefix("unix:")).parent,
-            }.items():
-                seen[name] = path.stat().st_mode & 0o777
-            raise DataError("enough")
-
-    places = Places(tmp_path / "models", tmp_path, tmp_path)
-    with pytest.raises(DataError, match="enough"):
-        train_by_actors(job_of(), load("breast_cancer"), Looking(), places)
+    started(tmp_path, looks)
     assert seen == {"facts": 0o700, "socket": 0o700}
     assert not (tmp_path / "models" / ".actors").exists()
 
@@ -77,24 +112,8 @@ def test_nobody_else_gets_at_what_actors_share(tmp_path: Path) -> None:
 def test_no_socket_gets_the_name_of_an_earlier_one(tmp_path: Path) -> None:
     """Of an actor that was killed before all were connected one may be left."""
     listened: list[str] = []
-
-    class Stillborn:
-        """A host of which every actor is gone at once."""
-
-        def start(self, task: ActorTask, tell: Tell) -> "Stillborn":
-            listened.append(task.listen)
-            tell(Event("gone", text="at once"))
-            return self
-
-        def introduce(self, peers: Mapping[str, Peer]) -> None:
-            """Nobody is left to hear of them."""
-
-        def stop(self) -> None:
-            """Nobody is left to stop."""
-
-    places, many = Places(tmp_path / "models", tmp_path, tmp_path), Supervision(restarts=1000)
-    with pytest.raises(SecureVFLError, match="after 1000 restarts"):
-        train_by_actors(job_of(), load("breast_cancer"), Stillborn(), places, supervision=many)
+    told = started(tmp_path, lambda task: listened.append(task.listen), restarts=1000)
+    assert told.endswith("after 1000 restarts")
     assert len(set(listened)) == len(listened) == 2 * 1001
 
 
@@ -102,19 +121,56 @@ def test_what_a_killed_actor_was_about_to_write_is_removed(tmp_path: Path) -> No
     output = tmp_path / "models"
     wrote = {".party1.safetensors-abcd1234", ".party2.state-abcd1234", ".other.state-abcd1234"}
 
-    class Killed:
-        """A host whose first actor is gone while it writes."""
+    def writes(_: ActorTask) -> None:
+        for name in wrote:
+            (output / name).touch()
 
-        def start(self, task: ActorTask, tell: Tell) -> NoReturn:
-            for name in wrote:
-                (output / name).touch()
-            raise DataError("enough")
-
-    with pytest.raises(DataError, match="enough"):
-        train_by_actors(
-            job_of(), load("breast_cancer"), Killed(), Places(output, tmp_path, tmp_path)
-        )
+    started(tmp_path, writes)
     assert {path.name for path in output.iterdir()} == {".other.state-abcd1234"}
+
+
+def kept(folder: Path, **settings: object) -> Mapping[str, SessionState]:
+    """The states that a job leaves there, by party."""
+    job = Job.of(job={**BREAST_CANCER, **settings}, output={"checkpoint_every": 1})
+    train(job, load("breast_cancer"), Environment(checkpoints=folder))
+    return last_session(folder, ("party1", "party2"))
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_states_of_an_earlier_session_are_gone_unless_it_goes_on(
+    goes_on: bool, tmp_path: Path
+) -> None:
+    output = tmp_path / "models"
+    before, found = kept(output), list[Mapping[str, SessionState]]()
+    started(
+        tmp_path,
+        lambda task: found.append(last_session(output, task.names)),
+        resume=before if goes_on else None,
+    )
+    assert [set(each) for each in found] == [{"party1", "party2"} if goes_on else set()] * 2
+
+
+@pytest.mark.parametrize(("seed", "goes_on_after"), [(0, 3), (1, None)])
+def test_only_states_of_its_own_job_are_gone_on_from_after_a_death(
+    seed: int, goes_on_after: int | None, tmp_path: Path
+) -> None:
+    """Another job's, which were put there since, are none of its own."""
+    after: list[int | None] = []
+
+    def looks(task: ActorTask) -> None:
+        after.append(task.resume_rounds)
+        kept(tmp_path / "models", seed=seed)
+
+    started(tmp_path, looks, job=Job.of(job={**BREAST_CANCER, "seed": 0}), restarts=1)
+    assert after == [None, None, goes_on_after, goes_on_after]
+
+
+def test_noise_is_not_released_again_after_a_death(tmp_path: Path) -> None:
+    names: list[str] = []
+    job = Job.of(job=BREAST_CANCER, exchange={"scheme": "dp"}, privacy={"noise_multiplier": 1.0})
+    told = started(tmp_path, lambda task: names.append(task.name), job=job, restarts=3)
+    assert "it is not started again: " in told
+    assert names == ["party1", "party2"]
 
 
 def test_facts_come_back(tmp_path: Path) -> None:

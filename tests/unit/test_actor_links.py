@@ -176,7 +176,22 @@ def test_a_peer_with_another_certificate_is_refused(tmp_path: Path) -> None:
     assert "bank did not connect in 1 s; refused: " in str(error)
 
 
-def test_whoever_answers_with_another_certificate_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("without", ["nothing", "trust", "comparison"])
+def test_whoever_answers_with_another_certificate_is_refused(
+    without: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS trusts no other, and the certificate is compared: each of the two is enough."""
+    context = Identity.context
+
+    def trusting(identity: Identity, certificates: list[str], *, server: bool) -> ssl.SSLContext:
+        made = context(identity, certificates, server=server)
+        made.verify_mode = ssl.CERT_REQUIRED if server else ssl.CERT_NONE
+        return made
+
+    if without == "trust":
+        monkeypatch.setattr(Identity, "context", trusting)
+    if without == "comparison":
+        monkeypatch.setattr(Encrypted, "require", lambda *_: None)
     with listening("tcp", tmp_path, ("bank", "shop")) as links:
         bank, shop = (links[name].peer for name in ("bank", "shop"))
         waiting = threading.Thread(target=lambda: _in_vain(links["shop"], bank))
@@ -185,6 +200,21 @@ def test_whoever_answers_with_another_certificate_is_refused(tmp_path: Path) -> 
         with pytest.raises(PeerNotTrusted, match="shop at tcp:"):
             links["bank"].connect({"shop": introduced})
         waiting.join()
+
+
+def test_a_key_on_its_way_to_tls_is_its_owners_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[Path, int]] = []
+    load = ssl.SSLContext.load_cert_chain
+
+    def looks(context: ssl.SSLContext, path: Path) -> None:
+        found.append((path, path.stat().st_mode & 0o777))
+        load(context, path)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", looks)
+    Identity("bank").context([Identity("shop").certificate], server=True)
+    ((path, mode),) = found
+    assert mode == 0o600
+    assert not path.exists()
 
 
 def _in_vain(links: Links, bank: Peer) -> None:
