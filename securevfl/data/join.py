@@ -96,21 +96,15 @@ def _load(joined: "_Joined", name: str, *, regression: bool) -> VerticalDataset[
     if joined.of_files:
         _aligned(joined, names, labels)
     digests = joined.digests
-    read = {
-        party: () if isinstance(held.train, Shard) else held.train.notes
-        for party, held in joined.held.items()
-    }
+    read = {party: held.train.notes for party, held in joined.held.items()}
     only_ones = all(
         isinstance(held.train, Shard) and held.train.header.values is None
         for held in joined.held.values()
     )
     own: dict[str, OwnData[Matrix]] = {}
     for party in read:
-        held, places = joined.held.pop(party), joined.places[party]
-        is_holder = party == joined.holder
-        own[party] = (
-            _own_part(held, places, names, labels) if is_holder else _own_part(held, places)
-        )
+        known = (names, labels) if party == joined.holder else ()
+        own[party] = _own_part(joined.held.pop(party), joined.places[party], *known)
     if joined.of_files:
         notes = [*chain(*read.values()), *joined.notes, *chain(*(e.notes for e in own.values()))]
     else:
@@ -150,32 +144,35 @@ def load_party(source: FileSource, aligned: AlignedIds) -> OwnData:
     What is refused is what `load_parties` refuses, a file that lacks aligned ids, and another
     number of classes.
     """
-    held = _open(source, of_files=True)
-    require_usable(held.files)
-    places = _places_in(held, aligned.train, aligned.test)
-    if source.label_column is None:
-        return cast("OwnData", _own_part(held, places))
-    names, labels = _labels(held, places, regression=aligned.classes == 0)
-    if len(names) != aligned.classes:
+    regression = aligned.classes == 0
+    own = load_own(source, aligned.train, aligned.test, regression=regression, of_files=True)
+    if own.train_labels is None or own.test_labels is None:
+        return cast("OwnData", own)
+    if len(own.label_names) != aligned.classes:
         raise DataError(
-            f"party {source.name!r}: {len(names)} classes in {source.label_column!r}, the "
-            f"aligned ids say {aligned.classes}"
+            f"party {source.name!r}: {len(own.label_names)} classes in {source.label_column!r}, "
+            f"the aligned ids say {aligned.classes}"
         )
-    own = _own_part(held, places, names, labels)
-    for split, each in zip(("training", "test"), labels, strict=True):
-        check_labels(f"party {source.name!r}", split, each, aligned.classes)
+    for split, labels in (("training", own.train_labels), ("test", own.test_labels)):
+        check_labels(f"party {source.name!r}", split, labels, aligned.classes)
     return cast("OwnData", own)
 
 
 def load_own(
-    source: FileSource, train: Digests, test: Digests, *, regression: bool
+    source: FileSource,
+    train: Sequence[str] | Digests,
+    test: Sequence[str] | Digests,
+    *,
+    regression: bool,
+    of_files: bool = False,
 ) -> OwnData[Matrix]:
     """One party's part of rows that the parties have agreed on, from its own file or shard.
 
-    The rows are known by their digests, in their order, as `align_digests` has them. What is
-    refused is what `load_parties` refuses, and data that lack some of these rows.
+    The rows are known by their digests, in their order, as `align_digests` has them, or by ids
+    where all parties' data are files. What is refused is what `load_parties` refuses, and data that
+    lack some of these rows.
     """
-    held = _open(source, of_files=False)
+    held = _open(source, of_files=of_files)
     require_usable(held.files)
     places = _places_in(held, train, test)
     if held.train.labels is None:

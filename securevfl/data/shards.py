@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import override
 
 from securevfl.data.ids import IdFormat, first_problem
-from securevfl.data.tables import rows_fingerprint
+from securevfl.data.tables import Note, rows_fingerprint
 from securevfl.errors import DataError
 from securevfl.shown import Shown, first_line
 from securevfl.sparse import SparseRows, index_type
@@ -90,6 +90,7 @@ class Shard(Shown):
         digests: of the ids, see `tables.row_digests`, shape (N,), each once.
         held_out: whether a row is in the fifth that is held out where there are no test files.
         labels: float64, or int32 numbers of `header.classes`, shape (N,); None at a feature party.
+        notes: none: a shard can be read in one way.
     """
 
     path: Path
@@ -98,6 +99,7 @@ class Shard(Shown):
     digests: NDArray[np.uint64]
     held_out: NDArray[np.bool_]
     labels: NDArray[np.float64] | NDArray[np.int32] | None
+    notes: tuple[Note, ...] = ()
 
     @override
     def shown(self) -> dict[str, object]:
