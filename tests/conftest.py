@@ -66,3 +66,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             f"{missing} tests skipped: {NOT_FOUND}; set SECUREVFL_DATA", yellow=True
         )
+
+
+@pytest.fixture
+def no_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A user without data: no $SECUREVFL_DATA, and an empty cache folder, which is returned."""
+    cache = tmp_path / "user-cache"
+    monkeypatch.delenv("SECUREVFL_DATA", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda _name: cache)
+    return cache

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from securevfl.arrays import FloatArray, RealArray
+from securevfl.benchmarks.images import dirichlet_split, load_images
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
-from securevfl.data.images import dirichlet_split, load_images
 from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.horizontal.compression import Compressed, Compressor, Quantizer, TopK
 from securevfl.horizontal.federation import METHODS, Blocks, Federation, Method, Settings

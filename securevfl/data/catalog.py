@@ -39,7 +39,6 @@ _PHYSIONET = "https://physionet.org/files/challenge-2012/1.0.0"
 _SHA256 = """
 f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906 a9a/a9a
 1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9 a9a/a9a.t
-2728d4b5df315dc4d727e03713346f181ba41929a22f5c25994dcba2369822ad cifar10/cifar10_15k3k.npz
 a0f0ab49d6326671d6cd83be5c88dcf18007025fe9a53ecd699119c871176ca1 credit/UCI_Credit_Card.csv
 45bcf4df62ff2e237a74eb155cabfb4bbbc171219a0637daef44fdad07503dd0 credit/data.csv
 9a48d444d59f7dfdb770bfaea6a9439e40f59499d77be484d4ea25dc98fa63d2 icu2012/icu2012_events.npz
@@ -144,7 +143,10 @@ _ICU_EVENTS = (
     _files("icu2012", f"set-a.zip set-b.zip set-c.tar.gz {_OUTCOMES}", _PHYSIONET),
     _files("icu2012", f"set-a.tar.gz set-b.tar.gz set-c.tar.gz {_OUTCOMES}", _PHYSIONET),
 )
-_CREDIT_FILES = (_files("credit", "UCI_Credit_Card.csv"), _files("credit", "data.csv", _UCI_CREDIT))
+_CREDIT_FILES = (
+    _files("credit", "UCI_Credit_Card.csv"),
+    _files("credit", "data.csv", _UCI_CREDIT),
+)
 _MNIST_FILES = _files(
     "mnist",
     "train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz "
@@ -199,12 +201,6 @@ CATALOG: dict[str, CatalogEntry] = {
         ),
     )
 }
-CIFAR10 = CatalogEntry(
-    *("cifar10", (15000, 3000), 3072, 10, (), _UNSTATED),
-    "Krizhevsky (2009): every third of its images, from JPEG copies",
-    (_files("cifar10", "cifar10_15k3k.npz"),),
-)
-"""Images for horizontal jobs alone: no party holds columns of them."""
 # By digit, for the rows of a pair.
 _MNIST_TRAIN = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 _MNIST_TEST = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)

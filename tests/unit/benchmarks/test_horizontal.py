@@ -12,9 +12,9 @@ from securevfl.benchmarks import horizontal as table
 from securevfl.benchmarks import horizontal_run as one_run
 from securevfl.benchmarks.horizontal import horizontal, work_of
 from securevfl.benchmarks.horizontal_run import Task, Variant, planned_rounds, run
+from securevfl.benchmarks.images import load_images
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
-from securevfl.data.images import load_images
 from securevfl.errors import ConfigError
 from securevfl.interrupts import Interrupted
 from securevfl.reports.horizontal import HorizontalRow, HorizontalRun

@@ -9,15 +9,6 @@ REAL_DATA = Path(os.environ.get("SECUREVFL_DATA") or "/nowhere")
 
 
 @pytest.fixture
-def no_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A user without data: no $SECUREVFL_DATA, and an empty cache folder, which is returned."""
-    cache = tmp_path / "user-cache"
-    monkeypatch.delenv("SECUREVFL_DATA", raising=False)
-    monkeypatch.setattr("platformdirs.user_cache_path", lambda _name: cache)
-    return cache
-
-
-@pytest.fixture
 def real_file() -> Callable[[str], Path]:
     """A file below $SECUREVFL_DATA, skipping the test where it is not there."""
 
