@@ -110,10 +110,10 @@ def icu2012(name: str, files: Mapping[str, Content]) -> JointTable:
     test, died = arrays["set"] == SETS.index("c"), arrays["y"].astype(np.int64)
     return JointTable(
         columns,
-        *fill_and_clip(values[~test], values[test]),
-        *(died[~test], died[test], arrays["record_id"][~test]),
+        *(fill_and_clip(values, test), died, test),
         label_names=("survived", "died"),
         party_columns=(first, len(columns) - first),
+        ids=arrays["record_id"],
         label_last=label_last,
         unit_columns=unit,
     )
@@ -342,18 +342,16 @@ def _round_mantissa(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.where(np.isnan(values), np.nan, rounded.view(np.float32)).astype(np.float32)
 
 
-def fill_and_clip(
-    train: NDArray[np.float64], test: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def fill_and_clip(values: NDArray[np.float64], test: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Fill NaN by the training median, then clip to the training 0.5 and 99.5 percentiles.
 
-    Everything is fitted column by column on the training rows; a column never seen in training
-    becomes 0.
+    Everything is fitted column by column on the training rows, those that are not `test`; a column
+    never seen in training becomes 0.
     """
+    train = values[~test]
     median = np.zeros(train.shape[1])
     seen = ~np.isnan(train).all(axis=0)
     median[seen] = np.nanmedian(train[:, seen], axis=0)
-    train = np.where(np.isnan(train), median, train)
-    test = np.where(np.isnan(test), median, test)
-    low, high = np.percentile(train, [0.5, 99.5], axis=0)
-    return np.clip(train, low, high), np.clip(test, low, high)
+    filled = np.where(np.isnan(values), median, values)
+    low, high = np.percentile(filled[~test], [0.5, 99.5], axis=0)
+    return np.clip(filled, low, high)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from securevfl.data.catalog import Content, entry_of, load_arrays, open_files, pair_of
 from securevfl.data.icu2012 import icu2012
 from securevfl.data.libsvm import parse_libsvm
-from securevfl.data.splits import JointTable, first_fifth, part, rows_by, stratified_fifth
+from securevfl.data.splits import JointTable, first_fifth, last_rows, part, stratified_fifth
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import DataError
 
@@ -107,7 +107,7 @@ def _breast_cancer(_name: str, _files: Mapping[str, Content]) -> JointTable:
     table = embedded("breast_cancer.csv", skipped=1, delimiter=",")
     return JointTable(
         BREAST_CANCER_COLUMNS,
-        *rows_by(first_fifth(len(table)), table[:, :-1], table[:, -1].astype(np.int64)),
+        *(table[:, :-1], table[:, -1].astype(np.int64), first_fifth(len(table))),
         label_names=("malignant", "benign"),
         party_columns=(15, 15),
     )
@@ -118,7 +118,7 @@ def _digits(_name: str, _files: Mapping[str, Content]) -> JointTable:
     images = _by_image_column(values.reshape(-1, DIGITS_SIDE, DIGITS_SIDE)) / 16.0
     return JointTable(
         _pixels(DIGITS_SIDE),
-        *rows_by(first_fifth(labels.size), images, labels),
+        *(images, labels, first_fifth(labels.size)),
         label_names=TEN_DIGITS,
         party_columns=(DIGITS_SIDE**2 // 2,) * 2,
         label_last=True,
@@ -132,31 +132,25 @@ def _diabetes(_name: str, _files: Mapping[str, Content]) -> JointTable:
     targets = embedded("diabetes_target.csv.gz")[:, 0]
     return JointTable(
         DIABETES_COLUMNS,
-        *rows_by(first_fifth(targets.size), values, targets),
+        *(values, targets, first_fifth(targets.size)),
         label_names=(),
         party_columns=(4, 6),  # who a patient is, and the blood serum
     )
 
 
 def _a9a(_name: str, files: Mapping[str, Content]) -> JointTable:
-    (train, train_labels), (test, test_labels) = (
-        _a9a_rows(files[name]) for name in ("a9a", "a9a.t")
-    )
+    train, test = (files[name].data.decode().splitlines() for name in ("a9a", "a9a.t"))
+    rows = parse_libsvm(files["a9a"].path, train + test)
+    values = np.zeros((len(rows.lengths), A9A_COLUMNS))
+    values[np.repeat(np.arange(len(values)), rows.lengths), rows.indices - 1] = rows.values
     return JointTable(
         tuple(f"x{number}" for number in range(1, A9A_COLUMNS + 1)),
-        *(train, test, train_labels, test_labels),
-        train_ids=np.arange(train_labels.size),
+        *(values, (np.asarray(rows.labels) > 0).astype(np.int64)),
+        test=last_rows(len(test), len(values)),
         label_names=("-1", "+1"),
         party_columns=(A9A_FIRST_PARTY, A9A_COLUMNS - A9A_FIRST_PARTY),
         standardize=False,
     )
-
-
-def _a9a_rows(file: Content) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    rows = parse_libsvm(file.path, file.data.decode().splitlines())
-    values = np.zeros((len(rows.lengths), A9A_COLUMNS))
-    values[np.repeat(np.arange(len(values)), rows.lengths), rows.indices - 1] = rows.values
-    return values, (np.asarray(rows.labels) > 0).astype(np.int64)
 
 
 def _credit(name: str, files: Mapping[str, Content]) -> JointTable:
@@ -174,27 +168,29 @@ def _credit(name: str, files: Mapping[str, Content]) -> JointTable:
     joint = np.column_stack(list(blocks.values())).astype(np.float64)
     return JointTable(
         tuple(blocks),
-        *rows_by(stratified_fifth(labels), joint, labels, column["ID"].astype(np.int64)),
+        *(joint, labels, stratified_fifth(labels)),
         label_names=("0", "1"),
         party_columns=(len(first), len(second)),
+        ids=column["ID"].astype(np.int64),
     )
 
 
 def _mnist(name: str, files: Mapping[str, Content]) -> JointTable:
     label_of, label_names = _digit_labels(name)
-    images, labels, kept = [], [], []
-    for split in ("train", "t10k"):
-        numerals = parse_idx(files[f"{split}-labels-idx1-ubyte"])
-        kept.append(np.flatnonzero(label_of[numerals] >= 0))
-        chosen = parse_idx(files[f"{split}-images-idx3-ubyte"])[kept[-1]]
-        images.append(_by_image_column(chosen) / 255.0)
-        labels.append(label_of[numerals[kept[-1]]])
+    numerals, images = (
+        [parse_idx(files[f"{split}-{kind}-ubyte"]) for split in ("train", "t10k")]
+        for kind in ("labels-idx1", "images-idx3")
+    )
+    labels = label_of[np.concatenate(numerals)]
+    chosen = np.flatnonzero(labels >= 0)
     return JointTable(
         _pixels(MNIST_SIDE),
-        *(images[0], images[1], labels[0], labels[1]),
-        train_ids=kept[0],
+        _by_image_column(np.concatenate(images)[chosen]) / 255.0,
+        labels[chosen],
+        last_rows(len(numerals[1]), len(labels))[chosen],
         label_names=label_names,
         party_columns=(MNIST_SIDE**2 // 2,) * 2,
+        ids=chosen,
         label_last=True,
         standardize=False,
     )
@@ -233,19 +229,19 @@ def _wikipedia(name: str, files: Mapping[str, Content]) -> JointTable:
     (file,) = files.values()
     arrays = load_arrays(file.data, file.path)
     names: tuple[str, ...] = WIKIPEDIA_LABELS
-    rows, labels = [], []
-    for split in ("train", "test"):
-        views = [arrays[f"X_{view}_{split}"] for view in ("text", "image")]
-        rows.append(np.hstack(views).astype(np.float64))
-        labels.append(arrays[f"y_{split}"].astype(np.int64))
+    views = [
+        np.vstack([arrays[f"X_{view}_{split}"] for split in ("train", "test")])
+        for view in ("text", "image")
+    ]
+    labels = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
     if name == "wikipedia-biology":
-        labels = [(each == names.index("biology")).astype(np.int64) for each in labels]
+        labels = (labels == names.index("biology")).astype(np.int64)
         names = ("others", "biology")
-    topics, words = (arrays[f"X_{view}_train"].shape[1] for view in ("text", "image"))
+    topics, words = (view.shape[1] for view in views)
     return JointTable(
         (*(f"topic{i}" for i in range(topics)), *(f"word{i}" for i in range(words))),
-        *(rows[0], rows[1], labels[0], labels[1]),
-        train_ids=np.arange(len(rows[0])),
+        np.hstack(views).astype(np.float64),
+        *(labels, last_rows(len(arrays["y_test"]), len(labels))),
         label_names=names,
         party_columns=(topics, words),
     )
@@ -268,7 +264,7 @@ def _mfeat(name: str, files: Mapping[str, Content]) -> JointTable:
     labels = numerals % 2 if even_odd else numerals
     return JointTable(
         tuple(f"{view}{i}" for view, block in views.items() for i in range(block.shape[1])),
-        *rows_by(first_fifth(labels.size), np.hstack(list(views.values())), labels),
+        *(np.hstack(list(views.values())), labels, first_fifth(labels.size)),
         label_names=("even", "odd") if even_odd else TEN_DIGITS,
         party_columns=tuple(block.shape[1] for block in views.values()),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +18,24 @@ class JointTable:
 
     Attributes:
         columns: P names, the first party's columns first.
-        train: shape (N, P); `test` alike.
-        train_labels: shape (N,), 0..classes-1, or real targets; `test_labels` alike.
-        train_ids: N ids, or row numbers at the source.
+        values: of training and test rows, shape (rows, P).
+        labels: shape (rows,), 0..classes-1, or real targets.
+        test: shape (rows,): which rows are held out.
         label_names: one for each class; none for real targets.
         party_columns: how many columns each default party holds.
+        ids: shape (rows,), numbers at the source; the rows' own numbers where there are none.
         label_last: whether the last party holds the labels, rather than the first.
         standardize: see `VerticalDataset`.
         unit_columns: how many neighbouring columns must stay together.
     """
 
     columns: tuple[str, ...]
-    train: NDArray[np.float64]
-    test: NDArray[np.float64]
-    train_labels: Labels
-    test_labels: Labels
-    train_ids: NDArray[np.int64]
+    values: NDArray[np.float64]
+    labels: Labels
+    test: NDArray[np.bool_]
     label_names: tuple[str, ...]
     party_columns: tuple[int, ...]
+    ids: NDArray[np.int64] | None = None
     label_last: bool = False
     standardize: bool = True
     unit_columns: int = 1
@@ -58,23 +59,24 @@ def part(
         names = tuple(f"party{number}" for number in range(1, parties + 1))
         sizes = tuple(size * table.unit_columns for size in units)
     ends = np.cumsum([0, *sizes])
+    train, test = np.flatnonzero(~table.test), np.flatnonzero(table.test)
     dataset = VerticalDataset(
         name=name,
         parties=tuple(
             PartyTable(
                 party,
                 table.columns[start:end],
-                np.ascontiguousarray(table.train[:, start:end]),
-                np.ascontiguousarray(table.test[:, start:end]),
+                np.ascontiguousarray(table.values[train, start:end]),
+                np.ascontiguousarray(table.values[test, start:end]),
             )
-            for party, start, end in zip(names, ends[:-1], ends[1:], strict=True)
+            for party, (start, end) in zip(names, pairwise(ends), strict=True)
         ),
         label_party=names[-1 if table.label_last else 0],
-        train_labels=table.train_labels,
-        test_labels=table.test_labels,
+        train_labels=table.labels[train],
+        test_labels=table.labels[test],
         classes=len(table.label_names),
         standardize=table.standardize,
-        row_digests=row_digests(table.train_ids.tolist(), name),
+        row_digests=row_digests((train if table.ids is None else table.ids[train]).tolist(), name),
         label_names=table.label_names,
     )
     check(dataset)
@@ -89,15 +91,9 @@ def block_sizes(units: int, parties: int) -> tuple[int, ...]:
     return (size,) * (parties - larger) + (size + 1,) * larger
 
 
-def rows_by(
-    test: NDArray[np.bool_],
-    values: NDArray[np.float64],
-    labels: Labels,
-    ids: NDArray[np.int64] | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], Labels, Labels, NDArray[np.int64]]:
-    """Rows, labels and training rows' ids of a `JointTable`; ids are row numbers if not given."""
-    train_ids = np.flatnonzero(~test) if ids is None else ids[~test]
-    return values[~test], values[test], labels[~test], labels[test], train_ids
+def last_rows(count: int, rows: int) -> NDArray[np.bool_]:
+    """A mask of the test rows: the last `count` of `rows`, as they come from files of their own."""
+    return np.arange(rows) >= rows - count
 
 
 def first_fifth(rows: int) -> NDArray[np.bool_]:

@@ -95,6 +95,14 @@ CSV: Cases = {
         f"column 'y' has {ROUNDED}",
         {"label_column": "y"},
     ),
+    "no features": ("id,y\n1,2\n", "no feature columns, expected", {"label_column": "y"}),
+    "an id missing": ("id,v\na,1\n,2\n", "row 2: no id in column 'id'", {}),
+    "a label missing": (
+        "id,y,v\n1,0,2\n2,,3\n",
+        "column 'y' has 1 missing labels",
+        {"label_column": "y"},
+    ),
+    "columns of CSV": ("id,v\n1,2\n", "--columns: ", {"columns": 2}),
     "ids as labels": ("id,u\np,1\n", "--label-column id: is that of ids", {"label_column": "id"}),
 }
 PARQUET: Cases = {
@@ -123,6 +131,12 @@ PARQUET: Cases = {
         parquet(at=[[1]], u=[[0.5]], v=[[0.5]]),
         "expected one of integers, and one of their values",
         {},
+    ),
+    "a row without a list": (parquet(at=[[1], None]), "'at' has 1 rows without list", {}),
+    "fractions for ids": (
+        parquet(share=[0.5], v=[1.0]),
+        "ids in 'share' are Float64, expected text or integers",
+        {"id_column": "share", "drop": ("id",)},
     ),
     "lists of other lengths": (parquet(at=[[1]], v=[[1.0, 2.0]]), "differ in length", {}),
     "a gap in a list": (parquet(at=[[1, None]]), "1 gaps", {}),

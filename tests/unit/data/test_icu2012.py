@@ -219,23 +219,21 @@ def test_a_cache_that_cannot_be_written_is_no_error(no_places: Path) -> None:
 
 
 def test_missing_values_become_the_training_median() -> None:
-    train, test = fill_and_clip(
-        np.array([[1.0], [2.0], [np.nan], [3.0]]), np.array([[np.nan], [2.5]])
-    )
-    assert train[2].tolist() == [2.0]
-    assert test.tolist() == [[2.0], [2.5]]
+    values = np.array([[1.0], [2.0], [np.nan], [3.0], [np.nan], [2.5]])
+    filled = fill_and_clip(values, np.arange(6) > 3)
+    assert filled[[2, 4, 5], 0].tolist() == [2.0, 2.0, 2.5]
 
 
 def test_a_column_never_measured_in_training_is_zero() -> None:
-    train, test = fill_and_clip(np.full((3, 1), np.nan), np.array([[7.0], [np.nan]]))
-    assert train.tolist() == [[0.0]] * 3
-    assert test.tolist() == [[0.0]] * 2
+    values = np.array([[np.nan], [np.nan], [np.nan], [7.0], [np.nan]])
+    assert fill_and_clip(values, np.arange(5) > 2).tolist() == [[0.0]] * 5
 
 
 def test_values_are_clipped_to_the_training_percentiles() -> None:
-    train, test = fill_and_clip(np.arange(1001.0)[:, None], np.array([[-9.0], [500.0], [1e9]]))
-    assert test.ravel().tolist() == [5.0, 500.0, 995.0]
-    assert (train.min(), train.max()) == (5.0, 995.0)
+    values = np.array([*np.arange(1001.0), -9.0, 500.0, 1e9])[:, None]
+    clipped = fill_and_clip(values, np.arange(1004) > 1000)[:, 0]
+    assert clipped[1001:].tolist() == [5.0, 500.0, 995.0]
+    assert (clipped[:1001].min(), clipped[:1001].max()) == (5.0, 995.0)
 
 
 def archives_of(events: Events, stays: np.ndarray) -> tuple[dict[str, bytes], dict[str, bytes]]:
