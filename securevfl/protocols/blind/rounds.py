@@ -169,7 +169,7 @@ class BlindPart(Part):
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        place, plan = training.workplace, training.plan
+        place, plan = self.place, self.plan
         self._kept: dict[str, NDArray[Any]] = {}
         self._seal: StateSeal | None = None
         if place.checkpoints is not None and place.pads is not None:
@@ -186,14 +186,14 @@ class BlindPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        training, state = self.training, self.training.workplace.resume
-        scoring = await establish_scoring(training, agreement)
+        state = self.place.resume
+        scoring = await establish_scoring(self.training, agreement)
         held = {n.removeprefix(HELD): a for n, a in self._kept.items() if n.startswith(HELD)}
         self.offline = await Offline.of(self.job, 0 if state is None else state.rounds, held)
-        async with training.party.costs.compute(SETUP):
+        async with self.party.costs.compute(SETUP):
             for each in self.offline.matrices.values():
                 each.prepare()
-        self._start = training.part.model.weights[:, 0]
+        self._start = self.local.model.weights[:, 0]
         self._shared_start = self.offline.whitening[1] @ self._start
         self.own = SharedWeights(self._shared_start, self.job.widths, self.offline.scales)
         if state is not None:
@@ -216,12 +216,12 @@ class BlindPart(Part):
         for name, held in self.offline.pads.held.items():
             self._kept[HELD + name] = held.path.pop(index)
         await self.offline.after(each)
-        if index == self.training.plan.rounds - 1:
+        if index == self.plan.rounds - 1:
             await self._end()
         return Seen()
 
     async def _take(self, each: PlannedRound, labels: Labels | None) -> None:
-        party, own, pads = self.training.party, self.own, self.offline.pads
+        party, own, pads = self.party, self.own, self.offline.pads
         matrices = self.offline.matrices[each.group]
         record(party.channel, Share(party.name, "point", each.index, own.point))
         async with party.costs.compute("local"):
@@ -238,7 +238,7 @@ class BlindPart(Part):
         self, index: int, share: RingArray, labels: Labels | None, pads: Mapping[str, RingArray]
     ) -> RingArray:
         """From this party's share of H to d − w of the link that it owns, each of shape (S,)."""
-        party, masks, phases = self.training.party, self.job.agreement.masks, self.job.phases
+        party, masks, phases = self.party, self.job.agreement.masks, self.job.phases
         if phases is None:
             computed = await gather_shares(party, masks, index, share)
         else:
@@ -252,16 +252,16 @@ class BlindPart(Part):
         )  # fmt: skip
 
     async def _end(self) -> None:
-        part, series = self.training.part, self.job.series
+        part, series = self.local, self.job.series
         moved = await self.reveal() - self._shared_start
         weights = self._start + self.offline.whitening[0] @ moved
         part.model.weights = weights[:, None]
         if series is not None:
-            await require_range(self.training.party, part.inputs @ weights, series)
+            await require_range(self.party, part.inputs @ weights, series)
 
     async def reveal(self) -> FloatArray:
         """Open every link's θ to its owner; the own φ."""
-        party, own = self.training.party, self.own
+        party, own = self.party, self.own
         for name in self.offline.pads.held:
             weights, _ = self._kept[HELD + name]
             await party.channel.send(name, top_of(weights, own.widths))
@@ -278,9 +278,9 @@ class BlindPart(Part):
     @override
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         found = dict(arrays) if self._seal is None else self._seal.open(arrays)
-        columns = len(self.training.model.weights)
+        columns = len(self.model.weights)
         shapes = {OWN: (2, columns), INTO: (columns, columns), OUT: (columns, columns)}
-        held = {HELD + name for name in owners_held_by(self.training.party)}
+        held = {HELD + name for name in owners_held_by(self.party)}
         if found.keys() - held != shapes.keys() or any(
             found[name].shape != shape for name, shape in shapes.items()
         ):

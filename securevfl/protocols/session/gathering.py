@@ -6,6 +6,7 @@ It takes each prediction in clear (`ClearGathering`), or only their sum (`Masked
 ChaCha20 streams, fixed point modulo 2^64), after Bonawitz et al., CCS 2017, without drop-outs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
@@ -193,6 +194,22 @@ def require_summands(parties: int) -> None:
         )
 
 
+def masked(
+    party: Party, masks: PairwiseMasks, context: str, values: FloatArray, what: str
+) -> RingArray:
+    """Values in fixed point plus masks that cancel in the sum over feature parties.
+
+    A context, which all of them name alike, has masks of its own.
+    """
+    encoded = encode(values, FRACTION_BITS, PREDICTION_BOUND, what)
+    return to_ring(encoded) + masks.zero_share(party.feature_parties, context, values.shape)
+
+
+def unmasked_sum(summands: Sequence[RingArray]) -> FloatArray:
+    """The sum of what all feature parties gave of it, `masked`."""
+    return decode(from_ring(np.sum(summands, axis=0)), FRACTION_BITS)
+
+
 class MaskedGathering:
     """Only the sum, for three parties or more.
 
@@ -242,16 +259,12 @@ class MaskedGathering:
     ) -> FloatArray:
         senders = self._party.feature_parties
         received = await collect(self._party.channel, senders, kind, step)
-        total = np.zeros(shape, np.uint64)
         for sender, message in received.items():
             expect_shape(sender, message.values, shape)
-            total += message.values
-        return decode(from_ring(total), FRACTION_BITS)
+        return unmasked_sum([message.values for message in received.values()])
 
     async def _masked(
         self, context: str, predictions: FloatArray, phase: str = "encrypt"
     ) -> NDArray[np.uint64]:
         async with self._party.costs.compute(phase):
-            encoded = encode(predictions, FRACTION_BITS, PREDICTION_BOUND, "predictions")
-            share = self._masks.zero_share(self._party.feature_parties, context, predictions.shape)
-            return to_ring(encoded) + share
+            return masked(self._party, self._masks, context, predictions, "predictions")

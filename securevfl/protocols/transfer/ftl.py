@@ -27,7 +27,6 @@ from securevfl.protocols.exchange import (
     GivesSingly,
     HoldsKeys,
     PartyBatches,
-    Session,
     Shown,
 )
 from securevfl.protocols.plan import Facts, Plan
@@ -95,10 +94,10 @@ class FtlPart(Part):
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        data, model = training.workplace.data, training.model
-        assert isinstance(model, DenseLayer)  # noqa: S101
-        self._model = model
-        self.inputs = training.part.inputs[: training.plan.facts.rows]
+        data = self.place.data
+        assert isinstance(self.model, DenseLayer)  # noqa: S101
+        self._layer = self.model
+        self.inputs = self.local.inputs[: self.plan.facts.rows]
         self._losses: list[float] = []
         self.signs: FloatArray | None = None
         if data.train_labels is not None:
@@ -108,11 +107,10 @@ class FtlPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        training = self.training
-        party, plan = training.party, training.plan
+        training, party, plan = self.training, self.party, self.plan
         self.keeper = self._keeper = keeper_of(training, agreement)
-        self._batches = PartyBatches(plan, training.workplace.data, self.inputs)
-        training.part.phi = None if self.signs is None else self.phi
+        self._batches = PartyBatches(plan, self.place.data, self.inputs)
+        self.local.phi = None if self.signs is None else self.phi
         if isinstance(plan.exchange, HoldsKeys):
             return await self._under_encryption(plan.exchange, agreement, leakage)
         assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
@@ -126,13 +124,11 @@ class FtlPart(Part):
     async def _under_encryption(
         self, exchange: HoldsKeys, agreement: Agreement, leakage: LeakageCount
     ) -> Scoring:
-        training = self.training
-        party, plan, keys = training.party, training.plan, training.workplace.keys
+        training, party, plan, keys = self.training, self.party, self.plan, self.place.keys
         settings, units = plan.job.exchange, settings_of(plan).units
         columns = {name: values // units for name, values in agreement.columns.items()}
         fmt = product_format(plan, max(agreement.own_columns // units, *columns.values()))
-        session = Session(party, plan, agreement, leakage, keys)
-        own_key, peers = await exchange.keys(session, fmt, columns)
+        own_key, peers = await exchange.keys(self.session(agreement, leakage), fmt, columns)
         assert own_key is not None  # noqa: S101
         (peer_key,) = peers.values()
         self._side, self.key = EncryptedSide(party, own_key, peer_key), own_key.owner
@@ -145,33 +141,33 @@ class FtlPart(Part):
     @override
     async def round(self, index: int) -> Seen:
         """Exchange components once, or once a turn, and take steps."""
-        training, plan, side = self.training, self.training.plan, self._side
+        plan, side = self.plan, self._side
         batch, loss = self._batches.at(index), None
         for step in steps_of(plan, index):
             signal = await side.signal(step, batch, self.objective(batch))
             if signal is None:
                 continue
-            async with training.party.costs.compute("local"):
+            async with self.party.costs.compute("local"):
                 if side.scores is not None and batch.labels is not None:
                     loss = plan.loss.value(side.scores, batch.labels)
                     self._losses.append(loss)
                 if self._keeper.lost is None:
                     with self._keeper.watches(index):
-                        take_steps(plan, self._model, index, signal)
+                        take_steps(plan, self._layer, index, signal)
         return Seen(loss, judged=loss)
 
     def phi(self) -> FloatArray:
         """Φ at the weights now, at the label party."""
         assert self.signs is not None  # noqa: S101
-        return mean_units(self._model, require_dense(self.training.part.inputs, FTL), self.signs)
+        return mean_units(self._layer, require_dense(self.local.inputs, FTL), self.signs)
 
     def objective(self, batch: Batch) -> OwnObjective:
         """This party's side of the objective on a batch, at whatever weights there are then."""
-        gamma = settings_of(self.training.plan).alignment
+        gamma = settings_of(self.plan).alignment
         if self.signs is None:
-            return FeatureObjective(self._model, require_dense(batch.inputs, FTL), gamma)
-        inputs = require_dense(self.training.part.inputs, FTL)
-        return LabelObjective(self._model, inputs, self.signs, batch.rows, gamma)
+            return FeatureObjective(self._layer, require_dense(batch.inputs, FTL), gamma)
+        inputs = require_dense(self.local.inputs, FTL)
+        return LabelObjective(self._layer, inputs, self.signs, batch.rows, gamma)
 
     @override
     def arrays(self) -> dict[str, FloatArray]:
@@ -188,7 +184,7 @@ class FtlPart(Part):
 
         The first is of the start, and tells nothing. Noise would drown the others.
         """
-        plan, seen = self.training.plan, self._losses[1 : kept.rounds + 1]
+        plan, seen = self.plan, self._losses[1 : kept.rounds + 1]
         if plan.exchange.adds_noise or not seen:
             return True
         window = max(1, min(plan.schedule.batches, LONGEST_WINDOW, len(seen) // 2))

@@ -30,7 +30,7 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.job import DbcdSettings
 from securevfl.models.losses import BendingLoss
-from securevfl.protocols.exchange import Batch, PartyBatches, Session, TellsResiduals
+from securevfl.protocols.exchange import Batch, PartyBatches, TellsResiduals
 from securevfl.protocols.local_steps import ResidualSignal
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
@@ -87,12 +87,9 @@ class DbcdPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        training = self.training
-        party, plan, place = training.party, training.plan, training.workplace
+        party, plan = self.party, self.plan
         assert isinstance(plan.exchange, TellsResiduals)  # noqa: S101
-        ready = await plan.exchange.establish_residuals(
-            Session(party, plan, agreement, leakage, place.keys, noise=training.noise)
-        )
+        ready = await plan.exchange.establish_residuals(self.session(agreement, leakage))
         self._side, noisy = ready.side, plan.exchange.adds_noise
         masks = agreement.masks if plan.learns.predictions == "summed" else None
         self._sums = PenaltySums(party, masks)
@@ -100,17 +97,17 @@ class DbcdPart(Part):
         self._lasts = LASTS if own.momentum and not noisy else NO_LAST
         # Under noise nobody says how far from optimal it is.
         self._bounds_gap = not noisy
-        self._batch = PartyBatches(plan, place.data, self.inputs).at(0)
+        self._batch = PartyBatches(plan, self.place.data, self.inputs).at(0)
         self._total = self._before = self._others = np.zeros((len(self._batch.rows), 1))
-        self._block = _block(training, self._batch)
+        self._block = _block(self.training, self._batch)
         self._values = own.path or (plan.job.job.l1,)
         self._block.l1, self._block.is_last = self._values[0], len(self._values) == 1
-        return scoring_of(training, ByRow(party, ready.gathering))
+        return scoring_of(self.training, ByRow(party, ready.gathering))
 
     @override
     async def round(self, index: int) -> Seen:
         """Aim, search and move; at the last λ₁ a gap that is small enough ends training."""
-        party, loss = self.training.party, None
+        party, loss = self.party, None
         step = Step(index, receivers=party.names, fresh=party.names)
         if party.holds_labels:
             taken, loss = await self._lead(step), self._loss
@@ -121,7 +118,7 @@ class DbcdPart(Part):
         return Seen(loss, ended="settled" if over else None)
 
     async def _follow(self, step: Step) -> StepTaken:
-        party, batch, block = self.training.party, self._batch, self._block
+        party, batch, block = self.party, self._batch, self._block
         nothing = np.zeros((len(batch.rows), 1))
         signal = await self._side.signal(step, batch, nothing, None)
         assert isinstance(signal, ResidualSignal)  # noqa: S101
@@ -138,7 +135,7 @@ class DbcdPart(Part):
         return taken
 
     async def _lead(self, step: Step) -> StepTaken:
-        party, batch, block, total = self.training.party, self._batch, self._block, self._total
+        party, batch, block, total = self.party, self._batch, self._block, self._total
         loss, labels = party.loss, self._labels
         await self._side.signal(step, batch, total - self._others, self._others)
         async with party.costs.compute("local"):
@@ -184,7 +181,7 @@ class DbcdPart(Part):
             # A party says 1 for all that is more, for which F alone is a bound.
             bound = start if beyond >= 1 else min(start, slack + beyond * start)
             self._gap = max(bound, 0.0) / start if start > 0 else 0.0
-            settled = self._gap <= self.training.plan.job.job.tolerance or place == (0, 0)
+            settled = self._gap <= self.plan.job.job.tolerance or place == (0, 0)
         length = np.array([STEPS[place[0]], self._lasts[place[1]]])
         return StepTaken(step.index, length, settled)
 
@@ -192,9 +189,9 @@ class DbcdPart(Part):
     def after(self, done: int, seen: Seen, scoring: Scoring, *, reached: bool) -> None:
         """Note the point where training at a λ₁ ends, and go to the next one."""
         block, settled = self._block, self._settled
-        if not (settled or reached or done == self.training.plan.rounds):
+        if not (settled or reached or done == self.plan.rounds):
             return
-        model = self.training.part.saved(done)
+        model = self.local.saved(done)
         if settled:
             model = replace(model, weights=block.with_zeros())
         point = PathPoint(block.l1, done, settled, model, self._objective, self._gap)
@@ -206,10 +203,9 @@ class DbcdPart(Part):
     @override
     def learned(self, kept: Kept) -> bool:
         """At the label party, whose loss is without penalty; under noise nobody can tell."""
-        training = self.training
-        if training.plan.exchange.adds_noise or not training.party.holds_labels:
+        if self.plan.exchange.adds_noise or not self.party.holds_labels:
             return True
-        return self._loss < baseline_of(training.plan, self._labels)
+        return self._loss < baseline_of(self.plan, self._labels)
 
     @property
     def _labels(self) -> Labels:
@@ -218,7 +214,7 @@ class DbcdPart(Part):
 
     @property
     def _loss(self) -> float:
-        return self.training.party.loss.value(self._total, self._labels)
+        return self.party.loss.value(self._total, self._labels)
 
 
 def _block(training: Training, batch: Batch) -> L1Block:

@@ -19,17 +19,17 @@ Tseng and Yun's (Math. Program. 117, 2009).
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, RingArray
-from securevfl.crypto.fixed_point import decode, encode, from_ring, to_ring
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import TrainingDiverged
 from securevfl.models.coordinate_descent import minimized, violations
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import BendingLoss
-from securevfl.protocols.session.gathering import FRACTION_BITS, PREDICTION_BOUND, Party
+from securevfl.protocols.session.gathering import Party, masked, unmasked_sum
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
 
@@ -254,43 +254,27 @@ class PenaltySums:
 
     async def give(self, step: int, table: FloatArray, optimality: FloatArray) -> None:
         """Send a feature party's numbers."""
+        party, masks = self._party, self._masks
         message: Penalties | MaskedPenalties = Penalties(step, table, optimality)
-        if self._masks is not None:
-            async with self._party.costs.compute("encrypt"):
-                message = MaskedPenalties(
-                    step,
-                    self._masked(f"penalties {step}", table),
-                    self._masked(f"optimality {step}", optimality),
-                )
-        await self._party.channel.send(self._party.label_party, message)
+        if masks is not None:
+            async with party.costs.compute("encrypt"):
+                both = (f"penalties {step}", table), (f"optimality {step}", optimality)
+                hidden = (masked(party, masks, what, values, what) for what, values in both)
+                message = MaskedPenalties(step, *hidden)
+        await party.channel.send(party.label_party, message)
 
     async def take(
         self, step: int, table: FloatArray, optimality: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """All parties' numbers, added to the label party's own."""
         party = self._party
-        kind: type[Penalties] | type[MaskedPenalties]
-        kind = Penalties if self._masks is None else MaskedPenalties
+        kind: type[Any] = Penalties if self._masks is None else MaskedPenalties
         received = await collect(party.channel, party.feature_parties, kind, step)
-        tables: list[FloatArray | RingArray] = []
-        optimalities: list[FloatArray | RingArray] = []
         for sender, message in received.items():
-            assert isinstance(message, Penalties | MaskedPenalties)  # noqa: S101
             expect_shape(sender, message.table, table.shape)
             expect_shape(sender, message.optimality, optimality.shape)
-            tables.append(message.table)
-            optimalities.append(message.optimality)
-        return table + _total(tables), optimality + _total(optimalities)
-
-    def _masked(self, context: str, values: FloatArray) -> RingArray:
-        assert self._masks is not None  # noqa: S101
-        share = self._masks.zero_share(self._party.feature_parties, context, values.shape)
-        return to_ring(encode(values, FRACTION_BITS, PREDICTION_BOUND, context)) + share
-
-
-def _total(summands: list[FloatArray | RingArray]) -> FloatArray:
-    total = np.sum(summands, axis=0)
-    if total.dtype == np.uint64:
-        return decode(from_ring(total), FRACTION_BITS)
-    clear: FloatArray = total
-    return clear
+        tables = [message.table for message in received.values()]
+        optimalities = [message.optimality for message in received.values()]
+        if self._masks is not None:
+            return table + unmasked_sum(tables), optimality + unmasked_sum(optimalities)
+        return table + np.sum(tables, axis=0), optimality + np.sum(optimalities, axis=0)

@@ -111,10 +111,10 @@ class FdmlPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        training, plan = self.training, self.training.plan
-        self._batches = PartyBatches(plan, training.workplace.data, self.inputs)
+        training, plan = self.training, self.plan
+        self._batches = PartyBatches(plan, self.place.data, self.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
-        self._steps = plan.steps(training.model, self.inputs, columns)
+        self._steps = plan.steps(self.model, self.inputs, columns)
         self.keeper = self._keeper = keeper_of(training, agreement)
         self._settings = plan.job.section(FdmlSettings, Fdml.name)
         self.at_once = self._settings.batches_a_message
@@ -125,8 +125,8 @@ class FdmlPart(Part):
     @override
     async def round(self, first: int) -> Seen:
         """Push the predictions of one message's batches, pull the sums, and step on each batch."""
-        training, keeper, steps, several = self.training, self._keeper, self._steps, self.at_once
-        party, model, plan = training.party, training.model, training.plan
+        party, model, plan = self.party, self.model, self.plan
+        keeper, steps, several = self._keeper, self._steps, self.at_once
         costs, loss, settings = party.costs, party.loss, self._settings
         pull_back: PullBack | None = None
         async with costs.compute("local"):
@@ -165,7 +165,7 @@ class FdmlPart(Part):
     @override
     def learned(self, kept: Kept) -> bool:
         hindsight = self._keeper.hindsight
-        if hindsight is None or self.training.plan.exchange.adds_noise:
+        if hindsight is None or self.plan.exchange.adds_noise:
             return True
         return hindsight.learned(kept)
 

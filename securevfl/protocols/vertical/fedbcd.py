@@ -24,7 +24,6 @@ from securevfl.protocols.exchange import (
     KeepsShares,
     Lookahead,
     PartyBatches,
-    Session,
 )
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
@@ -50,37 +49,28 @@ class FedBcdPart(Part):
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        training = self.training
-        party, plan, part, place = training.party, training.plan, training.part, training.workplace
-        self._batches = PartyBatches(plan, place.data, part.inputs)
+        party, plan, data = self.party, self.plan, self.place.data
+        self._batches = PartyBatches(plan, data, self.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         async with party.costs.compute(SETUP):
-            self._steps: LocalSteps = plan.steps(training.model, part.inputs, columns)
-        labels, judge = place.data.train_labels, None
+            self._steps: LocalSteps = plan.steps(self.model, self.inputs, columns)
+        labels, judge = data.train_labels, None
         if labels is not None and party.holds_labels:
             judge = Judge(baseline_of(plan, labels), plan.job.job.tolerance, window_of(plan))
         self._watch = Watch(party, judge, told=plan.is_watched)
-        session = Session(
-            party,
-            plan,
-            agreement,
-            leakage,
-            place.keys,
-            lookahead=Lookahead(self._steps, plan.rounds, self._batches.at),
-            noise=training.noise,
-            head=part.head,
-        )
+        lookahead = Lookahead(self._steps, plan.rounds, self._batches.at)
+        session = self.session(agreement, leakage, lookahead)
         assert isinstance(plan.exchange, GivesSignals)  # noqa: S101
         self._exchange = ready = await plan.exchange.establish(session)
         self.key = ready.key
-        self.keeper = self._keeper = keeper_of(training, agreement)
-        return scoring_of(training, ready.sums or ByRow(party, ready.gathering))
+        self.keeper = self._keeper = keeper_of(self.training, agreement)
+        return scoring_of(self.training, ready.sums or ByRow(party, ready.gathering))
 
     @override
     async def round(self, index: int) -> Seen:
         """Predict, hear where training is heading, take a signal and step."""
-        training, steps, keeper = self.training, self._steps, self._keeper
-        party, plan, model = training.party, training.plan, training.model
+        party, plan, model = self.party, self.plan, self.model
+        steps, keeper = self._steps, self._keeper
         side, batch = self._exchange.side, self._batches.at(index)
         async with party.costs.compute("local"):
             steps.begin(index, len(batch.rows), moves=keeper.lost is None)
@@ -123,14 +113,14 @@ class FedBcdPart(Part):
         """The training loss where this party has labels and sees the sum of predictions."""
         if batch.labels is None or others is None:
             return None
-        async with self.training.party.costs.compute("local"):
-            return self.training.plan.loss.value(others + predictions, batch.labels)
+        async with self.party.costs.compute("local"):
+            return self.plan.loss.value(others + predictions, batch.labels)
 
     def _offset(
         self, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> tuple[FloatArray, FloatArray | None]:
         """What signals are of: with row offsets on others' sum, or where it is hidden, its own."""
-        offsets = self.training.part.row_offsets
+        offsets = self.local.row_offsets
         if offsets is None:
             return predictions, others
         if others is None:
@@ -146,8 +136,8 @@ class FedBcdPart(Part):
         }
         if self._watch.judge is not None:
             parts["watch"] = self._watch.judge.state()
-        if self.training.part.row_offsets is not None:
-            parts["row"] = {"offsets": self.training.part.row_offsets}
+        if self.local.row_offsets is not None:
+            parts["row"] = {"offsets": self.local.row_offsets}
         return {f"{part} {name}": a for part, held in parts.items() for name, a in held.items()}
 
     @override
@@ -162,14 +152,14 @@ class FedBcdPart(Part):
         self._keeper.restore(of("kept"))
         if self._watch.judge is not None:
             self._watch.judge.resume(of("watch"))
-        if self.training.part.row_offsets is not None:
+        if self.local.row_offsets is not None:
             # Those drawn anew would show X times the difference.
-            np.copyto(self.training.part.row_offsets, of("row")["offsets"])
+            np.copyto(self.local.row_offsets, of("row")["offsets"])
 
     @override
     def learned(self, kept: Kept) -> bool:
         """As the watch saw it, or hindsight where an earlier state is kept."""
-        if self.training.plan.exchange.adds_noise:
+        if self.plan.exchange.adds_noise:
             return True  # noise on predictions drowns the training loss
         if self._keeper.hindsight is not None and kept.rounds < kept.done:
             return self._keeper.hindsight.learned(kept)

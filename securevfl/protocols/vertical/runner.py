@@ -25,7 +25,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import save_model
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import HidesHeldOut, KeepsShares
+from securevfl.protocols.exchange import HidesHeldOut, KeepsShares, Lookahead, Session
 from securevfl.protocols.guards.held_out_guard import note_last_scoring, require_held_out_guard
 from securevfl.protocols.guards.label_guard import commitments, require_guard
 from securevfl.protocols.plan import Plan
@@ -58,7 +58,7 @@ class Training:
         part: what it trains.
         model: its model, with private gradients where the job has them.
         noise: what it adds, where the exchange adds noise.
-        after_round: to be called with rounds done.
+        unit: of its targets, which are scaled where they are real.
     """
 
     party: Party
@@ -67,7 +67,7 @@ class Training:
     part: LocalPart
     model: LocalModel
     noise: Noise | None
-    after_round: Callable[[int], None]
+    unit: float
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Part(ABC):
     """An algorithm's part at one party; `run_party` calls its methods in the order they stand in.
 
     Attributes:
+        inputs: X of the rows that all parties hold.
         observers: who is told of this party without answering.
         at_once: rounds that one call of `round` takes, the last one perhaps fewer.
         restores_first: whether it goes on from a state before it agrees with the others.
@@ -108,14 +109,15 @@ class Part(ABC):
 
     def __init__(self, training: Training) -> None:
         self.training = training
+        self.party, self.plan, self.place = training.party, training.plan, training.workplace
+        self.local, self.model = training.part, training.model
         self.inputs = training.part.inputs
 
     async def agree(self) -> Agreement:
         """Introduce this party to all others; guards count the columns that they name."""
-        training, part = self.training, self.training.part
-        party, plan, place = training.party, training.plan, training.workplace
+        party, plan, part = self.party, self.plan, self.local
         async with party.costs.compute(SETUP):
-            committed = commitments(plan, party.name, self.inputs, place.guard_directory)
+            committed = commitments(plan, party.name, self.inputs, self.place.guard_directory)
         return await agree(
             party,
             plan.hash,
@@ -125,6 +127,15 @@ class Part(ABC):
             encrypted=plan.exchange.encrypts,
             commitments=committed,
             observers=self.observers,
+        )
+
+    def session(
+        self, agreement: Agreement, leakage: LeakageCount, lookahead: Lookahead | None = None
+    ) -> Session:
+        """What this party's side of an exchange is made from."""
+        keys, noise = self.place.keys, self.training.noise
+        return Session(
+            self.party, self.plan, agreement, leakage, keys, lookahead, noise, self.local.head
         )
 
     @abstractmethod
@@ -200,7 +211,7 @@ async def run_party(
         BudgetExhausted: the job would spend more than its privacy budget.
         ConfigError: a job that cannot go on, or not from this state.
     """
-    training, unit = _begun(channel, costs, plan, workplace)
+    training = _begun(channel, costs, plan, workplace)
     party, local, place = training.party, training.part, training.workplace
     state, first_round = place.resume, 0
     owners = plan.exchange.key_owners(plan.job.exchange, party)
@@ -215,7 +226,7 @@ async def run_party(
     write_down_scorings = require_held_out_guard(party, plan, place, local.held_out)
     part = made(training)
     if state is not None and part.restores_first:
-        first_round = _go_on(state, training, part)
+        first_round = _go_on(state, part)
     agreement = await part.agree()
     if party.name in owners:
         labels, resumes = place.data.train_labels, state is not None
@@ -230,17 +241,17 @@ async def run_party(
     write_down_scorings()
     if state is None:
         part.begin()
-        _keep_state(training, part, leakage, 0)
+        _keep_state(part, leakage, 0)
     elif not part.restores_first:
-        first_round = _go_on(state, training, part)
-    keep = partial(_keep_state, training, part, leakage)
+        first_round = _go_on(state, part)
+    keep = partial(_keep_state, part, leakage)
     kept, ended = await _trained(part, scoring, first_round, keep)
     saved = local.saved(kept.rounds)
     note_last_scoring(party, plan, place, saved)
     return PartyOutcome(
         model=saved,
         rounds=kept.done,
-        scores=[score.in_units(unit) for score in scoring.scores],
+        scores=[score.in_units(training.unit) for score in scoring.scores],
         key_fingerprint=part.key.fingerprint if part.key is not None else None,
         key_bits=part.key.key_bits if part.key is not None else None,
         leakage=leakage,
@@ -250,7 +261,7 @@ async def run_party(
         # Of all rounds, also where training ended before: when it does follows from the data.
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
         path=part.path,
-        losses=tuple(unit**2 * loss for loss in scoring.losses),
+        losses=tuple(training.unit**2 * loss for loss in scoring.losses),
         kept=kept,
         failure=part.failure,
     )
@@ -263,14 +274,14 @@ async def _trained(
 
     `keep` is called with the number of rounds done once scoring has not ended the job.
     """
-    training, keeper, ended = part.training, part.keeper, None
-    model, rounds, done = training.model, training.plan.rounds, training.plan.rounds
+    model, keeper, ended = part.model, part.keeper, None
+    done = rounds = part.plan.rounds
     for index in range(first_round, rounds, part.at_once):
         seen = await part.round(index)
         done = min(index + part.at_once, rounds)
-        training.party.costs.end_round(done - index)
+        part.party.costs.end_round(done - index)
         for each in range(index, done):
-            training.after_round(each + 1)
+            _after_round(part, each + 1)
         reached = await scoring.stops(done, model, loss=seen.loss)
         part.after(done, seen, scoring, reached=reached)
         ended = seen.ended
@@ -300,21 +311,19 @@ async def run_ahead(
     channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, make: MakeAhead
 ) -> MadeAhead:
     """Take one party through what a job can do before its rounds."""
-    return await make(_begun(channel, costs, plan, workplace)[0])
+    return await make(_begun(channel, costs, plan, workplace))
 
 
-def _begun(
-    channel: Channel, costs: Costs, plan: Plan, workplace: Workplace
-) -> tuple[Training, float]:
-    """What a party starts from, and the unit of its targets."""
-    facts, job = plan.facts, plan.job
+def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> Training:
+    """What a party starts from."""
+    facts, data = plan.facts, workplace.data
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(
         plan,
-        workplace.data.whole_table,
+        data.whole_table,
         workplace.start,
         workplace.make_module,
-        class_names=workplace.data.class_names,
+        class_names=data.class_names,
     )
     if workplace.wrap_model is not None:
         part.model = workplace.wrap_model(part.model)
@@ -327,17 +336,7 @@ def _begun(
     with_exact_steps = party.holds_labels and not plan.algorithm.labels_everywhere
     if noise is not None and noise.gradients is not None and not with_exact_steps:
         model = PrivateGradients(part.model, noise.gradients, noise.key.stream("gradients"))
-    # Shares are no model before the end.
-    every = 0 if plan.exchange.shares_parameters else job.output.checkpoint_every
-
-    def after_round(rounds: int) -> None:
-        if workplace.checkpoints is not None and every and rounds % every == 0:
-            path = workplace.checkpoints / f"{party.name}.safetensors"
-            save_model(path, part.saved(rounds))
-        if workplace.progress is not None:
-            workplace.progress(rounds)
-
-    return Training(party, plan, workplace, part, model, noise, after_round), unit
+    return Training(party, plan, workplace, part, model, noise, unit)
 
 
 def _with_scaled_targets(
@@ -356,12 +355,24 @@ def _with_scaled_targets(
     return replace(workplace, data=data), targets.scale
 
 
-def _keep_state(training: Training, part: Part, leakage: LeakageCount, rounds: int) -> None:
+def _after_round(part: Part, rounds: int) -> None:
+    """Write the model where that is due, and tell of the round."""
+    plan, place = part.plan, part.place
+    # Shares are no model before the end.
+    every = 0 if plan.exchange.shares_parameters else plan.job.output.checkpoint_every
+    if place.checkpoints is not None and every and rounds % every == 0:
+        saved = part.local.saved(rounds)
+        save_model(place.checkpoints / f"{part.party.name}.safetensors", saved)
+    if place.progress is not None:
+        place.progress(rounds)
+
+
+def _keep_state(part: Part, leakage: LeakageCount, rounds: int) -> None:
     """Hand on what it takes to go on, where somebody keeps it, and write it where that is due.
 
     Before the first round it is written too: what the guards wrote down then need not be again.
     """
-    place, plan, name = training.workplace, training.plan, training.party.name
+    place, plan, name = part.place, part.plan, part.party.name
     every = plan.job.output.checkpoint_every
     folder = place.checkpoints if plan.never_resumes is None else None
     due = folder is not None and every > 0 and rounds % every == 0 and rounds < plan.rounds
@@ -372,7 +383,7 @@ def _keep_state(training: Training, part: Part, leakage: LeakageCount, rounds: i
         job_hash=plan.hash.hex(),
         party=name,
         rounds=rounds,
-        weights=training.model.weights,
+        weights=part.model.weights,
         revealed={peer: dict(batches) for peer, batches in leakage.revealed.items()},
         in_flight=part.arrays(),
         data=place.data.fingerprint,
@@ -383,22 +394,22 @@ def _keep_state(training: Training, part: Part, leakage: LeakageCount, rounds: i
         Checkpoints(folder, name).keep(state)
 
 
-def _go_on(state: SessionState, training: Training, part: Part) -> int:
+def _go_on(state: SessionState, part: Part) -> int:
     """Put a party back to where it was, and say how many rounds that is."""
-    ours = (training.plan.hash.hex(), training.party.name, training.model.weights.shape)
+    ours = (part.plan.hash.hex(), part.party.name, part.model.weights.shape)
     if (state.job_hash, state.party, state.weights.shape) != ours:
         raise ConfigError(
             f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
-            f"{training.party.name!r} in {ours[0][:16]}"
+            f"{part.party.name!r} in {ours[0][:16]}"
         )
-    if state.data != training.workplace.data.fingerprint:
+    if state.data != part.place.data.fingerprint:
         raise DataError(
             f"party {state.party!r}: its data are not those of the session after {state.rounds} "
             "rounds that is to go on"
         )
-    if state.rounds >= training.plan.rounds:
+    if state.rounds >= part.plan.rounds:
         raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")
-    training.model.weights = state.weights
+    part.model.weights = state.weights
     part.restore(state.in_flight)
     return state.rounds
 
