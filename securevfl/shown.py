@@ -1,7 +1,8 @@
-"""How objects show themselves: a line or a few in a terminal, a small table in a notebook."""
+"""How results show themselves: a line or a few, a small table in a notebook, a figure's data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from typing_extensions import override
 
@@ -38,3 +39,27 @@ class Shown:
 def first_line(error: Exception) -> str:
     """What an error says in one line; its kind where it says nothing."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def curve(
+    title: str,
+    x_label: str,
+    y_label: str,
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    lines: Mapping[str, float] | None = None,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> dict[str, Any]:
+    """A figure over something, as reports draw it; `lines` are levels to compare with."""
+    return {
+        "title": title,
+        "x_label": x_label,
+        "y_label": y_label,
+        "x": list(x),
+        "series": {name: list(values) for name, values in series.items()},
+        "lines": dict(lines or {}),
+        "log_x": log_x,
+        "log_y": log_y,
+    }

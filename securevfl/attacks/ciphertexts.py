@@ -5,23 +5,11 @@ what the adversary holds itself. Against the product as it is they find nothing,
 of the crafted query, which is no semi-honest party's.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from securevfl.arrays import FloatArray, IntArray, RingArray
-
-
-def matrix_from_noise(noise: Sequence[FloatArray], equations: Sequence[FloatArray]) -> FloatArray:
-    """Entries of X, up to one scale: least squares of replies' noise = X·e + rest, shape (n,).
-
-    Args:
-        noise: by query, at the coefficients that were sent, shape (revealed,).
-        equations: by query, what noise X·e a unit of every entry of X adds, shape (revealed, n):
-            a key owner knows its own encryption noise e.
-    """
-    found = np.linalg.lstsq(np.vstack(equations), np.concatenate(noise), rcond=None)[0]
-    return np.asarray(found, np.float64)
+from securevfl.arrays import IntArray, RingArray
 
 
 def parities_from_symbols(equations: IntArray, rows: int) -> IntArray | None:

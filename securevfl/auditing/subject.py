@@ -26,8 +26,8 @@ from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
+from securevfl.protocols.local_steps import Course
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.early_stopping import Course
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import Received, View

@@ -18,12 +18,12 @@ from scipy.linalg import null_space
 from scipy.stats import ortho_group
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.auditing.local_rules import Rule, ruled
 from securevfl.auditing.subject import local_part, scaled, table_of, with_table
 from securevfl.auditing.views import clear_values
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.models.linear import Rule, ruled
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.keys import KeyMaker, SchemeKeys

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.protocols.session.early_stopping import Course
+from securevfl.protocols.local_steps import Course
 from securevfl.protocols.session.gathering import FRACTION_BITS
 from securevfl.runtime.views import Learned, Received, View
 from securevfl.wire.codec import Message, Shows, Stage, StepMessage

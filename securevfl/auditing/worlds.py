@@ -28,7 +28,7 @@ from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic
 from securevfl.privacy.mechanisms import Mechanism
-from securevfl.protocols.session.early_stopping import Course
+from securevfl.protocols.local_steps import Course
 from securevfl.sparse import require_dense
 from securevfl.training import Environment, TrainingResult, plan_for, train
 

@@ -4,7 +4,7 @@ A batch of S rows tells P numbers of its labels, worth a squared separation of �
 knows nothing else, v = π(1 − π) with π the share of the rarest class; the batches of a person add
 up. The first row is the full batch, which tells what a model of one's own is fitted to. Runs are in
 clear: what the gradients of a homomorphic exchange tell, up to rounding. Beside each stands the
-bound, what they would tell an attacker that knew all predictions (`attacks.labels_from_sums`).
+bound, what they would tell an attacker that knew all predictions (`labels_from_sums`).
 
 The label guard's limit rests on this (docs/decisions/0016-label-guard-by-person.md).
 """
@@ -15,12 +15,12 @@ from math import ceil
 import numpy as np
 
 from securevfl.arrays import IntArray
-from securevfl.attacks.labels_from_sums import labels_from_sums
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, distinct
 from securevfl.auditing.figures import OwnModel, label_finding, own_models
 from securevfl.auditing.judging import ACCURACY, AUC, TOP_PRECISION, TRUE_POSITIVES, Finding, Metric
 from securevfl.auditing.measures.labels import read_labels
 from securevfl.auditing.subject import Recording, Subject, table_of
+from securevfl.benchmarks.labels_from_sums import labels_from_sums
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.tables import VerticalDataset

@@ -15,27 +15,25 @@ from scipy.stats import ortho_group
 from torch import nn
 
 from securevfl.arrays import FloatArray
-from securevfl.auditing.local_rules import (
-    adagrad,
+from securevfl.auditing.measures.rotation import (
+    DECAY,
+    TINY,
     adam,
-    clip_coordinates,
-    clip_length,
     lasso,
-    momentum,
-    project_on_ball,
-    sign_step,
+    nearly_orthogonal,
 )
-from securevfl.auditing.twins import Twin, TwinSetting, compare_twins, stabilizer_rotation
+from securevfl.auditing.twins import Twin, TwinSetting, compare_twins
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
+from securevfl.models.linear import Rule
 from securevfl.models.local_model import MakeModule
 from securevfl.reports.benchmarks import Theorem1Row
 
 HIDDEN = 4
 LEARNING_RATE = 0.1
-OFF_BY = 1e-3
+CLIP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -75,17 +73,56 @@ def any_orthogonal(fixed: FloatArray, generator: np.random.Generator) -> FloatAr
     return rotation
 
 
-def nearly_orthogonal(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
-    """A rotation of the right kind with entries off by about 1e-3."""
-    error = OFF_BY * generator.standard_normal((len(fixed), len(fixed)))
-    return stabilizer_rotation(fixed, generator) + error
-
-
 def standardize_again(features: FloatArray) -> FloatArray:
     """What standardizing does to a twin."""
     spread = features.std(axis=0)
     scaled: FloatArray = (features - features.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     return scaled
+
+
+def momentum(*, nesterov: bool = False) -> Rule:
+    """Heavy ball: the velocity v ← 0.9v + s, and a step of v; of 0.9v + s in Nesterov's form."""
+    velocity: FloatArray | float = 0.0
+
+    def rule(_: FloatArray, step: FloatArray) -> FloatArray:
+        nonlocal velocity
+        velocity = DECAY * velocity + step
+        return DECAY * velocity + step if nesterov else velocity
+
+    return rule
+
+
+def adagrad(rate: float = 0.1, *, scalar: bool = False) -> Rule:
+    """Adagrad by coordinate, s/√Σs², or AdaGrad-norm, one scalar for all."""
+    total: FloatArray | float = 0.0
+
+    def rule(_: FloatArray, step: FloatArray) -> FloatArray:
+        nonlocal total
+        total = total + (np.sum(step**2) if scalar else step**2)
+        return rate * step / np.sqrt(total + TINY)
+
+    return rule
+
+
+def sign_step(weights: FloatArray, step: FloatArray) -> FloatArray:
+    """The signSGD step."""
+    return 0.01 * np.sign(step)
+
+
+def clip_coordinates(weights: FloatArray, step: FloatArray) -> FloatArray:
+    """Each coordinate of the step clipped to ±CLIP."""
+    return np.clip(step, -CLIP, CLIP)
+
+
+def clip_length(weights: FloatArray, step: FloatArray) -> FloatArray:
+    """The whole step clipped to length CLIP."""
+    return step * min(1.0, CLIP / max(float(np.linalg.norm(step)), TINY))
+
+
+def project_on_ball(weights: FloatArray, step: FloatArray) -> FloatArray:
+    """θ projected on the ball of radius 1."""
+    moved = weights - step
+    return weights - moved * min(1.0, 1.0 / max(float(np.linalg.norm(moved)), TINY))
 
 
 def cases() -> list[Case]:

@@ -1,15 +1,18 @@
 """The linear local model H_k = X_k θ_k and its gradients."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.models.local_model import LocalModel, PullBack
 from securevfl.sparse import Matrix, SameRows, SparseRows
 
 LEAST_SPREAD = 1e-9
+Rule = Callable[[FloatArray, FloatArray], FloatArray]
+"""From θ and the step ηG that was to be taken, the step that is; it may remember earlier ones."""
 
 
 @dataclass
@@ -101,3 +104,23 @@ def random_start(
 def zero_start(columns: int, outputs: int, intercept: bool) -> LinearModel:
     """θ⁰ = 0."""
     return LinearModel(np.zeros((columns, outputs)), intercept)
+
+
+@dataclass
+class RuledModel(LinearModel):
+    """A linear model whose steps a rule replaces."""
+
+    rule: Rule | None = field(default=None, kw_only=True)
+
+    @override
+    def __setattr__(self, name: str, value: object) -> None:
+        rule = getattr(self, "rule", None)
+        if name == "weights" and rule is not None:
+            assert isinstance(value, np.ndarray)  # noqa: S101
+            value = self.weights - rule(self.weights, self.weights - value)
+        super().__setattr__(name, value)
+
+
+def ruled(model: LocalModel, rule: Rule) -> RuledModel:
+    """A linear model at the same θ⁰ under a rule."""
+    return RuledModel(model.weights, model.intercept, rule=rule)

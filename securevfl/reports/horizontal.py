@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from securevfl.auditing.curves import curve
 from securevfl.reports.page import rows_page
 from securevfl.reports.tables import Column, rate, seconds
+from securevfl.shown import curve
 
 Over = Literal["uploaded", "rounds"]
 LABELS: Mapping[Over, str] = {"uploaded": "models uploaded a client", "rounds": "rounds"}

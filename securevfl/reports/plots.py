@@ -45,7 +45,7 @@ LEGENDS = ((11, 3), (22, 2), (1000, 1))
 def curve_svg(curve: Mapping[str, Any]) -> str:
     """One figure as an `<svg>` element: every series over x, levels as broken lines.
 
-    A curve is as `securevfl.auditing.curves.curve` makes it; its `bands` are half widths by series,
+    A curve is as `securevfl.shown.curve` makes it; its `bands` are half widths by series,
     its `ticks` texts that name every x, which then stand evenly. The element has no XML header and
     refers to nothing outside. Its colours are the page's, or their own where it stands alone.
     """

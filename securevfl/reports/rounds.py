@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from securevfl.auditing.curves import curve
 from securevfl.reports.benchmarks import ROUNDS, RoundsRow
 from securevfl.reports.page import rows_page
 from securevfl.reports.tables import target_notes
+from securevfl.shown import curve
 
 Figure = Literal["training_loss", "auc"]
 LABELS: Mapping[Figure, str] = {"training_loss": "training loss", "auc": "held-out AUC"}

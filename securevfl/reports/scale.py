@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from securevfl.auditing.curves import curve
 from securevfl.reports.benchmarks import FdmlRow
 from securevfl.reports.page import rows_page
 from securevfl.reports.tables import Column, seconds
+from securevfl.shown import curve
 
 MIB = 1 << 20
 BITS = {"double": 64, "single": 32}

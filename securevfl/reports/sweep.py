@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from securevfl.auditing.curves import curve
 from securevfl.reports.page import rows_page
 from securevfl.reports.rows import DERIVED, NoiseRow
 from securevfl.reports.tables import Column, epsilon_text, grouped
+from securevfl.shown import curve
 
 
 def _spread(mean: float, deviation: float | None) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from securevfl.auditing.curves import curve
 from securevfl.reports.page import lines, render, rows_page
 from securevfl.reports.rows import (
     DERIVED,
@@ -30,6 +29,7 @@ from securevfl.reports.tables import (
     tradeoff_notes,
     with_ahead,
 )
+from securevfl.shown import curve
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset

@@ -32,7 +32,6 @@ from securevfl.attacks.gram import (
 )
 from securevfl.attacks.scored_features import features_beside
 from securevfl.attacks.seat import SeenRound, rounds_of
-from securevfl.auditing.curves import curve
 from securevfl.auditing.figures import features_alone
 from securevfl.auditing.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotShown
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
@@ -48,6 +47,7 @@ from securevfl.auditing.subject import Recording, Subject, table_of
 from securevfl.auditing.views import predictions_of
 from securevfl.errors import ConfigError
 from securevfl.protocols.plan import Plan
+from securevfl.shown import curve
 
 STEPS = "rank of X, step size, Q, local rule"
 # Known rows for each number that X is regressed on, or half of all; who is known is chance.

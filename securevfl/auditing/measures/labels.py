@@ -27,13 +27,13 @@ from securevfl.attacks.labels_from_gradients import (
 )
 from securevfl.attacks.labels_in_clear import labels_from_residuals
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, Exposure, exposure
-from securevfl.auditing.curves import curve
 from securevfl.auditing.figures import best, label_finding, own_estimate, own_models, target_finding
 from securevfl.auditing.judging import Finding
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject, table_of
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.errors import ConfigError
+from securevfl.shown import curve
 
 EPOCHS = 3
 HINGES = {"hinge", "squared-hinge"}

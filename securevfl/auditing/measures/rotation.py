@@ -1,4 +1,9 @@
-"""Rotation twins as a row of the audit: whether an exchange keeps what Theorem 1 promises."""
+"""Rotation twins as a row of the audit: whether an exchange keeps what Theorem 1 promises.
+
+A rotation of X turns every gradient by Uᵀ. Steps that only add, scale by lengths or project on
+balls commute with that. The controls take steps that treat coordinates one by one, with which no
+job trains, or a U that is none.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,14 +12,14 @@ from functools import partial
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.auditing.curves import curve
 from securevfl.auditing.judging import DEVIATION, Finding
-from securevfl.auditing.local_rules import adam, lasso
 from securevfl.auditing.measuring import IN_SHARES, Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Subject, with_section
 from securevfl.auditing.twins import Twin, TwinSetting, compare_twins, stabilizer_rotation
 from securevfl.crypto.schemes import SCHEMES
+from securevfl.models.linear import Rule
 from securevfl.protocols.session import gathering
+from securevfl.shown import curve
 
 ROUNDING = 1e-11
 FIXED_POINT_UNITS = 100
@@ -22,6 +27,7 @@ ROUNDS = 1000
 ENCRYPTED_ROUNDS, SLOW_ROWS = 50, 32
 CURVE_POINTS = 60
 DERIVED_RATE = 0.1
+TINY, DECAY, SECOND_DECAY = 1e-12, 0.9, 0.999
 
 
 @add_attack
@@ -48,7 +54,7 @@ def rotation_twins(subject: Subject) -> Iterable[AttackCase]:
     controls = {
         "Adam": TwinSetting(party, rule=adam),
         "L1, 1e-2": TwinSetting(party, rule=lambda: lasso(strength)),
-        "U off by 1e-3": TwinSetting(party, rotation=_nearly_orthogonal),
+        "U off by 1e-3": TwinSetting(party, rotation=nearly_orthogonal),
     }
     for name, setting in controls.items():
         yield AttackCase(partial(_pair, subject, setting), f"control: {name}", control=True)
@@ -110,6 +116,30 @@ def _fraction_bits(subject: Subject) -> int:
     return exchange.feature_fraction_bits or SCHEMES[exchange.scheme].fraction_bits[0][1]
 
 
-def _nearly_orthogonal(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
+def nearly_orthogonal(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
+    """A rotation of the right kind with entries off by about 1e-3."""
     error = 1e-3 * generator.standard_normal((len(fixed), len(fixed)))
     return stabilizer_rotation(fixed, generator) + error
+
+
+def adam(rate: float = 0.02) -> Rule:
+    """Adam (Kingma and Ba 2015), its rate such that a step is about as long as the one given."""
+    first: FloatArray | float = 0.0
+    second: FloatArray | float = 0.0
+    steps = 0
+
+    def rule(_: FloatArray, step: FloatArray) -> FloatArray:
+        nonlocal first, second, steps
+        steps += 1
+        first = DECAY * first + (1 - DECAY) * step
+        second = SECOND_DECAY * second + (1 - SECOND_DECAY) * step**2
+        mean = first / (1 - DECAY**steps)
+        spread = np.sqrt(second / (1 - SECOND_DECAY**steps))
+        return rate * mean / (spread + TINY)
+
+    return rule
+
+
+def lasso(strength: float) -> Rule:
+    """A subgradient of λ‖θ‖₁ beside the loss: the step s + ηλ·sign(θ), ηλ its strength."""
+    return lambda weights, step: step + strength * np.sign(weights)

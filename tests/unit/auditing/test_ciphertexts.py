@@ -11,7 +11,7 @@ from phe.paillier import PaillierPrivateKey, generate_paillier_keypair
 from typing_extensions import override
 
 from securevfl.attacks.ciphertexts import parities_from_symbols
-from securevfl.auditing.judging import Finding, Immune, NotShown
+from securevfl.auditing.judging import Finding, Immune, NotShown, verdict_of
 from securevfl.auditing.measures.ciphertexts import (
     approximate_key,
     crafted_query,
@@ -20,7 +20,8 @@ from securevfl.auditing.measures.ciphertexts import (
     symbols,
 )
 from securevfl.auditing.measuring import Attack, Measurement
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Subject, with_columns
+from securevfl.crypto.bfv_parameters import BfvSizes
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
     FullPaillierOwner,
@@ -75,10 +76,13 @@ class BlumKeys(SchemeKeys):
         return made
 
 
-def subject(scheme: str, keys: KeyMaker | None = None, **exchange: object) -> Subject:
+def subject(
+    scheme: str, keys: KeyMaker | None = None, columns: int = 15, **exchange: object
+) -> Subject:
     loss = "taylor-logistic" if exchange.get("hide") == "both" else "logistic"
     job = Job.of(job={"batch_size": 115, "loss": loss}, exchange={"scheme": scheme, **exchange})
-    return Subject(job, load("breast_cancer"), 0, keys or SchemeKeys())
+    dataset = with_columns(load("breast_cancer"), "party2", range(columns))
+    return Subject(job, dataset, 0, keys or SchemeKeys())
 
 
 def finding(measured: Iterator[Measurement]) -> Finding:
@@ -96,9 +100,38 @@ def test_c1_without_encryptions_tells_all_of_x() -> None:
     assert finding(ratio(subject("bfv", WithoutEncryptions()))).value == 1
 
 
-def test_noise_of_the_products_replies_tells_nothing() -> None:
-    # 960 independent numbers: beyond 0.17 once in 10 million.
-    assert finding(noise(subject("bfv"))).value < 0.17
+@pytest.mark.parametrize("columns", [2, 15])
+def test_noise_of_the_products_replies_tells_nothing_however_few_columns_there_are(
+    columns: int,
+) -> None:
+    # Of 2880 independent numbers: beyond 0.1 once in 10 million.
+    found = finding(noise(subject("bfv", columns=columns)))
+    assert found.detail["numbers"] >= 2880
+    assert found.value < 0.1
+
+
+class AllPrimes:
+    """Replies that keep every prime, in place of the few that decryption needs."""
+
+    def __get__(self, sizes: BfvSizes, _: type) -> int:
+        return len(sizes.prime_bits)
+
+    def __set__(self, sizes: BfvSizes, value: int) -> None:
+        vars(sizes)["reply_primes"] = value
+
+
+@pytest.mark.parametrize("scheme", ["bfv", "blind"])
+def test_noise_that_is_neither_flooded_nor_rounded_off_tells_x(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BfvSizes, "reply_primes", AllPrimes(), raising=False)
+    monkeypatch.setattr(
+        "securevfl.crypto.bfv_core.uniform_noise",
+        lambda bits, degree, primes: np.zeros((len(primes), degree), np.uint64),
+    )
+    found = finding(noise(subject(scheme, columns=13)))  # layouts are kept, by their sizes
+    assert found.value > 0.9
+    assert verdict_of([found]) == "leaks"
 
 
 def test_symbols_of_the_products_replies_contradict_each_other() -> None:

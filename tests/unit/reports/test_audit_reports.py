@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from securevfl.auditing.curves import curve
 from securevfl.errors import DataError
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.reports.matrix import (
@@ -22,6 +21,7 @@ from securevfl.reports.matrix import (
 from securevfl.reports.page import audit_page
 from securevfl.reports.plots import curve_svg
 from securevfl.reports.results import keep, results
+from securevfl.shown import curve
 
 CURVE = curve(
     "Labels <by> epochs", "epochs", "accuracy", [1, 2, 3], {"fixed": [0.5, None, 0.7]},

@@ -7,9 +7,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from securevfl.auditing.curves import curve
 from securevfl.reports.page import flat
 from securevfl.reports.plots import curve_svg, drawing, logarithmic, power_of_ten, words
+from securevfl.shown import curve
 
 MANY = {f"fedbcd-p, Q = {steps}, μ = {mu}": [0.5, 0.7, 0.9] for steps in (1, 25, 100)
         for mu in (0, 0.1, 1)}  # fmt: skip
