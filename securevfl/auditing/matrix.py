@@ -8,22 +8,24 @@ Negative controls are no attacks, and what-ifs are other jobs: neither keeps a p
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from securevfl.auditing.judging import Finding, NotShown, decisive, judge, verdict_of
-from securevfl.auditing.measuring import Measurement, known_attacks
+from securevfl.auditing.measuring import Attack, Measurement, known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.interrupts import Interrupted
 from securevfl.job import Job
 from securevfl.processes import Tell, in_processes
-from securevfl.protocols.catalogue import exchange_of, require
+from securevfl.protocols.catalogue import algorithm_of, check_names, exchange_of, require
 from securevfl.training import plan_for
 
 Row = dict[str, Any]
@@ -69,7 +71,7 @@ def audit(
     # The slow ones first, so that none of them ends alone on one core.
     names = sorted(settings.jobs, key=lambda name: not exchange_of(settings.jobs[name]).is_slow)
     tasks = [(name, index) for name in names for index in seeds]
-    attack = partial(_measured, dataset, settings)
+    attack = partial(_measured, dataset, settings, _modules(settings))
     found: dict[tuple[str, int], list[Measurement]] = {}
 
     def told(place: int, what: str, done: float) -> None:
@@ -114,13 +116,44 @@ def _cost(job: Job, index: int) -> float:
     return (SLOW if exchange_of(job).is_slow else 1.0) * (WITH_CURVES if index == 0 else 1.0)
 
 
+def _modules(settings: AuditSettings) -> tuple[str, ...]:
+    """Where attacks, exchanges and algorithms come from, which other processes import, too."""
+    known = known_attacks()
+    measures = [getattr(known[name].measure, "__module__", "") for name in settings.attacks]
+    described = (of(job) for job in settings.jobs.values() for of in (exchange_of, algorithm_of))
+    return tuple(sorted({*measures, *(type(each).__module__ for each in described)}))
+
+
+def _known_here(job: Job, settings: AuditSettings, modules: Iterable[str]) -> Mapping[str, Attack]:
+    """All attacks, in a process that may have to import them first.
+
+    Raises:
+        ConfigError: an attack, an exchange or an algorithm that the process cannot import.
+    """
+    for module in modules:
+        with suppress(ImportError, ValueError):  # a module that no file is of, or the main program
+            import_module(module)
+    known = known_attacks()
+    try:
+        check_names(job)
+        for name in settings.attacks:
+            require(name, known, "attack")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; import it in a module, or audit with one worker") from None
+    return known
+
+
 def _measured(
-    dataset: VerticalDataset, settings: AuditSettings, task: tuple[str, int], tell: Tell
+    dataset: VerticalDataset,
+    settings: AuditSettings,
+    modules: Iterable[str],
+    task: tuple[str, int],
+    tell: Tell,
 ) -> list[Measurement]:
     """All attacks on one exchange under one seed; only reasons where it does not fit the data."""
     name, index = task
     job = settings.jobs[name]
-    known = known_attacks()
+    known = _known_here(job, settings, modules)
     attacks = [known[attack] for attack in settings.attacks]
     try:
         plan_for(job, dataset)

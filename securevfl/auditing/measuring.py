@@ -1,7 +1,8 @@
 """What an attack of the audit is, and what comes of one: a figure, or the reason why there is none.
 
 `Immune` is declared with an attack, by what the exchange is: nothing that is tried can end there.
-Whatever keeps an attack from being tried or finished is `NotShown`.
+Where an exchange from elsewhere shows more than it says, that is `NotShown` in its place. Whatever
+keeps an attack from being tried or finished is `NotShown`.
 
 Every attack describes itself where it is measured; `add_attack` makes it known.
 """
@@ -70,10 +71,11 @@ class Attack:
         if subject.algorithm.own_components != self.of_components:
             yield self.without_figure(self._other_algorithm(subject))
             return
-        if reason := self.immune(subject):
-            yield self.without_figure(Immune(reason))
-            return
         try:
+            if reason := self.immune(subject):
+                denied = subject.contradiction
+                yield self.without_figure(NotShown(denied) if denied else Immune(reason))
+                return
             if subject.plan.representation is not None and not self.takes_head:
                 raise ConfigError(UNDER_A_HEAD)
             found = self.measure(subject)

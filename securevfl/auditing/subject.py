@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.attacks.seat import Seat
-from securevfl.auditing.views import courses_of
+from securevfl.auditing.views import courses_of, gradients_of, shown_beyond
 from securevfl.data.labels import TargetScaling
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset, some_rows
@@ -33,6 +33,8 @@ from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import Received, View
 from securevfl.sparse import require_dense
 from securevfl.training import Environment, TrainingResult, plan_for, train
+
+TRIED_ROWS = 64  # of the round that an exchange from elsewhere is tried in
 
 
 @dataclass
@@ -270,6 +272,31 @@ class Subject:
                 job, smaller, self.seed, self.keys, self.with_curves, progress=self._pass_on
             )
         return self._smaller[rows]
+
+    @cached_property
+    def contradiction(self) -> str:
+        """What a round shows although an exchange from elsewhere denies it; empty if nothing.
+
+        Algorithms from elsewhere are tried, too. What this package has, its own tests hold to it.
+        """
+        described = (self.exchange, self.algorithm)
+        if all(type(each).__module__.startswith("securevfl.") for each in described):
+            return ""
+        views = self.with_rows(TRIED_ROWS).record(rounds=1, batch_size="full").result.views
+        label, learns = self.dataset.label_party, self.learns
+        scored = self.exchange.held_out(self.job, len(self.dataset.parties))
+        found = [
+            shown_beyond(views[label], learns.predictions, "round"),
+            shown_beyond(views[label], scored, "evaluation"),
+        ]
+        if not self.in_clear:
+            others = [view for name, view in views.items() if name != label]
+            found += [shown_beyond(view, "hidden", "round") for view in others]
+            if not learns.gradients and any(map(gradients_of, others)):
+                found.append("gradients that a feature party learned")
+        beyond = next(filter(None, found), "")
+        name = self.exchange.name
+        return beyond and f"a round shows {beyond}, which {name!r} says that nobody sees"
 
     def _pass_on(self, done: int, rounds: int) -> None:
         self.progress(done, rounds)

@@ -112,6 +112,8 @@ def compare_twins(
     first = _run(job, dataset, setting, model)
     second = _run(job, turned, setting, model)
     places, largest, relative = _deviations(first.views, second.views, setting.party)
+    if not len(places):
+        raise ConfigError("nobody else saw a number in clear: there is nothing to compare")
     steps = np.unique(places)
     free, group = freedom(fixed)
     twin_features = table_of(turned, setting.party).train

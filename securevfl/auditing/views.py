@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
+from securevfl.protocols.exchange import Shown
 from securevfl.protocols.local_steps import Course
 from securevfl.protocols.session.gathering import FRACTION_BITS
 from securevfl.runtime.views import Learned, Received, View
-from securevfl.wire.codec import Message, Shows, Stage, StepMessage
+from securevfl.wire.codec import Carries, Message, Shows, Stage, StepMessage
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,21 @@ def courses_of(view: View) -> dict[int, Course]:
 def gradients_of(view: View) -> list[FloatArray]:
     """The gradients Xᵀd/S that a feature party learned, one a round, shapes (P, C)."""
     return [entry.values for entry in view.learned() if entry.shows == "gradients"]
+
+
+def shown_beyond(view: View, claim: Shown, stage: Stage) -> str:
+    """The first message with arrays in clear, or in shares, that a claim leaves no room for.
+
+    Whatever it is said to show; empty where there is none.
+    """
+    everything: list[Carries] = ["control", "values", "shares"]
+    beyond = {"singly": [], "summed": everything[:2], "hidden": everything}[claim]
+    for entry in view.received(StepMessage):
+        message = entry.message
+        assert isinstance(message, StepMessage)  # noqa: S101
+        if message.stage == stage and message.carries in beyond and arrays_of(message):
+            return f"{type(message).__name__} of {entry.sender}"
+    return ""
 
 
 def clear_values(views: Iterable[View]) -> dict[Spot, FloatArray]:

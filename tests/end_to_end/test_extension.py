@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.auditing.judging import NotShown
+from securevfl.auditing.measuring import known_attacks
+from securevfl.auditing.subject import Subject
 from securevfl.errors import ConfigError
 from securevfl.job import Job, parse_job
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
@@ -218,6 +221,102 @@ def test_it_is_audited_by_what_it_says_and_shows() -> None:
     verdicts = {row["attack"]: row["verdict"] for row in rows_of("out.json", "audit")}
     # Rounded products tell distances between rows less well, and still better than chance.
     assert verdicts == {"labels_from_residuals": "leaks", "gram": "leaks", "ckks_key": "immune"}
+
+
+LABELS, DISTANCES, SCORED = "labels_from_residuals", "gram", "held_out_features"
+
+
+@pytest.mark.parametrize(
+    ("says", "attack", "why"),
+    [
+        (
+            {"residuals": "hidden"},
+            LABELS,
+            "a round shows Residuals of party1, which 'rounded8'",
+        ),
+        ({"predictions": "hidden"}, DISTANCES, "a round shows RoundedPredictions of party2"),
+        ({"predictions": "summed"}, DISTANCES, "a round shows RoundedPredictions of party2"),
+        ({"predictions": "hidden"}, SCORED, "a round shows RoundedPredictions of party2"),
+    ],
+)
+def test_what_it_denies_and_shows_is_never_said_to_be_immune(
+    says: dict[str, Any], attack: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = extension.ROUNDED8.learns(Job())
+    told = replace(honest, **says)
+    monkeypatch.setattr(type(extension.ROUNDED8), "learns", lambda self, job: told)
+    job = Job.of(job={"batch_size": 16}, exchange={"scheme": "rounded8"})
+    for message in (None, "pads"):  # whatever it says that its predictions are
+        if message is not None:
+            kind = sys.modules["rounded8"].RoundedPredictions
+            monkeypatch.setattr(kind, "shows", message)
+        (cell,) = known_attacks()[attack](Subject(job, few_rows(2), 0))
+        assert isinstance(cell.outcome, NotShown)
+        assert cell.outcome.reason.startswith(why)
+
+
+@pytest.mark.parametrize("attack", [DISTANCES, "anchors", SCORED])
+def test_what_it_shows_under_a_wrong_name_is_not_said_to_resist(
+    attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RoundedPredictions", "RoundedHeldOut"):
+        monkeypatch.setattr(getattr(sys.modules["rounded8"], name), "shows", "weights")
+    job = Job.of(job={"batch_size": "full"}, exchange={"scheme": "rounded8"})
+    for cell in known_attacks()[attack](Subject(job, few_rows(2), 0)):
+        assert isinstance(cell.outcome, NotShown)
+        assert "in the view" in cell.outcome.reason
+
+
+ELSEWHERE = """
+from functools import partial
+
+from securevfl.auditing.judging import ACCURACY, Finding
+from securevfl.auditing.measuring import Attack, add_attack
+
+
+@add_attack
+@partial(Attack, "elsewhere", "anybody", "nothing")
+def elsewhere(subject):
+    return Finding(ACCURACY, 0.5, chance=0.5)
+"""
+AUDITED = """
+from securevfl import audit
+
+def run(scheme):
+    job = {"job": {"dataset": "breast_cancer"}, "exchange": {"scheme": scheme}}
+    print(audit(job, attacks=["elsewhere"], repeats=2, workers=2).verdicts)
+"""
+IMPORTED = """
+if __name__ == "__main__":  # the processes import neither of both by themselves
+    import elsewhere
+    import rounded8
+    run("rounded8")
+"""
+TYPED = """
+if __name__ == "__main__":
+    exec(open("elsewhere.py").read(), {"__name__": "nowhere"})
+    run("plain")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [
+        (IMPORTED, 0, "{'elsewhere': 'resists'}"),
+        (TYPED, 1, "import it in a module, or audit with one worker"),
+    ],
+)
+def test_processes_of_an_audit_import_what_is_from_elsewhere_or_refuse(
+    script: str, status: int, said: str, tmp_path: Path
+) -> None:
+    extension.write_files("add-an-exchange.md", tmp_path)
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE, encoding="utf-8")
+    (tmp_path / "audited.py").write_text(AUDITED + script, encoding="utf-8")
+    shown = subprocess.run(  # this interpreter, words of this test
+        [sys.executable, "audited.py"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert shown.returncode == status
+    assert said in shown.stdout + shown.stderr
 
 
 def test_it_stands_in_the_tables_of_the_documents() -> None:
