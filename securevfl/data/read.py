@@ -130,12 +130,16 @@ class PartyRows:
 
 
 def read_party(
-    source: FileSource, *, test: bool = False, text: Collection[str] = (), open_labels: bool = False
+    source: FileSource,
+    *,
+    test: bool = False,
+    text: Collection[str] = (),
+    file: "PartyFile | None" = None,
 ) -> PartyRows:
     """Read one party's own file, or its test file, without looking at any other party's.
 
-    Columns of `text` are text even if only numbers stand in them. With `open_labels` labels may be
-    missing, and are then empty.
+    Columns of `text` are text even if only numbers stand in them. A `file` that was opened already
+    is of new rows, whose labels may be missing, and are then empty.
 
     Raises:
         ConfigError: a suffix that is not known, a column used twice, or a setting out of range.
@@ -144,10 +148,11 @@ def read_party(
     path = source.test_path if test else source.path
     if path is None:
         raise ConfigError(f"test_path: party {source.name!r} has none")
-    file = _PartyFile(source, Path(path))
-    columns, found = _feature_columns(source, file), file.found
+    open_labels, file = file is not None, file or PartyFile(source, path)
+    taken = [each for each in (source.id_column, source.label_column) if each is not None]
+    columns, found = _feature_columns(source, file.columns, taken), file.found
     settings = source.preprocess or Preprocessing()
-    frame = file.read(columns, {*text, *settings.categories}, settings.markers)
+    frame = file.read(taken, columns, {*text, *settings.categories}, settings.markers)
     if frame.is_empty():
         raise DataError(f"party {source.name!r}: {path} has no rows")
     ids, written = _ids(source, frame)
@@ -173,11 +178,6 @@ def read_party(
     )
 
 
-def columns_of(source: FileSource) -> tuple[str, ...]:
-    """The columns of a party's file; see `read_party` for what is raised."""
-    return _PartyFile(source, Path(source.path)).columns
-
-
 def require_usable(held: Sequence[PartyRows]) -> None:
     """Refuse columns that cannot be used, those of all files at once and with what mends them."""
     problems = [problem for rows in held for problem in rows.problems]
@@ -197,14 +197,18 @@ def require_usable(held: Sequence[PartyRows]) -> None:
     raise DataError(f"{columns} cannot be used: {shown}{remedy}")
 
 
-class _PartyFile:
+class PartyFile:
+    """A party's file, or a shard that is read as one: its columns, and how a CSV is written.
+
+    See `read_party` for what is raised.
+    """
+
     def __init__(self, source: FileSource, path: Path) -> None:
         self._path, self._where = path, f"party {source.name!r}: {path}"
         self._id_column = source.id_column
         self._shard = open_shard(path) if is_shard(path) else None
         if self._shard is None:
             _require_readable(path)
-        self.taken = [each for each in (source.id_column, source.label_column) if each is not None]
         self.found: CsvFormat | None = None
         if self._shard is not None:
             self.columns = (source.id_column, *self._shard.header.column_names)
@@ -225,15 +229,19 @@ class _PartyFile:
             )
 
     def read(
-        self, columns: Sequence[str], text: Collection[str], markers: Sequence[str]
+        self,
+        taken: Sequence[str],
+        columns: Sequence[str],
+        text: Collection[str],
+        markers: Sequence[str],
     ) -> "pl.DataFrame":
-        """Some columns; those of text, and ids and labels, stay as they stand."""
-        found, used = self.found, [*self.taken, *columns]
+        """Some columns; those of text and those `taken`, ids and labels, stay as they stand."""
+        found, used = self.found, [*taken, *columns]
         if self._shard is not None:
             return _as_frame(self._shard, self._id_column).select(used)
         if found is None:
             return self._tried(lambda: pl.read_parquet(self._path, columns=used, glob=False))
-        return self._tried(lambda: read_csv(found, used, {*self.taken, *text}, markers))
+        return self._tried(lambda: read_csv(found, used, {*taken, *text}, markers))
 
     def _tried(self, read: Callable[[], T]) -> T:
         try:
@@ -264,8 +272,9 @@ def _require_readable(path: Path) -> None:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _feature_columns(source: FileSource, file: _PartyFile) -> tuple[str, ...]:
-    there, taken = file.columns, file.taken
+def _feature_columns(
+    source: FileSource, there: Sequence[str], taken: Sequence[str]
+) -> tuple[str, ...]:
     chosen = source.features
     if chosen is None:
         chosen = [column for column in there if column not in taken]

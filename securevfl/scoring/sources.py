@@ -13,8 +13,8 @@ from securevfl.data.join import rows_in_common
 from securevfl.data.read import (
     SHARD_LABELS,
     FileSource,
+    PartyFile,
     PartyRows,
-    columns_of,
     read_party,
     require_usable,
 )
@@ -186,7 +186,8 @@ def read_new_rows(
 
 
 def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[str, ...]]:
-    there = columns_of(replace(source, label_column=None))
+    file = PartyFile(source, source.path)
+    there = file.columns
     due = (source.id_column, *(source.features or ()))
     missing = [column for column in due if column not in there]
     if missing:
@@ -199,7 +200,7 @@ def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[s
     if recipe is not None:
         source = replace(source, preprocess=Preprocessing(missing=recipe.missing))
     text = () if recipe is None else recipe.text_columns
-    rows = read_party(source, text=text, open_labels=True)
+    rows = read_party(source, text=text, file=file)
     return rows, tuple(each for each in there if each not in {*due, source.label_column})
 
 
