@@ -37,6 +37,8 @@ class Padded(type(ROUNDED8)):  # type: ignore[misc]
     """The label party makes pads ahead of all rounds and gives them away; nobody needs them."""
 
     name = "padded"
+    learns = type(ROUNDED8).learns
+    new_rows = type(ROUNDED8).new_rows
 
     @override
     async def establish(self, session: Session) -> Established:
