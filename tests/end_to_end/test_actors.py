@@ -1,12 +1,16 @@
 """Parties as processes learn what the simulation learns, also where one of them is killed."""
 
 import contextlib
+import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +24,10 @@ from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job, read_job
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.training import Environment, TrainingResult, save_models, train
-from tests.end_to_end.commands import run, two_organizations
-from tests.jobs import breast_cancer
+from tests.end_to_end.commands import LONG, run, two_organizations, wait_until
 
 Capture = pytest.CaptureFixture[str]
-LONG = 60.0  # seconds after which a test that waits has failed
+pytestmark = pytest.mark.usefixtures("clean_place")
 SETTINGS: dict[str, object] = {"rounds": 300, "batch_size": 64, "learning_rate": 0.1, "seed": 3}
 
 
@@ -75,8 +78,30 @@ def job_of(**sections: dict[str, object]) -> Job:
     return Job.of(job=settings, output=output, **sections)
 
 
-def places_of(folder: Path, listen: str | None = None) -> Places:
-    return Places(folder / "models", folder, folder / "guard", listen=listen)
+def of_files(**settings: object) -> Job:
+    """A job in clear on two organizations' files; sections that algorithms have are sections."""
+    own = {name: settings.pop(name) for name in ("fdml", "output") if name in settings}
+    return read_job(Path(two_organizations(settings, "plain", **own)))  # type: ignore[arg-type]
+
+
+def by_actors(
+    job: Job,
+    folder: Path,
+    host: ProcessHost,
+    *,
+    listen: str | None = None,
+    **more: Any,  # noqa: ANN401
+) -> tuple[TrainingResult, list[str]]:
+    """What a job of processes comes to, and what is said on the way."""
+    said = list[str]()
+    supervision = Supervision(say=said.append, **more.pop("supervision", {}))
+    places = Places(folder / "models", folder, folder / "guard", listen=listen, **more)
+    data = job_data(job, folder, None)
+    return train_by_actors(job, data, host, places, supervision=supervision), said
+
+
+def state_of(name: str, folder: Path) -> Path:
+    return folder / "models" / f"{name}.state"
 
 
 def in_one_process(job: Job, folder: Path) -> TrainingResult:
@@ -86,8 +111,12 @@ def in_one_process(job: Job, folder: Path) -> TrainingResult:
     return result
 
 
-def require_same(result: TrainingResult, expected: TrainingResult, folder: Path) -> None:
-    """Model files byte for byte, and scores; the mean loss is of the rounds since a restart."""
+def require_same(result: TrainingResult, job: Job, folder: Path) -> None:
+    """As in one process: model files byte for byte, and scores.
+
+    All but the mean loss, which is of the rounds since a restart.
+    """
+    expected = in_one_process(job, folder)
     for name in expected.outcomes:
         model, twin = (folder / each / f"{name}.safetensors" for each in ("models", "expected"))
         assert model.read_bytes() == twin.read_bytes()
@@ -98,38 +127,28 @@ def require_same(result: TrainingResult, expected: TrainingResult, folder: Path)
     assert result.rounds == expected.rounds
     assert result.status == expected.status
     left = {path.name for path in (folder / "models").iterdir()}
-    assert left <= {
-        f"{name}.{end}"
-        for name in expected.outcomes
-        for end in ("safetensors", "state", "state.before")
-    }
+    ends = ("safetensors", "state", "state.before")
+    assert left <= {f"{name}.{end}" for name in expected.outcomes for end in ends}
 
 
-@pytest.mark.usefixtures("clean_place")
 def test_a_killed_party_changes_nothing(tmp_path: Path) -> None:
     """Own files, TLS, and a feature party that dies on the way."""
-    text = Path(two_organizations()).read_text(encoding="utf-8")
-    settings = "rounds = 300\nbatch_size = 64\nlearning_rate = 0.1\n[output]\ncheckpoint_every = 1"
-    text = text.replace("ckks", "plain").replace("rounds = 30", settings)
-    Path("job.toml").write_text(text, encoding="utf-8")
-    job, said = read_job(Path("job.toml")), list[str]()
-    result = train_by_actors(
-        job,
-        job_data(job, tmp_path, None),
-        KillingHost("shop", tmp_path / "models" / "shop.state"),
-        places_of(tmp_path, listen="127.0.0.1:0"),
-        supervision=Supervision(say=said.append),
-    )
-    require_same(result, in_one_process(job, tmp_path), tmp_path)
-    (line,) = said
+    steps: dict[str, Any] = {"rounds": 300, "batch_size": 64, "learning_rate": 0.1}
+    job, host = of_files(output={"checkpoint_every": 1}, **steps), killing("shop", tmp_path)
+    result, (line,) = by_actors(job, tmp_path, host, listen="127.0.0.1:0")
+    require_same(result, job, tmp_path)
     assert line.startswith("shop is gone (killed by signal 9): all go on after ")
     assert line.endswith(" rounds, restart 1 of 3")
     assert 0 < result.rounds_before < 300
     assert result.costs().total_s > 0
 
 
+def killing(victim: str, folder: Path, **more: Any) -> KillingHost:  # noqa: ANN401
+    """A host that kills one once it has a state of some rounds."""
+    return KillingHost(victim, state_of(victim, folder), **more)
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("clean_place")
 @pytest.mark.parametrize(
     ("sections", "victim"),
     [
@@ -146,43 +165,29 @@ def test_a_killed_party_changes_nothing(tmp_path: Path) -> None:
 def test_any_party_of_any_exchange_may_die(
     sections: dict[str, dict[str, object]], victim: str, tmp_path: Path
 ) -> None:
-    job, said = job_of(**sections), list[str]()
-    host = KillingHost(victim, tmp_path / "models" / f"{victim}.state")
-    result = train_by_actors(
-        job,
-        breast_cancer(job.job.parties),
-        host,
-        places_of(tmp_path),
-        supervision=Supervision(say=said.append),
-    )
-    require_same(result, in_one_process(job, tmp_path), tmp_path)
-    assert len(said) == 1
+    job = job_of(**sections)
+    result, (_,) = by_actors(job, tmp_path, killing(victim, tmp_path))
+    require_same(result, job, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("clean_place")
 @pytest.mark.parametrize("victim", ["server", "party1"])
 def test_a_job_that_keeps_no_state_starts_again(victim: str, tmp_path: Path) -> None:
-    settings: dict[str, object] = {"algorithm": "fdml", "rounds": 60}
-    job, said = job_of(job=settings, fdml={"staleness": 0}), list[str]()
+    job = job_of(job={"algorithm": "fdml", "rounds": 60}, fdml={"staleness": 0})
     host = KillingHost(victim, tmp_path / "models" / "party1.safetensors")
-    result = train_by_actors(
-        job, breast_cancer(), host, places_of(tmp_path), supervision=Supervision(say=said.append)
-    )
-    require_same(result, in_one_process(job, tmp_path), tmp_path)
+    result, said = by_actors(job, tmp_path, host)
+    require_same(result, job, tmp_path)
     assert said == [f"{victim} is gone (killed by signal 9): all start again, restart 1 of 3"]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("clean_place")
 def test_what_is_counted_once_is_not_released_again(tmp_path: Path) -> None:
     job = job_of(exchange={"scheme": "dp"}, privacy={"noise_multiplier": 4.0})
     host = KillingHost("party2", tmp_path / "models" / "party2.safetensors")
     with pytest.raises(ConfigError, match=r"party2 is gone .*: it is not started again: exchange"):
-        train_by_actors(job, breast_cancer(), host, places_of(tmp_path))
+        by_actors(job, tmp_path, host)
 
 
-@pytest.mark.usefixtures("clean_place")
 def test_what_one_left_that_listened_is_in_nobodys_way(tmp_path: Path) -> None:
     """It is killed before all are connected, which is when it would have removed its socket."""
     left: list[Path] = []
@@ -198,63 +203,36 @@ def test_what_one_left_that_listened_is_in_nobodys_way(tmp_path: Path) -> None:
             return handle
 
     with pytest.raises(SecureVFLError, match=r"is gone .*, after 1 restarts"):
-        train_by_actors(
-            job_of(),
-            breast_cancer(),
-            Stillborn(),
-            places_of(tmp_path),
-            supervision=Supervision(restarts=1),
-        )
+        by_actors(job_of(), tmp_path, Stillborn(), supervision={"restarts": 1})
     assert len(left) == 4
     assert not any(path.exists() for path in left)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("clean_place")
 def test_one_that_is_frozen_is_started_again_and_one_that_computes_is_not(tmp_path: Path) -> None:
     """All but the frozen one wait for it, and say that they are alive, for longer than it may."""
-    job, said = job_of(), list[str]()
-    host = KillingHost(
-        "party2", tmp_path / "models" / "party2.state", by=signal.SIGSTOP, silence_seconds=4.0
-    )
-    result = train_by_actors(
-        job, breast_cancer(), host, places_of(tmp_path), supervision=Supervision(say=said.append)
-    )
-    require_same(result, in_one_process(job, tmp_path), tmp_path)
-    (line,) = said
+    job, host = job_of(), killing("party2", tmp_path, by=signal.SIGSTOP, silence_seconds=4.0)
+    result, (line,) = by_actors(job, tmp_path, host)
+    require_same(result, job, tmp_path)
     assert line.startswith("party2 is gone (silent for 4 s): all go on after ")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("clean_place")
 def test_one_that_always_dies_ends_the_job(tmp_path: Path) -> None:
-    job = job_of(job={"rounds": 100_000})
-    host = KillingHost("party1", tmp_path / "models" / "party2.state", times=2)
+    host = KillingHost("party1", state_of("party2", tmp_path), times=2)
     with pytest.raises(SecureVFLError, match=r"party1 is gone .*, after 1 restarts"):
-        train_by_actors(
-            job, breast_cancer(), host, places_of(tmp_path), supervision=Supervision(restarts=1)
-        )
+        by_actors(job_of(job={"rounds": 100_000}), tmp_path, host, supervision={"restarts": 1})
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("clean_place")
 @pytest.mark.parametrize("algorithm", ["fdml", "fedsgd", "fedbcd-p"])
 def test_row_shards_learn_what_one_actor_learns(algorithm: str, tmp_path: Path) -> None:
     """Also where one of them is killed: all start again."""
-    text = Path(two_organizations()).read_text(encoding="utf-8").replace("ckks", "plain")
-    settings = (
-        f"rounds = 100\nalgorithm = '{algorithm}'\nbatch_size = 40\nlearning_rate = 0.5\n"
-        "standardize = false\nstart = 'zero'\nl2 = 0.01"
-    )
-    text = text.replace("rounds = 30", settings)
-    own = "\n[fdml]\nstaleness = 0\n" if algorithm == "fdml" else ""
-    Path("job.toml").write_text(text + own, encoding="utf-8")
-    job, said = read_job(Path("job.toml")), list[str]()
-    places = replace(places_of(tmp_path), row_shards=2)
+    steps: dict[str, Any] = {"rounds": 100, "batch_size": 40, "learning_rate": 0.5, "l2": 0.01}
+    own = {"fdml": {"staleness": 0}} if algorithm == "fdml" else {}
+    job = of_files(algorithm=algorithm, standardize=False, start="zero", **steps, **own)
     host = KillingHost("shop#1", tmp_path / "models" / ".actors" / "facts")
-    result = train_by_actors(
-        job, job_data(job, tmp_path, None), host, places, supervision=Supervision(say=said.append)
-    )
+    result, said = by_actors(job, tmp_path, host, row_shards=2)
     expected = in_one_process(job, tmp_path)
     for name, outcome in expected.outcomes.items():
         model = result.outcomes[name].model
@@ -267,24 +245,13 @@ def test_row_shards_learn_what_one_actor_learns(algorithm: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("clean_place")
 def test_labels_that_all_have_come_from_the_label_partys_file(tmp_path: Path) -> None:
-    text = Path(two_organizations()).read_text(encoding="utf-8").replace("ckks", "plain")
-    Path("job.toml").write_text(
-        text.replace("[job]", "[job]\nalgorithm = 'fdml'\nbatch_size = 32")
-        + "\n[fdml]\nstaleness = 0\n",
-        encoding="utf-8",
-    )
-    job = read_job(Path("job.toml"))
-    result = train_by_actors(job, job_data(job, tmp_path, None), ProcessHost(), places_of(tmp_path))
-    expected = in_one_process(job, tmp_path)
-    for name in expected.outcomes:
-        model, twin = (tmp_path / each / f"{name}.safetensors" for each in ("models", "expected"))
-        assert model.read_bytes() == twin.read_bytes()
-    assert result.rounds == expected.rounds
+    job = of_files(algorithm="fdml", batch_size=32, rounds=30, fdml={"staleness": 0})
+    result, said = by_actors(job, tmp_path, ProcessHost())
+    require_same(result, job, tmp_path)
+    assert said == []
 
 
-@pytest.mark.usefixtures("clean_place")
 def test_a_party_that_cannot_open_its_data_is_named(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +269,6 @@ def test_a_party_that_cannot_open_its_data_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("clean_place")
 def test_a_port_that_is_taken(capsys: Capture) -> None:
     job = two_organizations()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -313,3 +279,58 @@ def test_a_port_that_is_taken(capsys: Capture) -> None:
         f"securevfl: error: bank: tcp:127.0.0.1:{port}: cannot listen there "
         "(Address already in use)"
     )
+
+
+# ------------------------------------- processes end with their supervisor, however it ends
+
+
+def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
+    """No process and no socket is left, and the command line says how it goes on."""
+    told = ended_by(signal.SIGINT, tmp_path, expected=130)
+    assert told[-1] == "securevfl: interrupted"
+    assert any("rounds it goes on with: securevfl train job.toml" in line for line in told)
+
+
+@pytest.mark.slow
+def test_actors_do_not_outlive_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    ended_by(signal.SIGKILL, tmp_path, expected=-signal.SIGKILL)
+
+
+def ended_by(sent: signal.Signals, folder: Path, expected: int) -> list[str]:
+    """What a job of processes says that is ended in its midst, and that nobody is left of it."""
+    Path("job.toml").write_text(
+        "[job]\ndataset = 'breast_cancer'\nrounds = 1000000\n[output]\ncheckpoint_every = 1\n",
+        encoding="utf-8",
+    )
+    (folder / "tmp").mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+    command = [sys.executable, "-m", "securevfl", "train", "job.toml", "--processes"]
+    process = subprocess.Popen(  # noqa: S603
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
+    )
+    wait_until(process, (folder / "models" / "party2.state.before").exists)
+    children = _children(process.pid)
+    assert len(children) == 2
+    process.send_signal(sent)
+    _, told = process.communicate(timeout=LONG)
+    assert process.returncode == expected
+    wait_until(None, lambda: not any(_lives(pid) for pid in children))
+    assert not list((folder / "tmp").iterdir())
+    assert not (folder / "models" / ".actors").exists()
+    return told.splitlines()
+
+
+def _status(pid: int | str) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return ""
+
+
+def _children(parent: int) -> list[int]:
+    every = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return [pid for pid in every if f"\nPPid:\t{parent}\n" in _status(pid)]
+
+
+def _lives(pid: int) -> bool:
+    status = _status(pid)
+    return bool(status) and "\nState:\tZ" not in status

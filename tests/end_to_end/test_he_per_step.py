@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from securevfl.auditing.subject import Subject
-from securevfl.data.sources import load
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job
 from securevfl.protocols.exchanges.homomorphic import (
@@ -18,7 +17,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.training import Environment, TrainingResult, train
 from tests.end_to_end.test_product_formats import FormatsSeen
-from tests.jobs import SmallKeys, breast_cancer, relative_difference, run_job
+from tests.jobs import SmallKeys, breast_cancer, run_job
 
 PARAMETERS = 1e-4
 ROUNDS, Q = 3, 4
@@ -36,41 +35,6 @@ def operations(result: TrainingResult) -> Counter[str]:
     for ledger in result.ledgers.values():
         found.update(ledger.operations)
     return found
-
-
-@pytest.mark.parametrize("scheme", ["paillier", "bfv"])
-@pytest.mark.parametrize("rule", ["curvature", "frozen"])
-@pytest.mark.parametrize(
-    ("algorithm", "parties"),
-    [("fedbcd-p", 2), pytest.param("fedbcd-p", 3, marks=pytest.mark.slow), ("fedbcd-s", 3)],
-)
-def test_linear_models_are_those_of_one_product_a_round(
-    scheme: str, rule: str, algorithm: str, parties: int
-) -> None:
-    dataset = breast_cancer(parties)
-    settings = {**FEW, "algorithm": algorithm, "local_rule": rule, "l2": 1e-2}
-    twin = run_job(dataset, **settings)
-    once = run_job(dataset, {"scheme": scheme, "round_trips": 2}, **settings)
-    result = run_job(dataset, per_step(scheme), **settings)
-    assert relative_difference(result, twin) <= PARAMETERS
-    assert relative_difference(result, once) <= PARAMETERS
-    # And not those of one step: the products of the later steps matter.
-    assert relative_difference(run_job(dataset, **{**settings, "local_steps": 1}), twin) > 0.01
-
-
-def test_ten_classes() -> None:
-    dataset, settings = load("digits"), {**FEW, "batch_size": 32}
-    twin = run_job(dataset, **settings)
-    assert relative_difference(run_job(dataset, per_step("bfv"), **settings), twin) <= PARAMETERS
-
-
-def test_networks_follow_themselves_and_not_a_linearization() -> None:
-    dataset = breast_cancer()
-    settings = {**FEW, "model": "mlp", "hidden": [4], "activation": "tanh"}
-    twin = run_job(dataset, **settings)
-    linearized = run_job(dataset, {"scheme": "bfv"}, **settings)
-    assert relative_difference(run_job(dataset, per_step("bfv"), **settings), twin) <= PARAMETERS
-    assert relative_difference(linearized, twin) > 10 * PARAMETERS
 
 
 @pytest.mark.parametrize("predictions", ["clear", "masked"])

@@ -11,34 +11,42 @@ from securevfl import files
 from securevfl.data.partition import fixed_partition
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import DataError, LabelLeakRefused, PeerViolation
-from securevfl.job import ExchangeSettings, Job, JobSettings
 from securevfl.protocols.vertical import runner
-from securevfl.training import Environment, TrainingResult, train
-from tests.jobs import SmallKeys, breast_cancer
+from securevfl.training import Environment, TrainingResult
+from tests.jobs import Settings, SmallKeys, breast_cancer, fit
 from tests.made_data import dataset_of
 
 
 def run(
     directory: Path | None,
-    scheme: str = "paillier",
     dataset: VerticalDataset | None = None,
+    exchange: str | Settings = "paillier",
+    /,
     **settings: object,
 ) -> TrainingResult:
     common: dict[str, object] = {"rounds": 2, "eval_every": "never"}
-    job = Job(
-        job=JobSettings.model_validate(common | settings), exchange=ExchangeSettings(scheme=scheme)
-    )
     environment = Environment(keys=SmallKeys(), guard_directory=directory)
-    return train(job, dataset or breast_cancer(), environment)
+    return fit(dataset or breast_cancer(), exchange, environment, **common | settings)
 
 
-def with_columns(dataset: VerticalDataset, columns: slice) -> VerticalDataset:
+def one_column_each(seed: int, *, told: bool = True) -> VerticalDataset:
+    """4000 rows, whose labels the label party's column tells something of, or nothing does."""
+    generator = np.random.default_rng(seed)
+    blocks = [generator.standard_normal((4000, 1)) for _ in range(2)]
+    if told:
+        labels = blocks[0][:, 0] + generator.standard_normal(4000) > 0
+    else:
+        labels = generator.random(4000) < 0.5
+    return dataset_of(blocks, labels.astype(np.int64))
+
+
+def with_columns(columns: slice) -> VerticalDataset:
     """Some columns of the feature party alone."""
-    label, table = dataset.parties
+    label, table = breast_cancer().parties
     chosen = PartyTable(
         table.name, table.columns[columns], table.train[:, columns], table.test[:, columns]
     )
-    return replace(dataset, parties=(label, chosen))
+    return replace(breast_cancer(), parties=(label, chosen))
 
 
 def without_first_row(dataset: VerticalDataset) -> VerticalDataset:
@@ -55,34 +63,42 @@ def test_full_batches_pass_however_often(tmp_path: Path) -> None:
         assert run(tmp_path, seed=seed).label_guard_ratio == pytest.approx(15 / 456)
 
 
-@pytest.mark.parametrize("settings", [{"batch_size": 128}, {"batch_size": 200}])
-def test_minibatches_of_a_small_set_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
-    with pytest.raises(LabelLeakRefused, match='batch_size = "full"'):
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"batch_size": 128}, 'batch_size = "full"'),
+        ({"batch_size": 200}, 'batch_size = "full"'),
+        ({"batch_size": 200, "sampling": "shuffle"}, "labels"),
+        ({"start": "zero"}, "start = 'zero' tells labels"),
+    ],
+)
+def test_small_or_reshuffled_batches_and_a_known_start_are_refused(
+    tmp_path: Path, settings: Settings, told: str
+) -> None:
+    with pytest.raises(LabelLeakRefused, match=told):
         run(tmp_path, **settings)
 
 
+def test_a_start_at_zero_is_allowed_where_asked_for_and_where_no_gradient_is_revealed() -> None:
+    with pytest.raises(LabelLeakRefused, match="start = 'zero' tells labels"):
+        run(None, start="zero")
+    run(None, start="zero", allow_label_leak=True, rounds=1)
+    run(None, None, "plain", start="zero")
+
+
 def test_batches_of_200_rows_for_a_column_and_unit_of_variance_pass(tmp_path: Path) -> None:
-    generator = np.random.default_rng(3)
-    blocks = [generator.standard_normal((4000, 1)) for _ in range(2)]
-    large = dataset_of(blocks, (generator.random(4000) < 0.5).astype(np.int64))
-    settings: dict[str, Any] = {"rounds": 40, "learning_rate": 0.1}
-    run(tmp_path / "passes", "bfv", large, batch_size=1000, **settings)
+    large, settings = one_column_each(3, told=False), {"rounds": 40, "learning_rate": 0.1}
+    run(tmp_path / "passes", large, "bfv", batch_size=1000, **settings)
     # The smallest size that parts 4000 rows in four, not five, whose smallest would have too few.
     with pytest.raises(LabelLeakRefused, match=r"batch_size = 801 is the smallest"):
-        run(tmp_path / "not", "bfv", large, batch_size=700, **settings)
-
-
-def test_reshuffled_batches_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LabelLeakRefused):
-        run(tmp_path, batch_size=200, sampling="shuffle")
+        run(tmp_path / "not", large, "bfv", batch_size=700, **settings)
 
 
 def test_other_columns_of_the_same_number_are_other_equations(tmp_path: Path) -> None:
-    whole = breast_cancer()
     for first in range(4):
-        run(tmp_path, dataset=with_columns(whole, slice(first, first + 12)))
+        run(tmp_path, with_columns(slice(first, first + 12)))
     with pytest.raises(LabelLeakRefused, match=r"those of earlier jobs .* take fewer columns"):
-        run(tmp_path, dataset=with_columns(whole, slice(3, 15)), standardize=False)
+        run(tmp_path, with_columns(slice(3, 15)), standardize=False)
 
 
 def test_the_same_columns_are_known_again_by_their_commitment_alone(tmp_path: Path) -> None:
@@ -101,26 +117,25 @@ def test_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
     for changed in range(3):
         labels = whole.train_labels.copy()
         labels[:changed] = 1 - labels[:changed]
-        run(tmp_path, dataset=replace(whole, train_labels=labels))
+        run(tmp_path, replace(whole, train_labels=labels))
     with pytest.raises(LabelLeakRefused):
-        run(tmp_path, dataset=replace(whole, train_labels=1 - whole.train_labels))
+        run(tmp_path, replace(whole, train_labels=1 - whole.train_labels))
 
 
-def test_one_row_less_is_refused_on_a_small_set(tmp_path: Path) -> None:
-    run(tmp_path)
-    with pytest.raises(LabelLeakRefused, match="other rows than before"):
-        run(tmp_path, dataset=without_first_row(breast_cancer()))
-
-
-def test_a_row_less_in_a_large_set_tells_its_label(tmp_path: Path) -> None:
-    rows = 4000
-    generator = np.random.default_rng(5)
-    blocks = [generator.standard_normal((rows, 1)) for _ in range(2)]
-    labels = (blocks[0][:, 0] + generator.standard_normal(rows) > 0).astype(np.int64)
-    large = dataset_of(blocks, labels)
-    run(tmp_path, "bfv", large)
-    with pytest.raises(LabelLeakRefused, match="1 rows would be trained on in other company"):
-        run(tmp_path, "bfv", without_first_row(large))
+@pytest.mark.parametrize(
+    ("dataset", "scheme", "told"),
+    [
+        (breast_cancer(), "paillier", "other rows than before"),
+        (one_column_each(5), "bfv", "1 rows would be trained on in other company"),
+    ],
+    ids=["small", "large"],
+)
+def test_one_row_less_tells_its_label(
+    tmp_path: Path, dataset: VerticalDataset, scheme: str, told: str
+) -> None:
+    run(tmp_path, dataset, scheme)
+    with pytest.raises(LabelLeakRefused, match=told):
+        run(tmp_path, without_first_row(dataset), scheme)
 
 
 def test_commitments_of_another_length_are_no_commitments(
@@ -137,13 +152,6 @@ def test_every_visit_counts_where_the_job_asks_for_it(tmp_path: Path) -> None:
     run(tmp_path, rounds=3, label_guard="visits")
     with pytest.raises(LabelLeakRefused, match="not even one round passes"):
         run(tmp_path, rounds=1, label_guard="visits")
-
-
-def test_a_start_at_zero_is_refused_wherever_gradients_are_revealed() -> None:
-    with pytest.raises(LabelLeakRefused, match="start = 'zero' tells labels"):
-        run(None, start="zero")
-    run(None, start="zero", allow_label_leak=True, rounds=1)
-    run(None, "plain", start="zero")
 
 
 def test_a_refused_job_leaves_no_trace(tmp_path: Path) -> None:
@@ -165,19 +173,16 @@ def test_a_job_that_is_killed_has_been_remembered(tmp_path: Path) -> None:
     def kill(rounds: int) -> None:
         raise Killed
 
-    job = Job(
-        job=JobSettings(rounds=20, batch_size=200, eval_every=0, allow_label_leak=True),
-        exchange=ExchangeSettings(scheme="paillier"),
-    )
     environment = Environment(keys=SmallKeys(), guard_directory=tmp_path, progress=kill)
+    allowed: dict[str, Any] = {"eval_every": 0, "allow_label_leak": True}
     with pytest.raises(Killed):
-        train(job, breast_cancer(), environment)
+        fit(breast_cancer(), "paillier", environment, rounds=20, batch_size=200, **allowed)
     with pytest.raises(LabelLeakRefused):
         run(tmp_path)
 
 
 def test_residuals_in_clear_have_no_ratio(tmp_path: Path) -> None:
-    assert run(tmp_path, scheme="plain", batch_size=64).label_guard_ratio is None
+    assert run(tmp_path, None, "plain", batch_size=64).label_guard_ratio is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -189,31 +194,29 @@ def test_benchmarks_report_the_ratio_without_refusing() -> None:
 
 def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Path) -> None:
     """Two columns at the label party: few equations for it, 28 for the other's predictions."""
-    whole = breast_cancer()
-    label, feature = whole.parties
-    columns = np.hstack([label.train, feature.train]), np.hstack([label.test, feature.test])
+    label, feature = breast_cancer().parties
+    train, test = (
+        np.hstack([getattr(each, part) for each in (label, feature)]) for part in ("train", "test")
+    )
     names = label.columns + feature.columns
     lopsided = replace(
-        whole,
+        breast_cancer(),
         parties=(
-            PartyTable("label", names[2:], columns[0][:, 2:], columns[1][:, 2:]),
-            PartyTable("feature", names[:2], columns[0][:, :2], columns[1][:, :2]),
+            PartyTable("label", names[2:], train[:, 2:], test[:, 2:]),
+            PartyTable("feature", names[:2], train[:, :2], test[:, :2]),
         ),
         label_party="label",
     )
-    job = Job(
-        job=JobSettings(rounds=2, eval_every=0, loss="taylor-logistic"),
-        exchange=ExchangeSettings(scheme="paillier", hide="both"),
-    )
-    environment = Environment(keys=SmallKeys(), guard_directory=tmp_path)
+    both = {"scheme": "paillier", "hide": "both"}
+    settings = {"eval_every": 0, "loss": "taylor-logistic"}
     for _ in range(2):
-        train(job, lopsided, environment)
+        run(tmp_path, lopsided, both, **settings)
     # Nobody's columns have changed, but the feature party no longer knows those of the label party,
     # 29 with its intercept, and these tell of its predictions.
     for _ in range(16):
         (tmp_path / "label" / "commitment.key").unlink()
         try:
-            train(job, lopsided, environment)
+            run(tmp_path, lopsided, both, **settings)
         except LabelLeakRefused:
             return
     pytest.fail("the feature party counts nothing")
@@ -233,14 +236,10 @@ def test_a_record_that_another_job_is_writing_is_not_read(
 
 def test_another_name_of_the_label_party_is_no_other_record(tmp_path: Path) -> None:
     whole = breast_cancer()
-    run(tmp_path, dataset=whole, batch_size=64, allow_label_leak=True)
-    renamed = replace(
-        whole,
-        parties=(replace(whole.parties[0], name="bank"), whole.parties[1]),
-        label_party="bank",
-    )
+    run(tmp_path, whole, batch_size=64, allow_label_leak=True)
+    parties = (replace(whole.parties[0], name="bank"), whole.parties[1])
     with pytest.raises(LabelLeakRefused):
-        run(tmp_path, dataset=renamed)
+        run(tmp_path, replace(whole, parties=parties, label_party="bank"))
 
 
 def test_every_party_remembers_for_itself(tmp_path: Path) -> None:

@@ -83,43 +83,6 @@ def test_at_one_local_step_the_parties_are_one_network_of_two_towers(
             assert np.max(np.abs(state[key] - values.numpy())) <= 1e-9
 
 
-@pytest.mark.parametrize("scheme", ["bfv", "paillier", "ckks"])
-@pytest.mark.parametrize(
-    ("algorithm", "local_steps"), [("fedbcd-p", 1), ("fedbcd-p", 5), ("fedbcd-s", 3)]
-)
-def test_encrypted_networks_take_the_gauss_newton_steps_of_their_twin_in_clear(
-    scheme: str, algorithm: str, local_steps: int
-) -> None:
-    dataset = breast_cancer(3)
-    settings = {
-        **NETWORK,
-        "algorithm": algorithm,
-        "local_steps": local_steps,
-        "batch_size": 152,  # three batches: in four rounds one comes again, with another Jacobian
-        "rounds": 4,
-        "learning_rate": 0.3,
-        "l2": 0.01,
-        "proximal": 0.1,
-    }
-    twin = run_job(dataset, local_rule="gauss-newton", **settings)
-    encrypted = run_job(dataset, {"scheme": scheme}, **settings)
-    start = start_of(dataset, **settings)
-    assert moved_alike(encrypted, twin, start) <= PARAMETERS
-    assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
-
-
-@pytest.mark.slow
-def test_a9a_networks_train_alike_under_bfv(real_data: Callable[[str], VerticalDataset]) -> None:
-    dataset = real_data("a9a")
-    settings: dict[str, Any] = {
-        "model": "mlp", "rounds": 4, "batch_size": 256, "learning_rate": 0.3, "eval_every": 0
-    }  # fmt: skip
-    twin = run_job(dataset, local_rule="gauss-newton", **settings)
-    encrypted = run_job(dataset, {"scheme": "bfv"}, **settings)
-    assert relative_difference(encrypted, twin) <= PARAMETERS
-    assert abs(encrypted.scores[-1].auc - twin.scores[-1].auc) <= AUC
-
-
 @pytest.mark.slow
 def test_networks_on_a9a_are_at_least_as_good_as_the_linear_model(
     real_data: Callable[[str], VerticalDataset],

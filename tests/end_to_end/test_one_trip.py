@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import ExchangeSettings, Job, NetworkSettings
 from securevfl.protocols.exchanges.encrypted import EncryptedStep
@@ -17,48 +16,13 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.training import Environment, TrainingResult, train
-from tests.jobs import breast_cancer, relative_difference, run_job
+from tests.jobs import breast_cancer, run_job
 
 ROUNDS = 8
 PARAMETERS = 1e-4
 SETTINGS = {"rounds": ROUNDS, "batch_size": 64, "learning_rate": 0.3, "eval_every": 0}
 ONE = {"scheme": "bfv", "round_trips": 1}
 TWO = {"scheme": "bfv", "round_trips": 2}
-
-
-@pytest.mark.parametrize("parties", [2, 3])
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"algorithm": "fedsgd"},
-        pytest.param({"local_steps": 7}, marks=pytest.mark.slow),
-        {"local_steps": 4, "l2": 0.1, "proximal": 0.3},
-        {"local_rule": "frozen", "schedule": "inverse-sqrt"},
-        {"sampling": "shuffle"},
-        {"loss": "taylor-logistic", "learning_rate": 0.1},
-    ],
-)
-def test_one_trip_trains_what_two_trips_and_plain_train(
-    parties: int, more: dict[str, object]
-) -> None:
-    dataset = breast_cancer(parties)
-    settings = {**SETTINGS, **more}
-    plain = run_job(dataset, **settings)
-    one = run_job(dataset, ONE, **settings)
-    two = run_job(dataset, TWO, **settings)
-    assert relative_difference(one, plain) <= PARAMETERS
-    assert relative_difference(one, two) <= PARAMETERS
-
-
-def test_classes_and_rounds_that_score_change_nothing() -> None:
-    dataset = load("digits", parties=2)
-    settings = {**SETTINGS, "rounds": 3, "batch_size": 100, "eval_every": 1}
-    plain = run_job(dataset, **settings)
-    one = run_job(dataset, ONE, **settings)
-    assert relative_difference(one, plain) <= PARAMETERS
-    assert [score.auc for score in one.scores] == pytest.approx(
-        [score.auc for score in plain.scores], abs=1e-3
-    )
 
 
 def kinds(result: TrainingResult, party: str) -> Counter[type]:

@@ -13,14 +13,14 @@ from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from securevfl.data.join import load_files
 from securevfl.data.read import FileSource
 from securevfl.data.sources import load
-from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.models.storage import load_model
 from securevfl.protocols.guards.person_record import PersonRecord
 from securevfl.training import Environment, TrainingResult, save_models, train
 from tests.end_to_end.commands import rows_of, run
-from tests.jobs import SmallKeys, relative_difference
+from tests.jobs import SmallKeys
 
 FloatArray = NDArray[np.float64]
 SLACK = 1e-8
@@ -68,43 +68,6 @@ def test_exact_steps_end_at_scikit_learns_ridge(parties: int, intercept: bool) -
     assert score.class_auc is None
     with pytest.raises(ConfigError, match="no AUC"):
         _ = score.auc
-
-
-@pytest.mark.parametrize(
-    "exchange",
-    [
-        {"scheme": "bfv", "round_trips": 2},
-        {"scheme": "bfv", "round_trips": 1},
-        {"scheme": "ckks", "round_trips": 2},
-        {"scheme": "paillier"},
-        {"scheme": "bfv", "hide": "both"},
-        {"scheme": "paillier", "hide": "both"},
-    ],
-    ids=str,
-)
-def test_protected_runs_are_their_twins_in_clear(
-    diabetes: VerticalDataset, exchange: dict[str, object]
-) -> None:
-    few = some_rows(diabetes, 60)
-    # Where both sides are hidden nobody watches the loss: as many rounds in clear.
-    settings = {"rounds": 4, "tolerance": 0.0, "learning_rate": 0.1, "local_steps": 3}
-    twin = fit(few, {**settings, "batch_size": "full"})
-    protected = fit(few, settings, exchange=exchange)
-    assert relative_difference(protected, twin) <= 1e-4
-    score, due = protected.scores[-1], protected.exact_score
-    assert score.r2 == pytest.approx(due.r2, abs=1e-4)
-    assert score.rmse == pytest.approx(due.rmse, rel=1e-4)
-    assert (score.mae is None) == (exchange.get("hide") == "both")
-
-
-@pytest.mark.parametrize("exchange", [{"scheme": "masked"}, {"scheme": "bfv", "hide": "both"}])
-def test_three_parties_and_turns(exchange: dict[str, object]) -> None:
-    dataset = some_rows(load("diabetes", parties=3), 60)
-    settings = {"rounds": 3, "algorithm": "fedbcd-s", "learning_rate": 0.1, "local_steps": 2}
-    twin = fit(dataset, {**settings, "batch_size": "full"})
-    protected = fit(dataset, {**settings, "batch_size": "full"}, exchange=exchange)
-    assert relative_difference(protected, twin) <= 1e-4
-    assert protected.scores[-1].r2 == pytest.approx(twin.scores[-1].r2, abs=1e-4)
 
 
 def test_l1_block_descent_ends_at_scikit_learns_lasso(diabetes: VerticalDataset) -> None:

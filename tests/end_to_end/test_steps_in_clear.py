@@ -1,0 +1,179 @@
+"""Steps in clear against the papers' equations, written independently here, on all columns."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.arrays import FloatArray
+from securevfl.auditing.subject import local_part
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.models.losses import loss_for
+from securevfl.protocols.exchanges.plain import Residuals
+from securevfl.protocols.session.gathering import Predictions
+from securevfl.training import Environment, TrainingResult, plan_for
+from tests.jobs import (
+    Settings,
+    Starts,
+    all_weights,
+    breast_cancer,
+    digits,
+    received,
+    run_job,
+    scaled_blocks,
+)
+
+# Of the residuals of a loss, by which they are followed where only they are told.
+BENDS = {"logistic": 0.25, "squared": 1.0, "squared-hinge": 1.0, "multinomial": 0.5}
+EXACT: dict[str, Any] = {
+    **{"local_rule": "exact", "learning_rate": 0.05, "l2": 0.01, "local_steps": 4, "rounds": 6},
+    **{"batch_size": 64, "start": "zero", "eval_every": 0},
+}
+
+
+def columns_of(
+    result: TrainingResult, dataset: VerticalDataset
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Every party's columns and what its weights decay by; the constant one's weight does not."""
+    settings, label = result.job.job, dataset.label_party
+    blocks = scaled_blocks(dataset)
+    if not settings.intercept:
+        blocks[label] = blocks[label][:, :-1]
+    decays = {name: np.full((b.shape[1], 1), settings.l2 or 0.0) for name, b in blocks.items()}
+    if settings.intercept:
+        decays[label][-1] = 0.0
+    return blocks, decays
+
+
+def reference(result: TrainingResult, dataset: VerticalDataset, start: Starts) -> FloatArray:
+    """FedBCD on the joint table: others' predictions stale, one's own always fresh.
+
+    The label party comes first. In turns others' are fresh, too, where a party's turn begins;
+    under the curvature rule the others follow the residuals that they are told.
+    """
+    plan, settings, labels = result.plan, result.job.job, dataset.train_labels
+    loss, label = loss_for(settings.loss, dataset.classes), dataset.label_party
+    offsets = local_part(plan, dataset, label).row_offsets
+    blocks, decays = columns_of(result, dataset)
+    weights = {name: start[name].copy() for name in blocks}
+    steps = 1 if settings.algorithm == "fedsgd" else plan.local_steps
+    assert isinstance(steps, int)
+    assert isinstance(settings.learning_rate, float)
+    for index in range(result.rounds):
+        rows = plan.schedule.batch(index)
+        eta = settings.learning_rate
+        if settings.schedule == "inverse-sqrt":
+            eta /= np.sqrt(index + 1)
+        given = {name: block[rows] @ weights[name] for name, block in blocks.items()}
+        for name in [label, *(each for each in blocks if each != label)]:
+            if plan.algorithm.in_turns:
+                given = {each: block[rows] @ weights[each] for each, block in blocks.items()}
+            x, others = blocks[name][rows], sum(given.values()) - given[name]
+            others = others + (0 if offsets is None else offsets[rows])
+            told = loss.residuals(others + given[name], labels[rows])
+            for _ in range(steps):
+                residuals = loss.residuals(others + x @ weights[name], labels[rows])
+                if settings.local_rule == "curvature" and name != label:
+                    residuals = told + BENDS[settings.loss] * (x @ weights[name] - given[name])
+                gradient = x.T @ residuals / len(rows) + decays[name] * weights[name]
+                weights[name] = weights[name] - eta * gradient
+    return np.concatenate([own.ravel() for own in weights.values()])
+
+
+FEW: dict[str, Any] = {"rounds": 20, "batch_size": 64, "seed": 1, "local_rule": "curvature"}
+SGD: dict[str, Any] = {
+    **{"algorithm": "fedsgd", "rounds": 200, "batch_size": 64, "learning_rate": 0.2, "l2": 0.01},
+    **{"schedule": "inverse-sqrt", "seed": 5, "eval_every": 0},
+}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "settings"),
+    [
+        *(
+            (breast_cancer(parties), {**SGD, "sampling": sampling})
+            for parties in (2, 3, 17)
+            for sampling in ("partition", "shuffle")
+        ),
+        (digits(), {**SGD, "rounds": 30, "batch_size": 128, "start": "zero"}),
+        *(
+            (breast_cancer(3), {**FEW, "algorithm": algorithm, "local_steps": 4, **more})
+            for algorithm in ("fedbcd-p", "fedbcd-s")
+            for more in ({}, {"intercept": False, "start": "zero"})
+        ),
+        *(
+            (data, {**EXACT, "algorithm": algorithm, "loss": loss})
+            for algorithm in ("fedbcd-p", "fedbcd-s")
+            for data, loss in (
+                (breast_cancer(3), "logistic"),
+                (breast_cancer(3), "squared-hinge"),
+                (digits(3), "multinomial"),
+            )
+        ),
+    ],
+)
+def test_parties_take_the_papers_steps_on_the_joint_table(
+    dataset: VerticalDataset, settings: Settings
+) -> None:
+    starts = Starts()
+    if dataset.classes > 2:
+        settings = {**settings, "loss": "multinomial"}
+    result = run_job(dataset, None, Environment(wrap_model=starts), **settings)
+    expected = reference(result, dataset, starts)
+    np.testing.assert_allclose(all_weights(result), expected, rtol=0, atol=1e-12)
+    if settings.get("local_rule") != "exact":
+        assert result.scores[-1].accuracy > 0.8
+    else:
+        default = run_job(dataset, **{**settings, "local_rule": "curvature"})
+        assert np.abs(all_weights(default) - expected).max() > 1e-6
+
+
+def test_fedbcd_p_with_one_local_step_is_fedsgd_to_the_bit() -> None:
+    common = {"rounds": 50, "batch_size": 64, "learning_rate": 0.3, "seed": 2}
+    sgd = run_job(breast_cancer(), algorithm="fedsgd", local_steps=7, **common)
+    bcd = run_job(breast_cancer(), algorithm="fedbcd-p", local_steps=1, **common)
+    assert all_weights(sgd).tobytes() == all_weights(bcd).tobytes()
+
+
+def test_many_parties_divide_the_step_size_by_the_root_of_their_number() -> None:
+    common = {"rounds": 5, "batch_size": 64, "seed": 3}
+    divided = run_job(breast_cancer(4), learning_rate=0.4, divide_by_sqrt_parties=True, **common)
+    halved = run_job(breast_cancer(4), learning_rate=0.2, **common)
+    assert np.array_equal(all_weights(divided), all_weights(halved))
+
+
+# ------------------------------------------------------------------- local_rule = "exact"
+
+
+def test_on_a_quadratic_loss_the_exact_rule_is_the_curvature_rule() -> None:
+    exact, curvature = (
+        all_weights(run_job(breast_cancer(3), **{**EXACT, "loss": "squared", "local_rule": rule}))
+        for rule in ("exact", "curvature")
+    )
+    np.testing.assert_allclose(exact, curvature, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared-hinge", "hinge"])
+def test_a_feature_party_is_told_the_sum_beside_residuals(loss: str) -> None:
+    result = run_job(breast_cancer(3), loss=loss, **EXACT)
+    assert result.costs().messages == EXACT["rounds"] * 3 * 2
+    sums, residuals = (received(result, "party2", kind) for kind in (Predictions, Residuals))
+    assert len(sums) == len(residuals) == EXACT["rounds"]
+    for index, (total, seen) in enumerate(zip(sums, residuals, strict=True)):
+        labels = breast_cancer().train_labels[result.plan.schedule.batch(index)]
+        expected = loss_for(loss, 2).residuals(total.values, labels)
+        np.testing.assert_allclose(expected, seen.values, rtol=0, atol=1e-12)
+
+
+def test_the_exact_rule_leaves_exact_steps_alone_and_says_what_it_tells() -> None:
+    plain, exact = (
+        plan_for(Job.of(job=job), breast_cancer()) for job in ({}, {"local_rule": "exact"})
+    )
+    assert exact.local_steps == 5
+    assert exact.learns.feature_party == f"{plain.learns.feature_party}, told beside it"
+
+
+def test_networks_take_the_exact_rule() -> None:
+    network = {"start": "random", "model": "mlp", "hidden": [4], "rounds": 40, "eval_every": 40}
+    assert run_job(breast_cancer(), **{**EXACT, **network}).scores[-1].auc > 0.95
