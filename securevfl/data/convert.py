@@ -221,30 +221,40 @@ def _check(kind: str, how: Conversion) -> None:
 def _batches(path: Path, kind: str, how: Conversion) -> Iterator[SparseBatch]:
     if kind == "libsvm":
         return libsvm_batches(path, labels=how.labels, ids=how.id_column == COMMENT)
-    return (_parquet_batches if kind == "parquet" else _csv_batches)(path, how)
+    return _table_batches(path, _parquet_frames if kind == "parquet" else _csv_frames, how)
 
 
-def _parquet_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
-    """The rows of a Parquet file.
+_Frames = Iterator[tuple["pl.DataFrame", list[str], str | None]]
+"""Some rows of a file at a time, its features, and which of them has lists of indices."""
 
-    One feature column of lists of integers is of indices, a second one of lists of as many numbers
-    their values; else all are numbers.
-    """
+
+def _table_batches(
+    path: Path, frames: Callable[[Path, Conversion], _Frames], how: Conversion
+) -> Iterator[SparseBatch]:
+    row = 1
     try:
-        schema = pl.read_parquet_schema(path)
-        features = how.features(tuple(schema), str(path))
-        place = _index_column(path, schema, features, how.index_column)
-        rows = max(1, CELLS // len(features)) if place is None else LISTS
-        lazy = pl.scan_parquet(path, glob=False).select(*how.taken, *features)
-        start = 0
-        while not (frame := lazy.slice(start, rows).collect()).is_empty():
+        for frame, features, place in frames(path, how):
             if place is None:
-                yield _from_wide(str(path), frame, features, how, start + 1)
+                yield _from_wide(str(path), frame, features, how, row)
             else:
-                yield _from_lists(str(path), frame, place, how, start + 1)
-            start += len(frame)
+                yield _from_lists(str(path), frame, place, how, row)
+            row += len(frame)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise _malformed(path, error) from error
+        told = first_line(error)
+        raise DataError(f"{path}: empty, malformed or truncated ({told})") from error
+
+
+def _parquet_frames(path: Path, how: Conversion) -> _Frames:
+    """Numbers, or lists of integers: indices, and lists beside them as long are their values."""
+    schema = pl.read_parquet_schema(path)
+    features = how.features(tuple(schema), str(path))
+    place = _index_column(path, schema, features, how.index_column)
+    rows = max(1, CELLS // len(features)) if place is None else LISTS
+    lazy = pl.scan_parquet(path, glob=False).select(*how.taken, *features)
+    start = 0
+    while not (frame := lazy.slice(start, rows).collect()).is_empty():
+        yield frame, features, place
+        start += len(frame)
 
 
 def _index_column(
@@ -272,21 +282,14 @@ def _index_column(
     return said or whole[0]
 
 
-def _csv_batches(path: Path, how: Conversion) -> Iterator[SparseBatch]:
-    known = () if how.ids is None else (how.ids,)
-    found = find_format(path, FOUND_OUT, known, str(path))
+def _csv_frames(path: Path, how: Conversion) -> _Frames:
+    found = find_format(path, FOUND_OUT, () if how.ids is None else (how.ids,), str(path))
     features = how.features(found.header, str(path))
-    row = 1
-    try:
-        for part in _csv_parts(found):
-            frame = read_csv(part, [*how.taken, *features], how.taken, ("",))
-            if frame.is_empty():
-                continue
-            _require_exact_text(str(path), part, frame.select(features))
-            yield _from_wide(str(path), frame, features, how, row)
-            row += len(frame)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise _malformed(path, error) from error
+    for part in _csv_parts(found):
+        frame = read_csv(part, [*how.taken, *features], how.taken, ("",))
+        _require_exact_text(str(path), part, frame.select(features))
+        if not frame.is_empty():
+            yield frame, features, None
 
 
 def _csv_parts(found: CsvFormat) -> Iterator[CsvFormat]:
@@ -298,10 +301,6 @@ def _csv_parts(found: CsvFormat) -> Iterator[CsvFormat]:
             while text.count(b'"') % 2 and (more := file.readline()):
                 text += more
             yield replace(found, content=head + text)
-
-
-def _malformed(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: empty, malformed or truncated ({first_line(error)})")
 
 
 def _from_wide(

@@ -152,6 +152,14 @@ def of_two_kinds(parties: list[FileSource]) -> list[FileSource]:
     return [sharded(bank), replace(sharded(shop), test_path=shop.test_path)]
 
 
+def without_test_labels(parties: list[FileSource]) -> list[FileSource]:
+    bank, shop = with_tests(parties, same_rows=True)
+    assert bank.test_path is not None
+    pl.read_csv(bank.test_path).drop("y").write_csv(bank.test_path)
+    test = as_shard(replace(bank, label_column=None), bank.test_path)
+    return [replace(sharded(replace(bank, test_path=None)), test_path=test), sharded(shop)]
+
+
 def labels_twice(parties: list[FileSource]) -> list[FileSource]:
     return [parties[0], FileSource("shop", as_shard(parties[0]), "id")]
 
@@ -177,6 +185,7 @@ WRONG: dict[str, tuple[Callable[[list[FileSource]], list[FileSource]], str]] = {
     "test rows of other columns": (narrower, "test_data has 2 columns from 'c2' to 'c3', data 3"),
     "test rows that are trained on": (same_test_rows, "ids are among the training rows too"),
     "a shard and a file": (of_two_kinds, "data and test_data are a shard and a file"),
+    "test rows without labels": (without_test_labels, "labels in one of data and test_data only"),
     "labels at two parties": (labels_twice, "labels: in the data of ['bank', 'shop']"),
     "labels at none": (
         lambda p: [FileSource("bank", sharded(p[1]).path, "id"), p[1]],
