@@ -90,9 +90,14 @@ class Phases:
         return self.noise(ciphertext_of(self.context, self.sizes.reply_level(), reply))
 
     def equations(
-        self, encrypted: bytes, positions: NDArray[np.int64], places: NDArray[np.int64]
+        self, encrypted: bytes, positions: NDArray[np.int64], chunk: int, rows: int, columns: int
     ) -> FloatArray:
-        """What noise a unit at each place of a plaintext adds, of one input; at the positions."""
+        """What noise a unit of an entry of X adds at the positions: one input, one reply's columns.
+
+        Shape (positions, columns · rows), the entries of X by column.
+        """
+        column, row = np.divmod(np.arange(columns * rows), rows)
+        places = column * chunk + chunk - 1 - row
         (own,) = [self.noise(each) for each in self.inputs(encrypted)]
         shifts = positions[:, None] - places[None, :]
         found: FloatArray = np.where(shifts < 0, -1, 1) * own[shifts % DEGREE]
@@ -128,14 +133,9 @@ class BfvOpening(Phases):
         return np.stack([self.noise_of(each)[positions] for each in self.replies(data, columns)])
 
     def noise_equations(self, encrypted: bytes, rows: int, columns: int) -> FloatArray:
-        """What noise X·e each unit of an entry of X would add: one input, one reply's columns.
-
-        Shape (revealed, columns · rows), the entries of X by column.
-        """
-        chunk = self.parameters.chunk
-        column, row = np.divmod(np.arange(columns * rows), rows)
-        places = column * chunk + chunk - 1 - row
-        return self.equations(encrypted, self.parameters.positions(columns), places)
+        """What noise X·e each unit of an entry of X would add, as `equations`."""
+        positions = self.parameters.positions(columns)
+        return self.equations(encrypted, positions, self.parameters.chunk, rows, columns)
 
     def expected_c1(
         self, encrypted: bytes, matrix: IntArray, evaluator: BfvEvaluator
@@ -210,7 +210,10 @@ def crafted_replies(
 
 
 class RingOpening(Phases):
-    """What follows from an owner's secret key and public bytes; products of one input."""
+    """What follows from an owner's secret key and public bytes; products of one input.
+
+    M is X transposed: its rows stand for columns.
+    """
 
     def __init__(self, owner: RingProductOwner) -> None:
         self.layout = RingLayout.of(owner.product_format)
@@ -225,14 +228,10 @@ class RingOpening(Phases):
         return self.noise_of(self.replies(data)[0])[self.layout.positions()]
 
     def noise_equations(self, encrypted: bytes) -> FloatArray:
-        """What noise a unit of every entry of the reply's rows of M adds, by row.
-
-        Shape (revealed, side · inner).
-        """
-        chunk, inner = self.layout.chunk, self.layout.product_format.inner
-        row, entry = np.divmod(np.arange(self.layout.side * inner), inner)
-        places = row * chunk + chunk - 1 - entry
-        return self.equations(encrypted, self.layout.positions(), places)
+        """What noise a unit of an entry of the first reply's rows of M adds, as `equations`."""
+        layout = self.layout
+        inner, side = layout.product_format.inner, layout.side
+        return self.equations(encrypted, layout.positions(), layout.chunk, inner, side)
 
 
 def c1_without_protection(
