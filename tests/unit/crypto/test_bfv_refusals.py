@@ -1,0 +1,199 @@
+"""What the ends of every product under BFV refuse: inputs, replies and keys of others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+
+from securevfl.crypto import ring
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv_core import reply_bytes
+from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.ring_layout import RingProductFormat
+from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
+from securevfl.crypto.scheme import ProductFormat
+from securevfl.crypto.seal_codec import SEED_BYTES, _body, _framed, to_bytes
+from securevfl.crypto.slot_parameters import SlotParameters
+from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
+from securevfl.errors import CryptoError, KeyMismatch
+
+BFV = ProductFormat(
+    rows=100,
+    value_bound=1.0,
+    matrix_bound=4.0,
+    value_fraction_bits=18,
+    matrix_fraction_bits=12,
+    columns=3000,
+    latency_ms=20.0,
+)
+RING = RingProductFormat(900, 60, 20, 1 << 12, products=1000)
+SLOTS = SlotParameters.of(100_000)
+GENERATOR = np.random.default_rng(1)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One use of BFV: how its ends are made, and what goes there and back, in one piece."""
+
+    owner: Callable[[], Any]
+    evaluator: Callable[[bytes], Any]
+    other_key: Callable[[], Any]
+    encrypt: Callable[[Any], bytes]
+    answer: Callable[[Any, bytes], bytes]
+    decrypt: Callable[[Any, bytes], object]
+    replies: int
+    revealed: int
+
+
+def halves(data: bytes) -> tuple[bytes, bytes]:
+    return data[: len(data) // 2], data[len(data) // 2 :]
+
+
+MATRIX = GENERATOR.integers(-4096, 4096, (100, 3000))
+RING_MATRIX = GENERATOR.integers(-4096, 4096, (60, 900))
+PARTS = GENERATOR.integers(-200, 200, (2, 9))
+SIZES = BfvOwner(BFV)._parameters
+LAYOUT = RingProductOwner(RING)._layout
+PRODUCTS = {
+    "bfv": Product(
+        lambda: BfvOwner(BFV),
+        lambda material: BfvEvaluator(material, BFV),
+        lambda: BfvOwner(replace(BFV, value_fraction_bits=24, columns=10)),
+        lambda owner: owner.encrypt(np.arange(100)),
+        lambda evaluator, data: (
+            evaluator.masked_product(data, evaluator.prepare(MATRIX)).ciphertext
+        ),
+        lambda owner, data: owner.decrypt(data, 3000),
+        SIZES.replies(3000),
+        len(SIZES.positions(3000)),
+    ),
+    "ring": Product(
+        lambda: RingProductOwner(RING),
+        lambda material: RingProductEvaluator(material, RING),
+        lambda: RingProductOwner(replace(RING, matrix_bound=1 << 30)),
+        lambda owner: owner.encrypt(ring.uniform(900, 20)),
+        lambda evaluator, data: evaluator.product(data, RING_MATRIX)[0],
+        lambda owner, data: owner.decrypt(data),
+        LAYOUT.replies,
+        len(LAYOUT.positions()),
+    ),
+    "slots": Product(
+        lambda: SlotOwner(SLOTS),
+        lambda material: SlotEvaluator(material, SLOTS),
+        lambda: SlotOwner(SlotParameters.of(10_000_000)),
+        lambda owner: b"".join(owner.encrypt(PARTS)),
+        lambda evaluator, data: b"".join(evaluator.multiply(halves(data), PARTS)[0]),
+        lambda owner, data: owner.decrypt(halves(data), 9),
+        2,
+        DEGREE,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Both ends of a key, an input, and the reply to it."""
+
+    product: Product
+    owner: Any
+    evaluator: Any
+    encrypted: bytes
+    reply: bytes
+
+
+@pytest.fixture(scope="module", params=PRODUCTS)
+def ends(request: pytest.FixtureRequest) -> Ends:
+    product = PRODUCTS[request.param]
+    owner = product.owner()
+    evaluator = product.evaluator(owner.public_bytes)
+    encrypted = product.encrypt(owner)
+    reply = product.answer(evaluator, encrypted)
+    product.decrypt(owner, reply)
+    return Ends(product, owner, evaluator, encrypted, reply)
+
+
+def test_bytes_are_what_the_sizes_say(ends: Ends) -> None:
+    sizes = ends.owner._sizes
+    assert len(ends.reply) == ends.product.replies * reply_bytes(sizes, ends.product.revealed)
+    assert len(ends.encrypted) % (sizes.input_bytes + SEED_BYTES) == 0
+
+
+@pytest.mark.parametrize("cut", [slice(0, -2), slice(0, 0), slice(2, None)])
+def test_inputs_and_replies_of_another_length_are_refused(ends: Ends, cut: slice) -> None:
+    with pytest.raises(CryptoError, match="bfv inputs of"):
+        ends.product.answer(ends.evaluator, ends.encrypted[cut])
+    with pytest.raises(CryptoError, match=r"replies of \d+"):
+        ends.product.decrypt(ends.owner, ends.reply[cut])
+
+
+@pytest.mark.parametrize("at", [slice(0, 100), slice(-SEED_BYTES, None)])
+def test_words_of_an_input_that_are_no_residues_or_no_seed_are_refused(
+    ends: Ends, at: slice
+) -> None:
+    damaged = bytearray(ends.encrypted)
+    damaged[at] = b"\xff" * len(damaged[at])
+    with pytest.raises(KeyMismatch):
+        ends.product.answer(ends.evaluator, bytes(damaged))
+
+
+def test_replies_under_or_to_another_key_are_refused(ends: Ends) -> None:
+    foreign = ends.product.owner()
+    theirs = ends.product.evaluator(foreign.public_bytes)
+    to_a_foreign_input = ends.product.answer(ends.evaluator, ends.product.encrypt(foreign))
+    with_a_foreign_key = ends.product.answer(theirs, ends.encrypted)
+    with pytest.raises(KeyMismatch, match="another key"):
+        ends.product.decrypt(foreign, ends.reply)
+    for mixed in (to_a_foreign_input, with_a_foreign_key):
+        for each in (ends.owner, foreign):
+            with pytest.raises(KeyMismatch, match="damaged, or was made under another key"):
+                ends.product.decrypt(each, mixed)
+
+
+def test_damage_is_noticed_in_whichever_reply_it_is(ends: Ends) -> None:
+    """300 bytes of c₁, 40 random words or so."""
+    size = len(ends.reply) // ends.product.replies
+    # More than are tested together, or each by itself.
+    assert ends.product.replies > 4 or isinstance(ends.owner, SlotOwner)
+    for first in range(0, len(ends.reply), size):
+        damaged = bytearray(ends.reply)
+        damaged[first + 100 : first + 400] = bytes(300)
+        with pytest.raises(KeyMismatch, match="damaged"):
+            ends.product.decrypt(ends.owner, bytes(damaged))
+
+
+def test_replies_without_c1_are_refused_although_they_have_no_noise(ends: Ends) -> None:
+    with pytest.raises(KeyMismatch, match="no c1"):
+        ends.product.decrypt(ends.owner, bytes(len(ends.reply)))
+
+
+@pytest.mark.parametrize(
+    "material", [b"", b"no key", bytes(1000), b"\x5e\xa1\x10\x04\x03\x02\0\0" + bytes(100)]
+)
+def test_material_that_is_no_public_key_is_refused(ends: Ends, material: bytes) -> None:
+    with pytest.raises(CryptoError):
+        ends.product.evaluator(material)
+
+
+def test_other_keys_and_keys_with_more_or_less_of_them_are_refused(ends: Ends) -> None:
+    key = ends.owner.public_bytes
+    secret = to_bytes(seal.KeyGenerator(ends.owner._context).secret_key())
+    for material in (secret, key + b"\0", key[:-1], ends.product.other_key().public_bytes):
+        with pytest.raises(CryptoError):
+            ends.product.evaluator(material)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"), [(0, "encrypt nothing"), (1, "encrypt nothing"), ((1 << 64) - 1, "PublicKey")]
+)
+def test_a_public_key_that_hides_nothing_or_is_no_residue_is_refused(
+    ends: Ends, word: int, says: str
+) -> None:
+    """c₁ = 1: of every encryption, c₁ falls with SEAL's own prime."""
+    words = DEGREE * (len(ends.owner._primes) + 1)
+    body = bytearray(_body(ends.owner.public_bytes))
+    body[-8 * words :] = np.full(words, word, "<u8").tobytes()
+    with pytest.raises(KeyMismatch, match=says):
+        ends.product.evaluator(b"".join(map(bytes, _framed([bytes(body)]))))
