@@ -9,6 +9,11 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
 
 from securevfl.errors import DataError
 
@@ -31,6 +36,27 @@ def read_content(path: Path) -> bytes:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     return data
+
+
+def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+    """A safetensors file's texts and arrays, by name."""
+    with safe_open(path, "numpy") as file:
+        return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def reading(what: str, *, verb: str = "is") -> Iterator[None]:
+    """Around what reads a kept file; `what` it is, with its path, for the error.
+
+    Raises:
+        DataError: it cannot be read, or holds something else than was kept.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{what} cannot be read: {error.strerror}") from error
+    except (SafetensorError, ValidationError, KeyError) as error:
+        raise DataError(f"{what} {verb} damaged") from error
 
 
 @contextmanager

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from securevfl.actors.task import ActorTask
 from securevfl.errors import DataError
-from securevfl.files import replace_file
+from securevfl.files import read_arrays, reading, replace_file
 from securevfl.models.storage import load_model, save_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.early_stopping import Kept
@@ -145,14 +144,9 @@ def outcome_at(work: Path, output: Path, name: str, plan: Plan) -> PartyOutcome:
         DataError: a file cannot be read, or is damaged.
     """
     path = work / f"{name}.rest"
-    try:
-        with safe_open(path, "numpy") as file:
-            rest = _REST.validate_json((file.metadata() or {})[REST])
-            held_out = file.get_tensor(HELD_OUT)
-    except OSError as error:
-        raise DataError(f"what is left, {path}, cannot be read: {error.strerror}") from error
-    except (SafetensorError, ValidationError, KeyError) as error:
-        raise DataError(f"what is left, {path}, is damaged") from error
+    with reading(f"what is left, {path},"):
+        texts, arrays = read_arrays(path)
+        rest, held_out = _REST.validate_json(texts[REST]), arrays[HELD_OUT]
     model = load_model(output / f"{name}.safetensors")
 
     def model_of(point: _Point) -> PathPoint:

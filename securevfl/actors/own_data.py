@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from safetensors import SafetensorError, safe_open
+from pydantic import ConfigDict, TypeAdapter
 from safetensors.numpy import save
 
 from securevfl.data.ids import read_aligned, write_aligned
@@ -31,7 +30,7 @@ from securevfl.data.shards import is_shard, read_header
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
-from securevfl.files import replace_file
+from securevfl.files import read_arrays, reading, replace_file
 from securevfl.job import Job
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Facts, Plan
@@ -160,15 +159,9 @@ def read_facts(work: Path) -> Facts:
 
 
 def _read(work: Path) -> tuple[_Facts, dict[str, NDArray[np.uint64]]]:
-    path = work / FACTS
-    try:
-        with safe_open(path, "numpy") as file:
-            told = _FACTS.validate_json((file.metadata() or {})[FACTS])
-            return told, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except OSError as error:
-        raise DataError(f"facts {path} cannot be read: {error.strerror}") from error
-    except (SafetensorError, ValidationError, KeyError) as error:
-        raise DataError(f"facts {path} are damaged") from error
+    with reading(f"facts {work / FACTS}", verb="are"):
+        texts, digests = read_arrays(work / FACTS)
+        return _FACTS.validate_json(texts[FACTS]), digests
 
 
 def own_data(plan: Plan, name: str, work: Path, beside: Path, data_dir: Path | None) -> PartyData:
@@ -215,7 +208,6 @@ def _loaded(
 ) -> OwnData[Matrix]:
     if not _has_shards(sources):
         return load_party(source, read_aligned(work / ALIGNED))
-    with safe_open(work / FACTS, "numpy") as file:
-        test = file.get_tensor(TEST_DIGESTS)
+    test = read_arrays(work / FACTS)[1][TEST_DIGESTS]
     regression = plan.job.job.loss == "squared"
     return load_own(source, plan.facts.row_digests, test, regression=regression)

@@ -33,7 +33,7 @@ from securevfl.job import Job
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
-from securevfl.protocols.session.keys import SchemeKeys
+from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.workplace import PartyOutcome, Workplace
 from securevfl.runtime.real import RealChannel
@@ -129,7 +129,7 @@ class PartyActor:
             data = own_data(plan, party, work, Path(task.beside), data_dir)
             places[party] = Workplace(
                 data=data_of_shard(data, task.shard, task.shards) if sharded else data,
-                keys=SchemeKeys(),
+                keys=KeyMaker(),
                 # As in a simulation: all actors are one operator's.
                 start=np.random.default_rng([job.job.seed, facts.names.index(party)]),
                 guard_directory=Path(task.guard_directory),

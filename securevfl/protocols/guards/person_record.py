@@ -24,13 +24,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
-from safetensors import SafetensorError, safe_open
+from pydantic import BaseModel, ConfigDict
 from safetensors.numpy import save
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import DataError, LabelLeakRefused
-from securevfl.files import replace_file
+from securevfl.files import read_arrays, reading, replace_file
 
 MODEL_LIMIT = 1 / 2
 OTHERS_LIMIT = 1 / 200
@@ -234,17 +233,10 @@ class PersonRecord:
         """
         if not path.exists():
             return cls()
-        try:
-            with safe_open(path, "numpy") as file:
-                header = _RecordHeader.model_validate_json((file.metadata() or {})[HEADER])
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with reading(f"label guard record {path}"):
+            texts, arrays = read_arrays(path)
+            header = _RecordHeader.model_validate_json(texts[HEADER])
             record = cls(arrays[PEOPLE], arrays[HISTORY], arrays[POPULATION])
-        except OSError as error:
-            raise DataError(
-                f"label guard record {path} cannot be read: {error.strerror}"
-            ) from error
-        except (SafetensorError, ValidationError, KeyError) as error:
-            raise DataError(f"label guard record {path} is damaged") from error
         record.sets = set(header.sets)
         record.seen = {peer: set(names) for peer, names in header.seen.items()}
         for name, values in arrays.items():

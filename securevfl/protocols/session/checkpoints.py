@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
-from safetensors import SafetensorError, safe_open
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 from safetensors.numpy import save
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
-from securevfl.files import remove_unfinished, replace_file
+from securevfl.files import read_arrays, reading, remove_unfinished, replace_file
 from securevfl.protocols.session.privacy_account import Revealed
 
 HEADER, WEIGHTS, IN_FLIGHT = "state", "weights", "in flight."
@@ -70,15 +69,10 @@ class SessionState:
     @classmethod
     def load(cls, path: Path) -> "SessionState":
         """The state in a file; DataError where it cannot be read, or is none."""
-        try:
-            with safe_open(path, "numpy") as file:
-                header = _StateHeader.model_validate_json((file.metadata() or {})[HEADER])
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with reading(f"session state {path}"):
+            texts, arrays = read_arrays(path)
+            header = _StateHeader.model_validate_json(texts[HEADER])
             weights = arrays.pop(WEIGHTS)
-        except OSError as error:
-            raise DataError(f"session state {path} cannot be read: {error.strerror}") from error
-        except (SafetensorError, ValidationError, KeyError) as error:
-            raise DataError(f"session state {path} is damaged") from error
         if not all(name.startswith(IN_FLIGHT) for name in arrays):
             raise DataError(f"session state {path} is damaged")
         return cls(

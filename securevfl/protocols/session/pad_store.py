@@ -32,7 +32,7 @@ from safetensors.numpy import load, save
 
 from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
 from securevfl.errors import ConfigError, CryptoError, DataError, PeerViolation
-from securevfl.files import replace_file, require_room, sync_folder, wipe_file
+from securevfl.files import reading, replace_file, require_room, sync_folder, wipe_file
 from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import collect
 from securevfl.wire.codec import Message, message_kind
@@ -201,13 +201,13 @@ class PadStore:
 
     def header(self) -> PadsHeader | None:
         """What the pads that are there say they are for; None where there are none."""
-        try:
-            with self.path.open("rb") as file:
+        with reading(f"pads {self.path}", verb="are"):
+            try:
+                file = self.path.open("rb")
+            except FileNotFoundError:
+                return None
+            with file:
                 return self._header_of(file.read(_START + MOST_HEADER_BYTES))[0]
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise DataError(f"pads {self.path} cannot be read: {error.strerror}") from error
 
     def usable(
         self, job_hash: str, parties: Collection[str], data: str | None = None
@@ -293,18 +293,15 @@ class PadStore:
     def _open(self, header: PadsHeader, data: str) -> Pads:
         """Decrypt all of it, and check that it was sealed under the key and for these data."""
         key = self._key(header)
-        try:
+        with reading(f"pads {self.path}", verb="are"):
             found = self.path.read_bytes()
-        except OSError as error:
-            raise DataError(f"pads {self.path} cannot be read: {error.strerror}") from error
-        _, end = self._header_of(found)  # it is authenticated under the key of the one given
-        try:
-            tensors = load(unseal(key, found[end:], found[:end]))
+            _, end = self._header_of(found)  # it is authenticated under the key of the one given
+            try:
+                opened = unseal(key, found[end:], found[:end])
+            except CryptoError as error:
+                raise DataError(f"pads {self.path}: {error}") from error
+            tensors = load(opened)
             within = _Within.model_validate_json(tensors.pop(WITHIN).tobytes())
-        except CryptoError as error:
-            raise DataError(f"pads {self.path}: {error}") from error
-        except (SafetensorError, ValidationError, KeyError) as error:
-            raise DataError(f"pads {self.path} are damaged") from error
         if within.data != data:
             self._refuse("made for other rows or other inputs of this party")
         return Pads(header, within.data, tensors, within.costs)
