@@ -22,7 +22,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import OWN_SECTIONS, ExchangeSettings, Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.session.checkpoints import SessionState
-from securevfl.protocols.session.keys import SchemeKeys
+from securevfl.protocols.session.keys import KeyMaker
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import Message
 from tests.small_keys import insecure
@@ -36,7 +36,7 @@ OWNERS: dict[str, type[FastPaillierOwner | PaillierOwner]] = {
 }
 
 
-class SmallKeys(SchemeKeys):
+class SmallKeys(KeyMaker):
     """Paillier keys that no job can ask for, on any engine: real arithmetic, quick enough."""
 
     @override

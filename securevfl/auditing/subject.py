@@ -28,7 +28,7 @@ from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
 from securevfl.protocols.local_steps import Course
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import Received, View
 from securevfl.sparse import require_dense
@@ -197,7 +197,7 @@ class Subject:
     job: Job
     dataset: VerticalDataset
     seed: int  # of batches, starts and rotations
-    keys: KeyMaker = field(default_factory=SchemeKeys)
+    keys: KeyMaker = field(default_factory=KeyMaker)
     with_curves: bool = True  # measure what only the first seed shows
     keeps_ciphertexts: bool = False  # keep them in views; many rounds of them are gigabytes
     # Told of rounds done, and of how many, as a run goes on

@@ -26,7 +26,7 @@ from securevfl.job import Job
 from securevfl.models.linear import Rule, ruled
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.session.agreement import Hello
-from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.protocols.session.keys import KeyMaker
 from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
@@ -172,7 +172,7 @@ def _run(
         return model if setting.rule is None else ruled(model, setting.rule())
 
     environment = Environment(
-        keys=setting.keys or SchemeKeys(),
+        keys=setting.keys or KeyMaker(),
         record_views=True,
         modules=setting.modules or {},
         wrap_model=wrap,

@@ -34,7 +34,7 @@ from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import Gathering, Party, Step, gathering_of
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.privacy_account import LeakageCount, Noise
-from securevfl.protocols.session.scoring import GivesHeldOut, ScoresHeldOut
+from securevfl.protocols.session.scoring import HeldOut
 from securevfl.sparse import Matrix, SparseRows, dense
 
 if TYPE_CHECKING:
@@ -286,10 +286,6 @@ class Session:
     head: HeadedModel | None = None
 
 
-class HidesHeldOut(GivesHeldOut, ScoresHeldOut, Protocol):
-    """Either side of a scoring."""
-
-
 @dataclass(frozen=True)
 class Established:
     """One party's exchange, ready for the first round.
@@ -307,7 +303,7 @@ class Established:
     gathering: Gathering
     key: KeyOwner | None = None
     in_flight: dict[str, FloatArray] = field(default_factory=dict)
-    sums: HidesHeldOut | None = None
+    sums: HeldOut | None = None
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from securevfl.protocols.exchange import KeepsShares
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.checkpoints import SessionState
-from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.workplace import PartyData, Workplace
 from securevfl.protocols.vertical.runner import MadeAhead, MakeAhead, run_ahead
@@ -72,7 +72,7 @@ class Environment:
             keeps none.
     """
 
-    keys: KeyMaker = field(default_factory=SchemeKeys)
+    keys: KeyMaker = field(default_factory=KeyMaker)
     stopwatch: Stopwatch | None = None
     record_views: bool = False
     tamper: Tamper | None = None

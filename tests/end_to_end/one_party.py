@@ -24,7 +24,7 @@ from securevfl.errors import SecureVFLError
 from securevfl.job import Job, read_job
 from securevfl.protocols.plan import Facts
 from securevfl.protocols.resolving import resolve
-from securevfl.protocols.session.keys import SchemeKeys
+from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.workplace import PartyData, PartyOutcome, Workplace
 from securevfl.runtime.costs import SETUP
 from securevfl.runtime.real import ProgramThread, RealChannel
@@ -77,7 +77,7 @@ def party_program(
     )
     place = Workplace(
         data=PartyData(own.table, own.train_labels, own.test_labels, class_names=own.label_names),
-        keys=SchemeKeys(),
+        keys=KeyMaker(),
         start=np.random.default_rng([job.job.seed, names.index(channel.name)]),
         progress=progress,
     )

@@ -13,7 +13,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import DataError, HeldOutLeakRefused, LabelLeakRefused
 from securevfl.job import Job
 from securevfl.protocols.guards import held_out_guard
-from securevfl.protocols.session.scoring import FeatureScoring
+from securevfl.protocols.session.scoring import GatheredScoring
 from securevfl.training import Environment, TrainingResult, train
 from tests.jobs import SmallKeys, breast_cancer
 from tests.scoring_jobs import features_of, scored, trained
@@ -109,7 +109,7 @@ def test_a_job_that_is_killed_has_been_remembered(
     async def killed(*_: object, **__: object) -> bool:
         raise Killed
 
-    monkeypatch.setattr(FeatureScoring, "stops", killed)
+    monkeypatch.setattr(GatheredScoring, "stops", killed)
     with pytest.raises(Killed):
         run(tmp_path)
     assert set(record(tmp_path).values()) == {1}

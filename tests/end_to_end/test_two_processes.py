@@ -23,7 +23,7 @@ from securevfl.data.ids import write_aligned
 from securevfl.data.join import align_files, load_files
 from securevfl.data.read import FileSource
 from securevfl.job import parse_job
-from securevfl.protocols.session.keys import SchemeKeys
+from securevfl.protocols.session.keys import KeyMaker
 from securevfl.runtime.costs import AHEAD, AHEAD_COMMUNICATION, COMMUNICATION, Costs
 from securevfl.training import Environment, train
 from tests.end_to_end.one_party import Order
@@ -124,7 +124,7 @@ class Pair:
     def beside_the_simulation(self, job: Path) -> Iterator[tuple[dict[str, Any], Any, Any, Costs]]:
         """Of each party what it told, its weights, and its outcome and ledger in a simulation."""
         self.start(job)
-        data, keys = load_files(sources(self.folder)), Environment(keys=SchemeKeys())
+        data, keys = load_files(sources(self.folder)), Environment(keys=KeyMaker())
         simulated = train(parse_job(job.read_text()), data, keys)
         for party in (self.bank, self.shop):
             told, ledger = party.tells("path"), simulated.ledgers[party.name]

@@ -11,6 +11,7 @@ from functools import partial
 from math import ceil
 
 import numpy as np
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.ciphertexts import (
@@ -66,7 +67,7 @@ CRAFTED_AHEAD = (
 )
 
 
-class RememberedKeys:
+class RememberedKeys(KeyMaker):
     """Keys as the job asks for them; an adversary keeps the one that it made.
 
     `cheat` stands in place of a peer's end, which follows the protocol by default.
@@ -81,16 +82,17 @@ class RememberedKeys:
         self.made: list[tuple[KeyOwner, ProductFormat]] = []
         self.formats: list[ProductFormat] = []
 
+    @override
     def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
         """A fresh key, remembered."""
         made = self._keys.owner(settings, product_format)
         self.made.append((made, product_format))
         return made
 
+    @override
     def evaluator(
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
     ) -> Evaluator:
-        """A peer's end."""
         self.formats.append(product_format)
         honest = self._keys.evaluator(settings, material, product_format)
         return self._cheat(honest, product_format)

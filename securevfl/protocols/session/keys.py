@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import make_evaluator, make_owner
@@ -24,23 +24,11 @@ class PublicKey(Message):
     material: bytes
 
 
-class KeyMaker(Protocol):
-    """Makes both ends of a homomorphic key; tests pass one that makes small keys."""
+class KeyMaker:
+    """Makes both ends of a homomorphic key as a job asks for it; tests make small keys."""
 
     def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
         """A fresh key."""
-
-    def evaluator(
-        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
-    ) -> Evaluator:
-        """A peer's end of another party's key."""
-
-
-class SchemeKeys:
-    """Keys as the job file asks for them."""
-
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
-        """A fresh key of the job's scheme."""
         return make_owner(
             settings.scheme,
             product_format,

@@ -157,21 +157,17 @@ class Timetable:
         return self.every > 0 and done % self.every == 0
 
 
-class GivesHeldOut(Protocol):
-    """A feature party's way to have its held-out predictions scored."""
-
-    async def give(self, step: int, predictions: FloatArray) -> None:
-        """Take part in the scoring of a step."""
-
-
-class ScoresHeldOut(Protocol):
-    """The label party's way to a score."""
+class HeldOut(Protocol):
+    """How held-out predictions become a score: a feature party gives, the label party scores."""
 
     def check(self, labels: Labels) -> None:
         """Refuse held-out rows that cannot be scored, before training."""
 
+    async def give(self, step: int, predictions: FloatArray) -> None:
+        """A feature party: take part in the scoring of a step."""
+
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """The score of a step, from its own predictions and whatever the others give."""
+        """The label party: the score of a step, from its own predictions and what others give."""
 
 
 class ByRow:
@@ -236,39 +232,24 @@ class Scoring(ABC):
         """Take part in one scoring; whether training ends here."""
 
 
-class FeatureScoring(Scoring):
-    """A feature party's side: it gives held-out predictions, and takes the verdict."""
+class GatheredScoring(Scoring):
+    """A feature party gives held-out predictions; the label party scores, and says whether to stop.
 
-    def __init__(
-        self, party: Party, held_out: GivesHeldOut, timetable: Timetable, inputs: Matrix
-    ) -> None:
-        super().__init__(party, timetable, inputs)
-        self._held_out = held_out
-
-    @override
-    async def _score(self, rounds: int, model: LocalModel) -> bool:
-        party, round_index = self._party, rounds - 1
-        async with party.costs.compute(SCORING):
-            predictions = model.predict(self._inputs)
-        await self._held_out.give(round_index, predictions)
-        _, verdict = await party.channel.receive([party.label_party], Verdict, round_index)
-        return verdict.stop
-
-
-class LabelScoring(Scoring):
-    """The label party's side: it scores the sum of all predictions, and says whether to stop."""
+    Only the label party has `labels`, and the AUC that ends training, if one does.
+    """
 
     def __init__(
         self,
         party: Party,
-        held_out: ScoresHeldOut,
+        held_out: HeldOut,
         timetable: Timetable,
         *,
         inputs: Matrix,
-        labels: Labels,
+        labels: Labels | None,
         target_auc: float | None,
     ) -> None:
-        held_out.check(labels)
+        if labels is not None:
+            held_out.check(labels)
         super().__init__(party, timetable, inputs)
         self._held_out, self._labels, self._target = held_out, labels, target_auc
         self._since = 0
@@ -278,6 +259,10 @@ class LabelScoring(Scoring):
         party, round_index = self._party, rounds - 1
         async with party.costs.compute(SCORING):
             own = model.predict(self._inputs)
+        if self._labels is None:
+            await self._held_out.give(round_index, own)
+            _, verdict = await party.channel.receive([party.label_party], Verdict, round_index)
+            return verdict.stop
         score = await self._held_out.score(round_index, own, self._labels)
         seen, self._since = self.losses[self._since :], len(self.losses)
         self.scores.append(replace(score, training_loss=fmean(seen) if seen else None))

@@ -25,7 +25,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import save_model
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import HidesHeldOut, KeepsShares, Lookahead, Session
+from securevfl.protocols.exchange import KeepsShares, Lookahead, Session
 from securevfl.protocols.guards.held_out_guard import note_last_scoring, require_held_out_guard
 from securevfl.protocols.guards.label_guard import commitments, require_guard
 from securevfl.protocols.plan import Plan
@@ -41,7 +41,7 @@ from securevfl.protocols.session.early_stopping import (
 )
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.privacy_account import LeakageCount, Noise
-from securevfl.protocols.session.scoring import ByRow, FeatureScoring, LabelScoring, Scoring
+from securevfl.protocols.session.scoring import ByRow, GatheredScoring, HeldOut, Scoring
 from securevfl.protocols.session.workplace import Ending, PartyOutcome, PathPoint, Workplace
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
@@ -414,7 +414,7 @@ def _go_on(state: SessionState, part: Part) -> int:
     return state.rounds
 
 
-def scoring_of(training: Training, held_out: HidesHeldOut) -> Scoring:
+def scoring_of(training: Training, held_out: HeldOut) -> Scoring:
     """A party's side of scoring: `held_out` gives at a feature party, scores at the label party.
 
     Raises:
@@ -428,9 +428,7 @@ def scoring_of(training: Training, held_out: HidesHeldOut) -> Scoring:
             "by: eval_every = 'never' trains without"
         )
     labels, target = training.workplace.data.test_labels, plan.job.job.target_auc
-    if labels is None:
-        return FeatureScoring(party, held_out, plan.timetable, inputs)
-    return LabelScoring(
+    return GatheredScoring(
         party, held_out, plan.timetable, inputs=inputs, labels=labels, target_auc=target
     )
 

@@ -31,7 +31,7 @@ from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.job import ExchangeSettings, Job
-from securevfl.protocols.session.keys import KeyMaker, SchemeKeys
+from securevfl.protocols.session.keys import KeyMaker
 from tests.small_keys import insecure
 from tests.unit.auditing.cells import finding as finding_of
 from tests.unit.auditing.cells import reason
@@ -40,7 +40,7 @@ from tests.weakened import EncryptsNothing, ShortBlinders
 KEY_BITS = 384
 
 
-class WithoutEncryptions(SchemeKeys):
+class WithoutEncryptions(KeyMaker):
     @override
     def evaluator(
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
@@ -48,7 +48,7 @@ class WithoutEncryptions(SchemeKeys):
         return EncryptsNothing(material, product_format)
 
 
-class BlumKeys(SchemeKeys):
+class BlumKeys(KeyMaker):
     """Small Paillier keys for which all powers of −y² have Jacobi symbol 1."""
 
     def __init__(self, short: bool) -> None:
@@ -82,7 +82,7 @@ def subject(
     loss = "taylor-logistic" if exchange.get("hide") == "both" else "logistic"
     job = Job.of(job={"batch_size": 115, "loss": loss}, exchange={"scheme": scheme, **exchange})
     dataset = with_columns(load("breast_cancer"), "party2", range(columns))
-    return Subject(job, dataset, 0, keys or SchemeKeys())
+    return Subject(job, dataset, 0, keys or KeyMaker())
 
 
 def finding(measured: Iterator[Measurement]) -> Finding:
