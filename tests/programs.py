@@ -21,7 +21,7 @@ def party(*steps: Step) -> Program[list[float]]:
         moments = []
         for step in steps:
             await step(channel, costs)
-            moments.append(costs.clock.now())
+            moments.append(costs.now)
         return moments
 
     return program

@@ -21,7 +21,7 @@ from securevfl.protocols.session.early_stopping import Kept
 from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Ending, PartyOutcome, PathPoint
-from securevfl.runtime.costs import Clock, Costs, Snapshot, Stopwatch
+from securevfl.runtime.costs import Costs, Snapshot, Stopwatch
 from securevfl.training import model_files
 
 REST, HELD_OUT = "rest", "held out"
@@ -66,16 +66,6 @@ class _Rest:
 _LEDGER, _REST = TypeAdapter(_Ledger), TypeAdapter(_Rest)
 
 
-class _Past:
-    """The clock of a job that has ended."""
-
-    def now(self) -> float:
-        return 0.0
-
-    async def spend(self, seconds: float) -> None:
-        raise RuntimeError("the job has ended")
-
-
 def leave_ledger(path: Path, costs: Costs) -> None:
     """Write a ledger.
 
@@ -100,8 +90,7 @@ def ledger_at(path: Path) -> Costs:
         raise DataError(f"ledger {path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         raise DataError(f"ledger {path} is damaged") from error
-    clock: Clock = _Past()
-    costs = Costs(clock, Stopwatch())
+    costs = Costs(Stopwatch())
     for name, value in vars(told).items():
         held = getattr(costs, name)
         if isinstance(held, dict):

@@ -189,7 +189,7 @@ class Counted(ChannelAround):
         """Note a round at its end."""
         self._costs.end_round()
         sent = sum(self._costs.bytes_sent.values())
-        now = self._costs.clock.now()
+        now = self._costs.now
         self.rounds[index] = Sent(self._floats, sent - self._bytes, gradients, now)
         self._floats, self._bytes = 0.0, sent
 

@@ -4,10 +4,12 @@ What has reached a party and was not asked for yet waits in an `Inbox`.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from bisect import insort
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -18,7 +20,17 @@ from securevfl.errors import (
     PeerViolation,
     UnexpectedMessage,
 )
-from securevfl.wire.codec import Envelope, Message, StepMessage, decode, open_envelope
+from securevfl.runtime.costs import Costs
+from securevfl.runtime.views import Received, View
+from securevfl.wire.codec import (
+    MAX_MESSAGE_BYTES,
+    Envelope,
+    Message,
+    StepMessage,
+    decode,
+    open_envelope,
+    seal,
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -29,6 +41,10 @@ class Channel(Protocol):
     @property
     def name(self) -> str:
         """The party at this end."""
+
+    @property
+    def view(self) -> View | None:
+        """What the party has seen so far; None where that is not recorded."""
 
     async def send(self, to: str, message: Message) -> None:
         """Send a message; returns at once, transfer is the network's time.
@@ -79,6 +95,11 @@ class ChannelAround:
         """The party at this end."""
         return self._channel.name
 
+    @property
+    def view(self) -> View | None:
+        """As the channel's."""
+        return self._channel.view
+
     async def send(self, to: str, message: Message) -> None:
         """As the channel does."""
         await self._channel.send(to, message)
@@ -93,38 +114,6 @@ class ChannelAround:
     ) -> tuple[str, M]:
         """As the channel does."""
         return await self._channel.receive(senders, kind, step, timeout_seconds=timeout_seconds)
-
-
-def awaited(senders: Collection[str], kind: type[Message]) -> str:
-    """What a party waits for, in words."""
-    return f"{kind.__name__} from {' or '.join(sorted(senders))}"
-
-
-def timed_out(
-    name: str, seconds: float, senders: Collection[str], kind: type[Message]
-) -> PeerTimeout:
-    """The error of a party that waited long enough."""
-    return PeerTimeout(f"{name} waited {seconds:g} s for {awaited(senders, kind)} in vain")
-
-
-def unsealed(data: bytes, sender: str, job: bytes, max_message_bytes: int) -> Envelope:
-    """Open a peer's envelope and check that it belongs here.
-
-    Raises:
-        MalformedMessage: bytes that are no envelope, with the peer's name.
-        PeerViolation: of another job, or in another party's name.
-    """
-    try:
-        envelope = open_envelope(data, max_message_bytes)
-    except MalformedMessage as error:
-        raise MalformedMessage(f"from {sender}: {error}") from error
-    if envelope.job != job:
-        raise PeerViolation(
-            f"{sender} runs another job: hash {envelope.job[:8].hex()}, here {job[:8].hex()}"
-        )
-    if envelope.sender != sender:
-        raise PeerViolation(f"{sender} sent an envelope in another party's name")
-    return envelope
 
 
 def expect(data: bytes, sender: str, kind: type[M], step: int | None, max_bytes: int) -> M:
@@ -175,38 +164,40 @@ async def collect(
     return {name: messages[name] for name in senders}
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """An envelope that a party holds.
+class Arrived(NamedTuple):
+    """What came from a peer.
 
     Attributes:
         order: increases among those of one sender.
         at: when it arrived, in seconds on the clock that its receiver waits by.
+        envelope: it, or what is wrong with it.
+        sent: when, on its sender's clock.
     """
 
     order: int
     at: float
+    envelope: Envelope | PeerError
+    sent: float
+
+    def opened(self) -> Envelope:
+        """The envelope; the error where there is none."""
+        if isinstance(self.envelope, PeerError):
+            raise self.envelope
+        return self.envelope
 
 
-A = TypeVar("A", bound=Arrived)
-
-
-class Inbox(Generic[A]):
+class Inbox:
     """Envelopes by sender, for one that waits; all on the event loop of the party's program."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, list[A]] = {}
+        self._queues: dict[str, list[Arrived]] = {}
         self._lost: dict[str, tuple[float, PeerError]] = {}
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, sender: str, arrived: A) -> None:
+    def put(self, sender: str, arrived: Arrived) -> None:
         """Keep an envelope."""
         # A loop runs what is due at one moment in any order; a line keeps the order of sending.
-        queue = self._queues.setdefault(sender, [])
-        if not queue or queue[-1].order < arrived.order:
-            queue.append(arrived)
-        else:
-            insort(queue, arrived, key=lambda each: each.order)
+        insort(self._queues.setdefault(sender, []), arrived, key=_ORDER)
         self._wake()
 
     def lose(self, sender: str, at: float, error: PeerError) -> None:
@@ -220,7 +211,9 @@ class Inbox(Generic[A]):
         losses = [self._lost[name][0] for name in senders if name in self._lost]
         return min(heads or losses, default=None)
 
-    async def take(self, senders: Collection[str], deadline: float | None = None) -> tuple[str, A]:
+    async def take(
+        self, senders: Collection[str], deadline: float | None = None
+    ) -> tuple[str, Arrived]:
         """The first envelope to have arrived from one of the senders, waited for if need be.
 
         Raises:
@@ -238,12 +231,113 @@ class Inbox(Generic[A]):
                 if name in self._lost:
                     raise self._lost[name][1]
             self._waiter = asyncio.get_running_loop().create_future()
-            if deadline is None:
-                await self._waiter
-                continue
             async with asyncio.timeout_at(deadline):
                 await self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+_ORDER = attrgetter("order")
+
+
+class NetworkEnd(ABC):
+    """One party's end of a network, simulated or real; fills the Channel protocol.
+
+    Args:
+        name: the party.
+        job_hash: of the job, 32 bytes.
+        costs: its ledger.
+        timeout_seconds: how long to wait for a message where the protocol does not say; None for
+            ever.
+        max_message_bytes: longer messages are refused.
+        view: where what comes is recorded.
+
+    Attributes:
+        name: the party.
+        costs: its ledger.
+        view: what it has seen so far; None where that is not recorded.
+        waits_for: whom its program waits for, and for what.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        job_hash: bytes,
+        costs: Costs,
+        *,
+        timeout_seconds: float | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        view: View | None = None,
+    ) -> None:
+        self.name, self.costs, self.view = name, costs, view
+        self.waits_for: tuple[Collection[str], type[Message]] | None = None
+        self._job, self._timeout, self._max_bytes = job_hash, timeout_seconds, max_message_bytes
+        self._numbers: Counter[str] = Counter()
+
+    @abstractmethod
+    async def send(self, to: str, message: Message) -> None:
+        """Hand a message over to the network, see `Channel`."""
+
+    async def receive(
+        self,
+        senders: Collection[str],
+        kind: type[M],
+        step: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> tuple[str, M]:
+        """Wait for the next message from any of the senders, see `Channel`."""
+        timeout = self._timeout if timeout_seconds is None else timeout_seconds
+        self.waits_for = senders, kind
+        try:
+            sender, message = await self._next(senders, kind, step, timeout)
+        except TimeoutError:
+            told = f"{self.name} waited {timeout or 0.0:g} s for {self.awaited} in vain"
+            raise PeerTimeout(told) from None
+        finally:
+            self.waits_for = None
+        if self.view is not None:
+            self.view.entries.append(Received(sender, message))
+        return sender, message
+
+    @property
+    def awaited(self) -> str:
+        """What its program waits for, in words; nothing where it does not."""
+        if self.waits_for is None:
+            return ""
+        senders, kind = self.waits_for
+        return f"{kind.__name__} from {' or '.join(sorted(senders))}"
+
+    @abstractmethod
+    async def _next(
+        self, senders: Collection[str], kind: type[M], step: int | None, timeout: float | None
+    ) -> tuple[str, M]:
+        """The next message, whose time has passed on the ledger then.
+
+        Raises:
+            PeerError: what came is not what is due, or nothing will.
+            TimeoutError: nothing came in time.
+        """
+
+    def _sealed(self, to: str, data: bytes) -> tuple[int, bytes]:
+        """The number of a message to a peer, and its bytes in an envelope."""
+        number, costs = self._numbers[to], self.costs
+        self._numbers[to] += 1
+        return number, seal(Envelope(self._job, self.name, number, costs.hops, costs.path, data))
+
+    def _unsealed(self, sender: str, data: bytes) -> Envelope | PeerError:
+        """A peer's envelope that belongs here, or what is wrong with it."""
+        try:
+            envelope = open_envelope(data, self._max_bytes)
+        except MalformedMessage as error:
+            return MalformedMessage(f"from {sender}: {error}")
+        if envelope.job != self._job:
+            return PeerViolation(
+                f"{sender} runs another job: hash {envelope.job[:8].hex()}, here "
+                f"{self._job[:8].hex()}"
+            )
+        if envelope.sender != sender:
+            return PeerViolation(f"{sender} sent an envelope in another party's name")
+        return envelope

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import override
 
@@ -36,26 +36,12 @@ SCORING = "scoring"
 Path = dict[str, float]
 
 
-def component_of(stage: Stage) -> str:
-    """What the time on the line counts as."""
-    if stage == "setup":
-        return SETUP
-    return AHEAD_COMMUNICATION if stage == "ahead" else COMMUNICATION
-
-
-def overrun_phase(stage: Stage) -> str:
-    """What work counts as that outlasts a wait for a message of a stage."""
-    return AHEAD if stage == "ahead" else OFFLINE
-
-
-class Clock(Protocol):
-    """A party's clock, in seconds."""
-
-    def now(self) -> float:
-        """Seconds since the start of the job."""
-
-    async def spend(self, seconds: float) -> None:
-        """Let the time of a finished computation pass on this clock."""
+_COMPONENTS: Mapping[Stage, str] = {
+    "setup": SETUP,
+    "ahead": AHEAD_COMMUNICATION,
+    "round": COMMUNICATION,
+}
+"""What the time on the line counts as; that of scoring does not."""
 
 
 class Stopwatch:
@@ -174,23 +160,31 @@ class Snapshot:
 
 @dataclass
 class Costs:
-    """What one party spent.
+    """What one party spent, and what its clock shows.
+
+    The clock goes on by what the party computes and waits for, measured or simulated. It stands
+    still while the parties score.
 
     Attributes:
+        stopwatch: how computation is timed.
+        pace: how much longer than measured the party's computations take.
+        now: seconds since the start of the job.
         seconds: the party's own compute seconds by phase.
-        path: see the module; its values add up to `clock.now()`.
+        path: see the module; its values add up to `now`.
         operations: how often things were done ("encryptions", "products", "decryptions", …).
         messages: messages sent, by kind.
         bytes_sent: bytes sent, by kind.
         hops: length of the longest chain of round messages that ends here.
-        ahead: work that can be done in any wait, see `WorkAhead`; each call does one
-            piece and says whether there was one to do.
+        ahead: work that can be done in any wait; each call does one piece and says whether there
+            was one to do. The same pieces fill waits in virtual time, where the end of a wait is
+            known when it is taken, and in real time, where nobody knows it before the message is
+            there.
         hidden_s: seconds of such work that fitted into waits.
-        pace: how much longer than measured the party's computations take.
     """
 
-    clock: Clock
     stopwatch: Stopwatch
+    pace: Pace = steady
+    now: float = 0.0
     seconds: Path = field(default_factory=dict)
     path: Path = field(default_factory=dict)
     operations: Counter[str] = field(default_factory=Counter)
@@ -200,7 +194,6 @@ class Costs:
     ahead: list[Callable[[], bool]] = field(default_factory=list)
     hidden_s: float = 0.0
     snapshots: list[Snapshot] = field(default_factory=list)
-    pace: Pace = steady
     _traffic: Traffic = Traffic()
     _traffic_ahead: Traffic = Traffic()
 
@@ -212,22 +205,33 @@ class Costs:
         """Note that an operation was done."""
         self.operations[operation] += times
 
-    def take_over(
-        self, path: Mapping[str, float], component: str, sent: float, arrival: float
+    def passed(self, component: str, seconds: float) -> None:
+        """Add time to this party's own path."""
+        self.path[component] = self.path.get(component, 0.0) + seconds
+        self.now += seconds
+
+    def in_channel(self, stage: Stage, seconds: float) -> None:
+        """Add time that a message of a stage took; scoring takes none."""
+        if stage != "evaluation":
+            self.passed(_COMPONENTS[stage], seconds)
+
+    def waited(
+        self, stage: Stage, path: Mapping[str, float], sent: float, arrival: float, overrun: float
     ) -> None:
         """Follow the path of a message's sender from here on: this party had to wait for it.
 
         Args:
+            stage: of the message.
             path: the sender's, up to `sent`.
-            component: of the time from then to `arrival`.
             sent: on the sender's clock.
             arrival: on this party's.
+            overrun: seconds by which work ahead outlasted the wait.
         """
+        component = _COMPONENTS[stage]
         self.path = {**path, component: path.get(component, 0.0) + arrival - sent}
-
-    def passed(self, component: str, seconds: float) -> None:
-        """Add time to this party's own path."""
-        self.path[component] = self.path.get(component, 0.0) + seconds
+        self.now = arrival
+        if overrun:
+            self.passed(AHEAD if stage == "ahead" else OFFLINE, overrun)
 
     def sent(self, message: Message, size: int) -> None:
         """Note a message that left, and its bytes without those of its envelope."""
@@ -253,7 +257,7 @@ class Costs:
         seconds = {each: self.path.get(each, 0.0) for each in (AHEAD, AHEAD_COMMUNICATION)}
         return {**seconds, **asdict(self._traffic_ahead)}
 
-    async def bring(self, made_ahead: Mapping[str, float]) -> None:
+    def bring(self, made_ahead: Mapping[str, float]) -> None:
         """Count what an earlier run made ahead for this one, as if it were made here and now.
 
         Args:
@@ -264,7 +268,6 @@ class Costs:
         """
         for component in (AHEAD, AHEAD_COMMUNICATION):
             self.passed(component, made_ahead[component])
-            await self.clock.spend(made_ahead[component])
         traffic = Traffic(**{name: int(made_ahead[name]) for name in asdict(Traffic())})
         self._traffic += traffic
         self._traffic_ahead += traffic
@@ -282,6 +285,47 @@ class Costs:
             self._traffic_ahead,
         )
         self.snapshots += [snapshot] * rounds
+
+    def work_for(self, wait_seconds: float) -> float:
+        """Fill a wait of so many seconds with work ahead.
+
+        Returns:
+            Seconds by which the last piece outlasted the wait: a party finishes what it has begun.
+        """
+        left = max(wait_seconds, 0.0)
+        while left > 0 and (spent := self._piece()) is not None:
+            self.hidden_s += min(spent, left)
+            left -= spent
+        return max(-left, 0.0)
+
+    async def work_until(self, over_for: Callable[[], float | None]) -> float:
+        """Fill a wait whose end nobody knows with work ahead.
+
+        Args:
+            over_for: for how many seconds the wait has been over; None while it goes on.
+
+        Returns:
+            As `work_for`.
+        """
+        outlasted = 0.0
+        while over_for() is None and (spent := self._piece()) is not None:
+            await asyncio.sleep(0)  # lets in what has come meanwhile
+            outlasted = min(over_for() or 0.0, spent)
+            self.hidden_s += spent - outlasted
+        return outlasted
+
+    def _piece(self) -> float | None:
+        """Seconds of one piece of work; None if there is none to do."""
+        if not self.ahead:
+            return None
+        self.stopwatch.start()
+        # The first that has a piece to do does it.
+        worked = any(work() for work in self.ahead)
+        spent = self.stopwatch.stop(OFFLINE)
+        if not worked:
+            return None
+        self.seconds[OFFLINE] = self.seconds.get(OFFLINE, 0.0) + spent
+        return spent
 
 
 class ComputeSection:
@@ -303,63 +347,10 @@ class ComputeSection:
         costs, phase = self._costs, self._phase
         seconds = costs.stopwatch.stop(phase)
         if phase != SCORING:
-            seconds = costs.pace(costs.clock.now(), seconds)
+            seconds = costs.pace(costs.now, seconds)
         costs.seconds[phase] = costs.seconds.get(phase, 0.0) + seconds
-        if phase == SCORING or error is not None:
-            return
-        costs.passed(phase, seconds)
-        await costs.clock.spend(seconds)
-
-
-class WorkAhead:
-    """Fills a party's waits with the work that its ledger lists, piece by piece.
-
-    The same pieces fill waits in virtual time, where the end of a wait is known when it is taken,
-    and in real time, where nobody knows it before the message is there.
-    """
-
-    def __init__(self, costs: Costs) -> None:
-        self._costs = costs
-
-    def during(self, wait_seconds: float) -> float:
-        """Fill a wait of so many seconds.
-
-        Returns:
-            Seconds by which the last piece outlasted the wait: a party finishes what it has begun.
-        """
-        left = max(wait_seconds, 0.0)
-        while left > 0 and (spent := self._piece()) is not None:
-            self._costs.hidden_s += min(spent, left)
-            left -= spent
-        return max(-left, 0.0)
-
-    async def until(self, over_for: Callable[[], float | None]) -> float:
-        """Fill a wait whose end nobody knows.
-
-        Args:
-            over_for: for how many seconds the wait has been over; None while it goes on.
-
-        Returns:
-            As `during`.
-        """
-        outlasted = 0.0
-        while over_for() is None and (spent := self._piece()) is not None:
-            await asyncio.sleep(0)  # lets in what has come meanwhile
-            outlasted = min(over_for() or 0.0, spent)
-            self._costs.hidden_s += spent - outlasted
-        return outlasted
-
-    def _piece(self) -> float | None:
-        """Seconds of one piece of work; None if there is none to do."""
-        costs = self._costs
-        costs.stopwatch.start()
-        # The first that has a piece to do does it.
-        worked = any(work() for work in costs.ahead)
-        spent = costs.stopwatch.stop(OFFLINE)
-        if not worked:
-            return None
-        costs.seconds[OFFLINE] = costs.seconds.get(OFFLINE, 0.0) + spent
-        return spent
+        if phase != SCORING and error is None:
+            costs.passed(phase, seconds)
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,15 +11,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from typing_extensions import override
+
 from securevfl.errors import PeerError, PeerUnreachable, UnexpectedMessage
-from securevfl.runtime.channel import Arrived, Inbox, M, awaited, expect, timed_out, unsealed
-from securevfl.runtime.costs import Costs, Stopwatch, WorkAhead, component_of, overrun_phase
-from securevfl.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, Stage, encode, seal, stage_of
+from securevfl.runtime.channel import Arrived, Inbox, M, NetworkEnd, expect
+from securevfl.runtime.costs import Costs, Stopwatch
+from securevfl.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, Stage, encode, stage_of
 
 T = TypeVar("T")
 Carry = Callable[[str, bytes], None]
@@ -63,39 +64,8 @@ class ProgramThread:
         await self._left.wait()
 
 
-class MeasuredClock:
-    """The clock of a real run: the seconds that were measured, computing or in the channel.
-
-    It stands still while the parties score. Parties start their clocks when they start; whoever
-    hears from a peer that is further sets its own forward, since nothing arrives before it was
-    sent.
-    """
-
-    def __init__(self) -> None:
-        self._time = 0.0
-
-    def now(self) -> float:
-        """Seconds since the start of the job."""
-        return self._time
-
-    async def spend(self, seconds: float) -> None:
-        """Count the time of a finished computation: it has passed."""
-        self._time += seconds
-
-    def reach(self, moment: float) -> None:
-        """Be at a moment, unless it is past."""
-        self._time = max(self._time, moment)
-
-
-@dataclass(frozen=True)
-class _Opened(Arrived):
-    """What came from a peer: an envelope, or what is wrong with it."""
-
-    envelope: Envelope | PeerError
-
-
-class RealChannel:
-    """One party's end of a real network; fills the Channel protocol.
+class RealChannel(NetworkEnd):
+    """One party's end of a real network.
 
     Communication is the time that the party spends in here: waiting, and turning messages into
     bytes and back. All but `deliver` and `lose` belong to the program's thread; where a network's
@@ -114,8 +84,6 @@ class RealChannel:
         poll: called before messages are waited for, with that moment: takes in what has come.
 
     Attributes:
-        name: the party.
-        costs: its ledger.
         loop: of the program's thread.
     """
 
@@ -132,21 +100,17 @@ class RealChannel:
         stopwatch: Stopwatch | None = None,
         poll: Callable[[float], None] = lambda at: None,
     ) -> None:
-        self.name = name
-        self._peers = frozenset(peers)
-        self._job = job_hash
+        super().__init__(
+            name,
+            job_hash,
+            Costs(stopwatch or Stopwatch()),
+            timeout_seconds=timeout_seconds,
+            max_message_bytes=max_message_bytes,
+        )
         self.loop = loop
-        self._poll = poll
-        self._carry = carry
-        self._timeout = timeout_seconds
-        self._max_bytes = max_message_bytes
-        self._clock = MeasuredClock()
-        self.costs = Costs(self._clock, stopwatch or Stopwatch())
-        self._ahead = WorkAhead(self.costs)
-        self._inbox: Inbox[_Opened] = Inbox()
-        self._inbox_ahead: Inbox[_Opened] = Inbox()
+        self._peers, self._poll, self._carry = frozenset(peers), poll, carry
+        self._inbox, self._inbox_ahead = Inbox(), Inbox()
         self._arrivals = count()
-        self._sent: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
 
     def deliver(self, peer: str, data: bytes) -> None:
@@ -163,103 +127,75 @@ class RealChannel:
         for inbox in (self._inbox, self._inbox_ahead):
             self.loop.call_soon_threadsafe(inbox.lose, peer, time.monotonic(), error)
 
+    @override
     async def send(self, to: str, message: Message) -> None:
-        """Hand a message over to the network.
-
-        Raises:
-            PeerUnreachable: no such peer, or no way to it any more.
-        """
         if to not in self._peers:
             raise PeerUnreachable(f"{self.name} has no peer {to!r}")
         began = time.monotonic()
         data = encode(message)
-        costs = self.costs
-        costs.sent(message, len(data))
-        envelope = Envelope(self._job, self.name, self._sent[to], costs.hops, costs.path, data)
-        self._sent[to] += 1
-        self._carry(to, seal(envelope))
-        self._count(message.stage, time.monotonic() - began)
+        self.costs.sent(message, len(data))
+        self._carry(to, self._sealed(to, data)[1])
+        self.costs.in_channel(message.stage, time.monotonic() - began)
 
-    async def receive(
-        self,
-        senders: Collection[str],
-        kind: type[M],
-        step: int | None = None,
-        *,
-        timeout_seconds: float | None = None,
+    @override
+    async def _next(
+        self, senders: Collection[str], kind: type[M], step: int | None, timeout: float | None
     ) -> tuple[str, M]:
-        """Wait for the next message from any of the senders, see `Channel`."""
-        began = time.monotonic()
-        timeout = self._timeout if timeout_seconds is None else timeout_seconds
+        began, stage = time.monotonic(), kind.stage
         deadline = None if timeout is None else began + timeout
-        inbox, overrun = self._inbox_of(kind.stage), 0.0
+        inbox, overrun, costs = self._inbox_of(stage), 0.0, self.costs
         self._poll(began)
-        if kind.stage != "evaluation" and self.costs.ahead:
-            overrun = await self._ahead.until(lambda: self._over_for(inbox, senders, deadline))
+        if stage != "evaluation" and costs.ahead:
+            overrun = await costs.work_until(lambda: self._over_for(inbox, senders, deadline))
         try:
             # The loop's clock is time.monotonic as well.
             sender, arrived = await inbox.take(senders, deadline)
         except TimeoutError:
-            self._count(kind.stage, time.monotonic() - began)
-            raise timed_out(self.name, timeout or 0.0, senders, kind) from None
+            costs.in_channel(stage, time.monotonic() - began)
+            raise
         except PeerUnreachable as error:
-            raise PeerUnreachable(
-                f"{self.name} waits for {awaited(senders, kind)}: {error}"
-            ) from error
-        envelope = arrived.envelope
-        if isinstance(envelope, PeerError):
-            raise envelope
+            raise PeerUnreachable(f"{self.name} waits for {self.awaited}: {error}") from error
+        envelope = arrived.opened()
         message = expect(envelope.message, sender, kind, step, self._max_bytes)
-        if kind.stage != "evaluation":
-            self.costs.received(kind.stage, envelope.hops)
-            elapsed = time.monotonic() - began
-            self._pass_time(kind.stage, envelope, elapsed, overrun, waited=arrived.at > began)
+        if stage != "evaluation":
+            costs.received(stage, envelope.hops)
+            now = costs.now + time.monotonic() - began
+            if arrived.at > began or arrived.sent > now:
+                # Nothing arrives before it was sent: parties start their clocks when they start.
+                arrival = max(now - overrun, arrived.sent)
+                costs.waited(stage, envelope.path, arrived.sent, arrival, overrun)
+            else:
+                costs.in_channel(stage, now - costs.now)
         return sender, message
 
-    def _inbox_of(self, stage: Stage | None) -> Inbox[_Opened]:
+    def _inbox_of(self, stage: Stage | None) -> Inbox:
         return self._inbox_ahead if stage == "ahead" else self._inbox
 
     def _sort(self, peer: str, order: int, at: float, data: bytes) -> None:
         """What is sent ahead waits apart: a round takes its own messages first."""
-        try:
-            envelope = self._next_of(peer, data)
-        except PeerError as error:
+        envelope = self._next_of(peer, data)
+        if isinstance(envelope, PeerError):
             # Of no known stage: whoever waits for this peer gets it.
             for inbox in (self._inbox, self._inbox_ahead):
-                inbox.put(peer, _Opened(order, at, error))
+                inbox.put(peer, Arrived(order, at, envelope, 0.0))
             return
-        self._inbox_of(stage_of(envelope.message)).put(peer, _Opened(order, at, envelope))
+        sent = sum(envelope.path.values())
+        arrived = Arrived(order, at, envelope, sent)
+        self._inbox_of(stage_of(envelope.message)).put(peer, arrived)
 
-    def _next_of(self, sender: str, data: bytes) -> Envelope:
-        envelope = unsealed(data, sender, self._job, self._max_bytes)
-        due = self._taken[sender]
+    def _next_of(self, sender: str, data: bytes) -> Envelope | PeerError:
+        envelope, due = self._unsealed(sender, data), self._taken[sender]
+        if isinstance(envelope, PeerError):
+            return envelope
         if envelope.number != due:
-            raise UnexpectedMessage(
+            return UnexpectedMessage(
                 f"{sender} sent its message {envelope.number} where {due} is due"
             )
         self._taken[sender] += 1
         return envelope
 
-    def _pass_time(
-        self, stage: Stage, envelope: Envelope, elapsed: float, overrun: float, *, waited: bool
-    ) -> None:
-        sent = sum(envelope.path.values())
-        if not waited and sent <= self._clock.now() + elapsed:
-            self._count(stage, elapsed)
-            return
-        self._clock.reach(max(self._clock.now() + elapsed, sent + overrun))
-        self.costs.take_over(envelope.path, component_of(stage), sent, self._clock.now() - overrun)
-        if overrun:
-            self.costs.passed(overrun_phase(stage), overrun)
-
-    def _count(self, stage: Stage, seconds: float) -> None:
-        if stage == "evaluation":
-            return
-        self.costs.passed(component_of(stage), seconds)
-        self._clock.reach(self._clock.now() + seconds)
-
     def _over_for(
-        self, inbox: Inbox[_Opened], senders: Collection[str], deadline: float | None
+        self, inbox: Inbox, senders: Collection[str], deadline: float | None
     ) -> float | None:
         now = time.monotonic()
         self._poll(now)

@@ -7,7 +7,7 @@ many cores there are, and neither distance nor the number of parties costs real 
 
 import asyncio
 import heapq
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -17,36 +17,11 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import override
 
 from securevfl.errors import PeerTimeout, PeerUnreachable
-from securevfl.runtime.channel import (
-    Arrived,
-    Channel,
-    Inbox,
-    M,
-    awaited,
-    expect,
-    timed_out,
-    unsealed,
-)
-from securevfl.runtime.costs import (
-    Costs,
-    Pace,
-    Stopwatch,
-    WorkAhead,
-    component_of,
-    overrun_phase,
-    steady,
-)
+from securevfl.runtime.channel import Arrived, Channel, Inbox, M, NetworkEnd, expect
+from securevfl.runtime.costs import Costs, Pace, Stopwatch, steady
 from securevfl.runtime.line import Line
-from securevfl.runtime.views import RecordingChannel, View
-from securevfl.wire.codec import (
-    JOB_HASH_BYTES,
-    MAX_MESSAGE_BYTES,
-    Envelope,
-    Message,
-    Stage,
-    encode,
-    seal,
-)
+from securevfl.runtime.views import View
+from securevfl.wire.codec import JOB_HASH_BYTES, MAX_MESSAGE_BYTES, Message, Stage, encode
 
 T = TypeVar("T")
 Tamper = Callable[[str, str, bytes], bytes | None]
@@ -200,170 +175,96 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
         """Nothing: it has none."""
 
 
-class PartyClock:
-    """A party's own time, at or ahead of the loop's.
+class _End(NetworkEnd):
+    """One party's end of the simulated network; lines serialize.
 
-    A party that computes need not wait until the loop gets there: whatever it sends lies in the
-    loop's future, and the loop goes on only when every party waits for a message. So messages are
-    carried in the order of their senders' times all the same.
-
-    Scoring is no part of training, yet the parties wait for each other in it. A party that
-    waited resumes at its own earlier time, and the loop's clock is set back to it.
-    """
-
-    def __init__(self) -> None:
-        self._time = 0.0
-
-    def now(self) -> float:
-        """Seconds since the start of the job."""
-        return self._time
-
-    async def spend(self, seconds: float) -> None:
-        """Let the time of a finished computation pass."""
-        self._time += seconds
-
-    def reach(self, moment: float) -> None:
-        """Be at a moment."""
-        self._time = moment
-
-    def resume(self) -> None:
-        """Be where the party stood before it waited."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualTimeLoop)  # noqa: S101
-        loop.set_back(self._time)
-
-
-@dataclass(frozen=True)
-class _Carried(Arrived):
-    """An envelope at the end of its way.
-
-    Attributes:
-        data: its bytes.
-        sent: when it was sent, on its sender's clock, which is everyone's here.
-    """
-
-    data: bytes
-    sent: float
-
-
-@dataclass
-class _Endpoint:
-    """One party's end of the simulated network; fills the Channel protocol."""
-
-    name: str
-    _wire: "_Wire"
-    clock: PartyClock
-    costs: Costs
-    _inboxes: dict[Stage, Inbox[_Carried]] = field(default_factory=dict)
-    waits_for: str | None = None
-
-    def __post_init__(self) -> None:
-        self._ahead = WorkAhead(self.costs)
-
-    def inbox(self, stage: Stage) -> Inbox[_Carried]:
-        return self._inboxes.setdefault(stage, Inbox())
-
-    async def send(self, to: str, message: Message) -> None:
-        data = encode(message)
-        self.costs.sent(message, len(data))
-        self._wire.carry(self, to, data, message.stage)
-
-    async def receive(
-        self,
-        senders: Collection[str],
-        kind: type[M],
-        step: int | None = None,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> tuple[str, M]:
-        before = self.clock.now()
-        self.waits_for = awaited(senders, kind)
-        deadline = None if timeout_seconds is None else before + timeout_seconds
-        try:
-            sender, carried = await self.inbox(kind.stage).take(senders, deadline)
-        except TimeoutError:
-            await self._pass_in_vain(kind.stage, timeout_seconds or 0.0)
-            raise timed_out(self.name, timeout_seconds or 0.0, senders, kind) from None
-        finally:
-            self.waits_for = None
-        envelope = unsealed(carried.data, sender, self._wire.job, self._wire.max_bytes)
-        if kind.stage == "evaluation":
-            self.clock.resume()
-        else:
-            self._pass_time(kind.stage, before, carried, envelope)
-        return sender, expect(envelope.message, sender, kind, step, self._wire.max_bytes)
-
-    async def _pass_in_vain(self, stage: Stage, seconds: float) -> None:
-        if stage == "evaluation":
-            self.clock.resume()
-            return
-        self.costs.passed(component_of(stage), seconds)
-        await self.clock.spend(seconds)
-
-    def _pass_time(
-        self, stage: Stage, before: float, carried: _Carried, envelope: Envelope
-    ) -> None:
-        overrun = self._ahead.during(carried.at - before)
-        self.clock.reach(max(before, carried.at) + overrun)
-        self.costs.received(stage, envelope.hops)
-        if carried.at > before:
-            self.costs.take_over(envelope.path, component_of(stage), carried.sent, carried.at)
-            if overrun:
-                self.costs.passed(overrun_phase(stage), overrun)
-
-
-class _Wire:
-    """Carries envelopes between endpoints; lines serialize.
+    A party's clock is at or ahead of the loop's. A party that computes need not wait until the loop
+    gets there: whatever it sends lies in the loop's future, and the loop goes on only when every
+    party waits for a message. So messages are carried in the order of their senders' times all the
+    same.
 
     A transfer takes latency + bytes / bandwidth for the bytes of the message, without those of its
     envelope.
     """
 
-    def __init__(self, network: Line, job: bytes, tamper: Tamper | None, max_bytes: int) -> None:
-        self.network = network
-        self.job = job
-        self.tamper = tamper
-        self.max_bytes = max_bytes
-        self.endpoints: dict[str, _Endpoint] = {}
-        self._outgoing_free: defaultdict[str, float] = defaultdict(float)
-        self._incoming_free: defaultdict[str, float] = defaultdict(float)
-        self._sent: Counter[tuple[str, str]] = Counter()
+    def __init__(self, name: str, net: "_Network", costs: Costs, view: View | None) -> None:
+        super().__init__(name, net.job, costs, max_message_bytes=net.max_bytes, view=view)
+        self._net = net
+        self._inboxes: defaultdict[Stage, Inbox] = defaultdict(Inbox)
+        self._outgoing_free = self._incoming_free = 0.0
 
-    def carry(self, sender: _Endpoint, to: str, data: bytes, stage: Stage) -> None:
-        if to not in self.endpoints or to == sender.name:
-            raise PeerUnreachable(f"{sender.name} has no peer {to!r}")
-        delivered = data if self.tamper is None else self.tamper(sender.name, to, data)
-        number, sent = self._sent[sender.name, to], sender.clock.now()
-        self._sent[sender.name, to] += 1
-        costs = sender.costs
-        sealed = None
-        if delivered is not None:
-            sealed = seal(
-                Envelope(self.job, sender.name, number, costs.hops, costs.path, delivered)
-            )
-        inbox = self.endpoints[to].inbox(stage)
+    @override
+    async def send(self, to: str, message: Message) -> None:
+        net, stage = self._net, message.stage
+        data = encode(message)
+        self.costs.sent(message, len(data))
+        if to not in net.ends or to == self.name:
+            raise PeerUnreachable(f"{self.name} has no peer {to!r}")
+        delivered = data if net.tamper is None else net.tamper(self.name, to, data)
+        number, sealed = self._sealed(to, b"" if delivered is None else delivered)
+        receiver, sent = net.ends[to], self.costs.now
         loop = asyncio.get_running_loop()
 
         def deliver(arrival: float) -> None:
-            if sealed is not None:
-                inbox.put(sender.name, _Carried(number, arrival, sealed, sent))
+            if delivered is not None:
+                envelope = receiver._unsealed(self.name, sealed)
+                arrived = Arrived(number, arrival, envelope, sent)
+                receiver._inboxes[stage].put(self.name, arrived)
 
         if stage == "evaluation":
             loop.call_at(sent, deliver, sent)
             return
-        transfer = self.network.transfer_seconds(len(data))
-        departure = max(sent, self._outgoing_free[sender.name])
-        self._outgoing_free[sender.name] = departure + transfer
-        first_bit = departure + self.network.latency_seconds
+        transfer = net.line.transfer_seconds(len(data))
+        departure = max(sent, self._outgoing_free)
+        self._outgoing_free = departure + transfer
+        first_bit = departure + net.line.latency_seconds
 
         def occupy_receiver() -> None:
             # Not before the first bit is there: until then another message may come first.
-            arrival = max(first_bit, self._incoming_free[to]) + transfer
-            self._incoming_free[to] = arrival
+            arrival = max(first_bit, receiver._incoming_free) + transfer
+            receiver._incoming_free = arrival
             # When it will be there is settled, and its receiver's clock can go there at once.
             deliver(arrival)
 
         loop.call_at(first_bit, occupy_receiver)
+
+    @override
+    async def _next(
+        self, senders: Collection[str], kind: type[M], step: int | None, timeout: float | None
+    ) -> tuple[str, M]:
+        costs, stage = self.costs, kind.stage
+        before = costs.now
+        try:
+            deadline = None if timeout is None else before + timeout
+            sender, arrived = await self._inboxes[stage].take(senders, deadline)
+        except TimeoutError:
+            costs.in_channel(stage, timeout or 0.0)
+            raise
+        finally:
+            if stage == "evaluation":
+                # Scoring is no part of training, yet the parties wait for each other in it: one
+                # that waited resumes at its own earlier time, and the loop's clock is set back.
+                loop = asyncio.get_running_loop()
+                assert isinstance(loop, VirtualTimeLoop)  # noqa: S101
+                loop.set_back(before)
+        envelope = arrived.opened()
+        if stage != "evaluation":
+            overrun = costs.work_for(arrived.at - before)
+            costs.received(stage, envelope.hops)
+            if arrived.at > before:
+                costs.waited(stage, envelope.path, arrived.sent, arrived.at, overrun)
+        return sender, expect(envelope.message, sender, kind, step, self._max_bytes)
+
+
+@dataclass(frozen=True)
+class _Network:
+    """What all ends share."""
+
+    line: Line
+    job: bytes
+    tamper: Tamper | None
+    max_bytes: int
+    ends: dict[str, _End] = field(default_factory=dict)
 
 
 Program = Callable[[Channel, Costs], Coroutine[Any, Any, T]]
@@ -412,39 +313,32 @@ def simulate(
         PeerTimeout: every party waits for a message and none is under way.
         Exception: the first error that a program raised; the others are cancelled.
     """
-    wire = _Wire(network, job_hash, tamper, max_message_bytes)
+    net = _Network(network, job_hash, tamper, max_message_bytes)
     stopwatch = stopwatch or Stopwatch()
     for name in programs:
-        clock = PartyClock()
-        costs = Costs(clock, stopwatch, pace=(paces or {}).get(name, steady))
-        wire.endpoints[name] = _Endpoint(name, wire, clock, costs)
-    ends = wire.endpoints.values()
-    recorders = {end.name: RecordingChannel(end) for end in ends} if record_views else {}
-    channels: Mapping[str, Channel] = recorders or wire.endpoints
-    ledgers = {end.name: end.costs for end in ends}
+        costs = Costs(stopwatch, (paces or {}).get(name, steady))
+        net.ends[name] = _End(name, net, costs, View(name) if record_views else None)
+    ends = net.ends.values()
     results: dict[str, T] = {}
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         try:
             # Not what it returns: a runner prints the task at its end, results and all.
-            runner.run(_run_together(programs, channels, ledgers, results))
+            runner.run(_run_together(programs, net.ends, results))
         except Stalled:
-            waits = [f"{end.name} for {end.waits_for}" for end in ends if end.waits_for]
+            waits = [f"{end.name} for {end.awaited}" for end in ends if end.waits_for]
             raise PeerTimeout("no message is under way, yet waiting: " + "; ".join(waits)) from None
     return Simulated(
         results,
-        ledgers,
-        {name: recorder.view for name, recorder in recorders.items()},
+        {end.name: end.costs for end in ends},
+        {end.name: end.view for end in ends if end.view is not None},
     )
 
 
 async def _run_together(
-    programs: Mapping[str, Program[T]],
-    channels: Mapping[str, Channel],
-    ledgers: Mapping[str, Costs],
-    results: dict[str, T],
+    programs: Mapping[str, Program[T]], ends: Mapping[str, _End], results: dict[str, T]
 ) -> None:
     tasks = {
-        name: asyncio.create_task(program(channels[name], ledgers[name]))
+        name: asyncio.create_task(program(ends[name], ends[name].costs))
         for name, program in programs.items()
     }
     try:

@@ -3,18 +3,15 @@
 Where values stay in shares, its own shares are part of it: they are what words are combined with.
 
 Attacks replay views, and leakage tables are asserted on them; nothing else may feed an attack.
-Recording is a decorator around a channel: programs and channels work the same without it.
+Programs and channels work the same where nothing is recorded.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
-from securevfl.runtime.channel import Channel, ChannelAround, M
 from securevfl.wire.codec import Message, Shows, Stage, StepMessage
 
 
@@ -115,35 +112,15 @@ class View:
         return [entry for entry in self.entries if isinstance(entry, Learned)]
 
 
-class RecordingChannel(ChannelAround):
-    """A channel that keeps its party's view.
+class Sees(Protocol):
+    """A channel whose party's view may be recorded."""
 
-    Attributes:
-        view: what the party has seen so far.
-    """
-
-    def __init__(self, channel: Channel) -> None:
-        super().__init__(channel)
-        self.view = View(channel.name)
-
-    @override
-    async def receive(
-        self,
-        senders: Collection[str],
-        kind: type[M],
-        step: int | None = None,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> tuple[str, M]:
-        """As the channel does; what comes goes into the view."""
-        sender, message = await super().receive(
-            senders, kind, step, timeout_seconds=timeout_seconds
-        )
-        self.view.entries.append(Received(sender, message))
-        return sender, message
+    @property
+    def view(self) -> View | None:
+        """What the party has seen so far; None where that is not recorded."""
 
 
-def record(channel: Channel, entry: Decrypted | Learned | Share) -> None:
-    """Put what no message shows into a party's view, where one is recorded."""
-    if isinstance(channel, RecordingChannel):
+def record(channel: Sees, entry: Entry) -> None:
+    """Put an entry into a party's view, where one is recorded."""
+    if channel.view is not None:
         channel.view.entries.append(entry)

@@ -129,7 +129,7 @@ async def take_part(name: str, order: Order) -> None:
         rounds=outcome.rounds,
         scores=[score.auc for score in outcome.scores],
         path=channel.costs.path,
-        clock=channel.costs.clock.now(),
+        clock=channel.costs.now,
         bytes_sent=channel.costs.bytes_sent,
         hops=channel.costs.hops,
     )

@@ -103,7 +103,7 @@ async def play(
             case ScoreNow():
                 await score(channel, costs, me, parties)
                 continue
-        moments.append(Moment(costs.clock.now(), dict(costs.path), costs.hops))
+        moments.append(Moment(costs.now, dict(costs.path), costs.hops))
     costs.end_round()
     return moments
 

@@ -26,7 +26,6 @@ from securevfl.models.linear import LinearModel
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.runtime.costs import Costs, Stopwatch
-from securevfl.runtime.real import MeasuredClock
 from securevfl.training import plan_for
 from tests.made_data import blocks_of, dataset_of, labels_of
 
@@ -138,7 +137,7 @@ def test_gradients_of_all_shards_are_those_of_all_rows(tmp_path: Path) -> None:
         links = [Links(name, f"unix:{tmp_path / name}") for name in names]
         for each in links:
             stack.callback(each.close)
-        ledgers = [Costs(MeasuredClock(), Stopwatch()) for _ in names]
+        ledgers = [Costs(Stopwatch()) for _ in names]
 
         def step(shard: int) -> None:
             own = links[shard]
@@ -169,7 +168,7 @@ def test_a_gradient_of_another_shape_is_refused(tmp_path: Path) -> None:
         def step(shard: int) -> None:
             own = links[shard]
             own.connect({n: each.peer for n, each in zip(names, links, strict=True) if each != own})
-            sums = ShardSums(names[shard], names, own, Costs(MeasuredClock(), Stopwatch()))
+            sums = ShardSums(names[shard], names, own, Costs(Stopwatch()))
             sums.mean_part(np.ones((4 if shard else 1, 1)), 5)
 
         found = at_all(step)

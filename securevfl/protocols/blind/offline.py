@@ -92,7 +92,7 @@ class Offline:
         if store is None or header is None:
             return await cls.made(job, first, held)
         stored = store.take(batch, *of)
-        await party.costs.bring(stored.costs)
+        party.costs.bring(stored.costs)
         return await cls._of_arrays(job, stored.arrays)
 
     @classmethod

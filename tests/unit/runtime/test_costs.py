@@ -25,7 +25,6 @@ from securevfl.runtime.costs import (
     FixedCosts,
     Slower,
     Stopwatch,
-    WorkAhead,
     job_costs,
     steady,
 )
@@ -33,21 +32,8 @@ from securevfl.wire.codec import Message, encode
 from tests.programs import size
 
 
-class Watch:
-    """A clock that only its owner moves."""
-
-    def __init__(self) -> None:
-        self.spent: list[float] = []
-
-    def now(self) -> float:
-        return sum(self.spent)
-
-    async def spend(self, seconds: float) -> None:
-        self.spent.append(seconds)
-
-
 def ledger(**seconds: float) -> Costs:
-    return Costs(Watch(), FixedCosts(seconds))
+    return Costs(FixedCosts(seconds))
 
 
 def compute(costs: Costs, *phases: str) -> None:
@@ -69,7 +55,7 @@ def test_a_section_counts_by_phase_and_passes_on_the_clock() -> None:
     compute(costs, "local", "encrypt", "local", "decrypt")
     # A phase without fixed seconds is free.
     assert costs.seconds == costs.path == {"local": 2.0, "encrypt": 2.5, "decrypt": 0.0}
-    assert costs.clock.now() == 4.5
+    assert costs.now == 4.5
 
 
 def test_scoring_counts_but_is_no_part_of_the_path_nor_of_the_clock() -> None:
@@ -77,7 +63,7 @@ def test_scoring_counts_but_is_no_part_of_the_path_nor_of_the_clock() -> None:
     compute(costs, SCORING)
     assert costs.seconds == {SCORING: 3.0}
     assert costs.path == {}
-    assert costs.clock.now() == 0
+    assert costs.now == 0
 
 
 def test_a_failed_section_counts_and_its_error_goes_on() -> None:
@@ -89,7 +75,7 @@ def test_a_failed_section_counts_and_its_error_goes_on() -> None:
 
     with pytest.raises(ValueError, match="inside"):
         asyncio.run(fails())
-    assert (costs.seconds, costs.path, costs.clock.now()) == ({"local": 1.0}, {}, 0)
+    assert (costs.seconds, costs.path, costs.now) == ({"local": 1.0}, {}, 0)
     compute(costs, "local")
     assert costs.path == {"local": 1.0}
 
@@ -227,7 +213,7 @@ def test_a_wait_is_filled_with_work_ahead(
 ) -> None:
     costs = ledger(offline=2.0)
     costs.ahead += map(pieces, sources)
-    assert WorkAhead(costs).during(wait) == outlasts
+    assert costs.work_for(wait) == outlasts
     assert costs.hidden_s == hidden
     assert costs.seconds.get("offline", 0.0) == 2.0 * (sum(sources) - left)
     assert sum(work() for work in costs.ahead for _ in range(left)) == left

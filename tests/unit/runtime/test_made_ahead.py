@@ -62,7 +62,7 @@ def job() -> Ledgers:
 
 def test_components_of_every_path_add_up_to_the_clock(job: Ledgers) -> None:
     for ledger in job.values():
-        assert sum(ledger.path.values()) == pytest.approx(ledger.clock.now())
+        assert sum(ledger.path.values()) == pytest.approx(ledger.now)
         assert set(ledger.path) >= {AHEAD, AHEAD_COMMUNICATION, COMMUNICATION}
 
 
@@ -132,8 +132,8 @@ def test_what_an_earlier_run_made_ahead_counts_as_if_it_were_made_here() -> None
     made = {name: costs.made_ahead() for name, costs in run(ASKS, MAKES).items()}
 
     async def brings(channel: Channel, costs: Costs) -> None:
-        await costs.bring(made[channel.name])
-        assert costs.clock.now() == pytest.approx(sum(costs.path.values()))
+        costs.bring(made[channel.name])
+        assert costs.now == pytest.approx(sum(costs.path.values()))
 
     speaks, hears = (sends("b", SHARES), ends_round), (receives("a"), ends_round)
     at_once = run([*ASKS, *speaks], [*MAKES, *hears])
@@ -175,4 +175,4 @@ def test_work_that_outlasts_a_wait_counts_as_what_was_waited_for(
     wait = on_the_line(message)
     assert ledger.hidden_s == pytest.approx(wait)
     assert ledger.path == pytest.approx({line: wait, phase: 2.0 - wait})
-    assert ledger.clock.now() == pytest.approx(2.0)
+    assert ledger.now == pytest.approx(2.0)
