@@ -16,7 +16,7 @@ from securevfl.errors import (
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.runtime.channel import Channel, collect, expect_shape
-from securevfl.runtime.costs import COMMUNICATION, Costs
+from securevfl.runtime.costs import COMMUNICATION, Costs, FixedCosts
 from securevfl.runtime.line import PRESETS, Line
 from securevfl.runtime.simulation import Program, simulate
 from securevfl.runtime.views import Decrypted, Learned, Received, record
@@ -42,6 +42,38 @@ def test_a_stalled_job_says_who_waits_for_what() -> None:
     with pytest.raises(PeerTimeout) as told:
         simulate(programs, LAN)
     assert "a for Residuals from b; b for Predictions from a" in str(told.value)
+
+
+def test_who_gave_up_waiting_is_not_named() -> None:
+    async def gives_up(channel: Channel, costs: Costs) -> None:
+        with pytest.raises(PeerTimeout):
+            await channel.receive(["b"], Residuals, timeout_seconds=1)
+
+    with pytest.raises(PeerTimeout, match=r"yet waiting: b for Predictions from a$"):
+        simulate({"a": gives_up, "b": party(receives("a"))}, LAN)
+
+
+def test_a_wait_in_scoring_takes_nothing_off_a_later_deadline() -> None:
+    """It ends on a clock far ahead of the party's own, which stands still meanwhile."""
+
+    async def scores_late(channel: Channel, costs: Costs) -> None:
+        async with costs.compute("local"):
+            pass
+        await channel.send("b", HeldOutPredictions(0, np.zeros((1, 1))))
+
+    async def goes_on(channel: Channel, costs: Costs) -> float:
+        await channel.receive(["a"], HeldOutPredictions)
+        await channel.send("c", MESSAGE)
+        await channel.receive(["c"], Predictions, timeout_seconds=5)
+        return costs.now
+
+    programs: dict[str, Program[Any]] = {
+        "a": scores_late,
+        "b": goes_on,
+        "c": party(receives("b"), sends("b", MESSAGE)),
+    }
+    done = simulate(programs, LAN, stopwatch=FixedCosts({"local": 100.0}))
+    assert done.results["b"] < 1
 
 
 def test_a_deadline_passes_in_virtual_time_and_says_who_waited_for_what() -> None:

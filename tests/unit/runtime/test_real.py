@@ -332,3 +332,14 @@ def test_work_ahead_ends_with_its_supply_the_deadline_or_the_peer() -> None:
             await channel.receive(["b"], Predictions)
 
     alone(works)
+
+
+def test_scoring_waits_are_not_filled_with_work() -> None:
+    """What would be done in them is on no ledger's path, and scoring shall not change it."""
+
+    async def waits(channel: RealChannel) -> None:
+        channel.costs.ahead.append(lambda: pytest.fail("a piece was done"))
+        with pytest.raises(PeerTimeout):
+            await channel.receive(["b"], HeldOutPredictions, timeout_seconds=0.01)
+
+    assert alone(waits).costs.path == {}
