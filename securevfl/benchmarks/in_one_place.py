@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from scipy.sparse import hstack
 
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks.tuning import GRID, validation_split
@@ -60,6 +59,8 @@ def side_by_side(tables: Sequence[Matrix]) -> Matrix:
         return np.hstack(cast("list[FloatArray]", list(tables)))
     if len(rows) < len(tables):
         raise ConfigError("sparse rows and arrays do not stand side by side")
+    from scipy.sparse import hstack  # noqa: PLC0415  # slow to import
+
     if any(table.scaling is not None or table.constant for table in rows):
         raise ValueError("sparse rows stand side by side as they are stored")
     columns = sum(table.columns for table in rows)

@@ -76,7 +76,7 @@ import sys
 from securevfl.data.sources import load
 from securevfl.job import Job
 from securevfl.training import train
-data = breast_cancer()
+data = load("breast_cancer")
 for scheme in ("plain", "bfv"):
     train(Job.of(job={"rounds": 1}, exchange={"scheme": scheme}), data)
     print(scheme, *sys.modules)
