@@ -215,48 +215,28 @@ class LocalRule:
         model: LocalModel,
         inputs: Matrix,
         predictions: FloatArray,
-        tangent: Callable[[], Matrix],
-    ) -> Block:
-        """One party's side of an exchange at the weights now; see `Block`."""
-        return Block(
-            model=model,
-            inputs=inputs,
-            start=model.weights,
-            predictions=predictions,
-            tangent=tangent,
-            loss=self.loss,
-            curvature=self.curvature,
-            linearized=self.gauss_newton and not model.is_linear,
-        )
-
-    def apply(
-        self,
-        model: LocalModel,
-        inputs: Matrix,
-        *,
-        predictions: FloatArray,
-        signal: Signal,
-        step_size: float,
         tangent: Callable[[], Matrix] | None = None,
         scale: float = 1.0,
-    ) -> None:
-        """Take Q gradient steps in place from the exchanged signal.
+    ) -> Block:
+        """One party's side of an exchange at the weights now; see `Block`.
 
         Args:
             model: the party's model at θ⁰.
             inputs: X, shape (S, P).
             predictions: H⁰, shape (S, C), as it was exchanged.
-            signal: what the exchange gave.
-            step_size: η.
             tangent: computes J⁰, where the exchange already has; the model's own by default.
             scale: what the curvature that steps follow is multiplied by.
-
-        Raises:
-            TrainingDiverged: the new weights are not finite.
         """
-        block = self.block(model, inputs, predictions, tangent or model.tangent(inputs))
-        bent = replace(block, curvature=scale * block.curvature)
-        self.descend(model, lambda: signal.gradient(bent), step_size)
+        return Block(
+            model=model,
+            inputs=inputs,
+            start=model.weights,
+            predictions=predictions,
+            tangent=tangent or model.tangent(inputs),
+            loss=self.loss,
+            curvature=scale * self.curvature,
+            linearized=self.gauss_newton and not model.is_linear,
+        )
 
     def descend(
         self, model: LocalModel, gradient: Callable[[], FloatArray], step_size: float
@@ -407,14 +387,16 @@ class LocalSteps:
         signal: Signal,
         tangent: Callable[[], Matrix] | None = None,
     ) -> None:
-        """Move the weights as the exchanged signal says; arguments as `LocalRule.apply`.
+        """Move the weights as the exchanged signal says; other arguments as `LocalRule.block`.
 
         Raises:
             TrainingDiverged: the new weights are not finite.
         """
         model, rule = self._model, self.rule
+        scaled = self.pace.derived and not rule.exact
+        scale = self._scale_now if scaled else 1.0
+        block = rule.block(model, inputs, predictions, tangent, scale)
         if rule.exact:
-            block = rule.block(model, inputs, predictions, tangent or model.tangent(inputs))
             with np.errstate(over="ignore", invalid="ignore"):
                 gradient = signal.gradient(block) + model.penalty_gradient(rule.l2)
                 model.weights = model.weights - self._inverse() @ gradient
@@ -424,15 +406,7 @@ class LocalSteps:
             if not np.isfinite(model.weights).all():
                 raise TrainingDiverged("training diverged: the signal is not finite")
         else:
-            rule.apply(
-                model,
-                inputs,
-                predictions=predictions,
-                signal=signal,
-                step_size=self.step_size(inputs),
-                tangent=tangent,
-                scale=self._scale_now if self.pace.derived else 1.0,
-            )
+            rule.descend(model, lambda: signal.gradient(block), self.step_size(inputs))
         self._keeps = False
         self._before = self._iterate
         self._momentum, self._beta = self._next_momentum()

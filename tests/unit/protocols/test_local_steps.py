@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from securevfl.errors import TrainingDiverged
 from securevfl.models.linear import LinearModel
+from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic, Squared
 from securevfl.protocols.local_steps import (
     GradientSignal,
@@ -48,6 +49,19 @@ def party(
     usual = rule or LocalRule(Logistic(), 1, l2=0.1, exact=True)
     pace = Pace(scale, most, columns, ROWS, lambda i: 1 / (i + 1), derived, growth, plain)
     return model, LocalSteps(model, inputs, replace(usual, **changes), pace), inputs
+
+
+def descend(  # noqa: PLR0917
+    rule: LocalRule,
+    model: LocalModel,
+    inputs: FloatArray,
+    predictions: FloatArray,
+    signal: Signal,
+    step_size: float,
+) -> None:
+    """All local steps of a rule from an exchanged signal."""
+    block = rule.block(model, inputs, predictions)
+    rule.descend(model, lambda: signal.gradient(block), step_size)
 
 
 def signal_of(seed: int) -> GradientSignal:
@@ -90,7 +104,7 @@ def test_it_is_where_ever_more_local_steps_lead() -> None:
     rule = LocalRule(Logistic(), 4000, l2=0.1, proximal=0.2)
     largest = float(np.linalg.eigvalsh(bend(inputs))[-1]) + 0.2
     predictions = model.predict(inputs)
-    rule.apply(model, inputs, predictions=predictions, signal=signal_of(0), step_size=1 / largest)
+    descend(rule, model, inputs, predictions, signal_of(0), 1 / largest)
     assert close(model.weights, exact.weights)
 
 
@@ -258,7 +272,7 @@ PREDICTIONS = INPUTS @ START
 def stepped(rule: LocalRule, signal: Signal, step_size: float = 0.3) -> np.ndarray:
     """θ after the local steps from START."""
     model = LinearModel(START.copy())
-    rule.apply(model, INPUTS, predictions=PREDICTIONS, signal=signal, step_size=step_size)
+    descend(rule, model, INPUTS, PREDICTIONS, signal, step_size)
     return model.weights
 
 
@@ -317,7 +331,7 @@ def test_the_proximal_term_pulls_towards_the_last_exchange() -> None:
     nothing = GradientSignal(np.zeros((5, 1)))
     model = LinearModel(START.copy())
     rule = LocalRule(Logistic(), 2, l2=1.0, proximal=0.5, frozen=True)
-    rule.apply(model, INPUTS, predictions=PREDICTIONS, signal=nothing, step_size=0.1)
+    descend(rule, model, INPUTS, PREDICTIONS, nothing, 0.1)
     once = START - 0.1 * START
     twice = once - 0.1 * (once + 0.5 * (once - START))
     assert np.allclose(model.weights, twice, rtol=0, atol=1e-12)
@@ -335,9 +349,8 @@ def losses_of_steps(seed: int, *, frozen: bool) -> list[float]:
     values = [loss.value(others + inputs @ start, labels)]
     for local_steps in range(1, 51):
         model = LinearModel(start)
-        LocalRule(loss, local_steps, frozen=frozen).apply(
-            model, inputs, predictions=inputs @ start, signal=signal, step_size=1 / largest
-        )
+        rule = LocalRule(loss, local_steps, frozen=frozen)
+        descend(rule, model, inputs, inputs @ start, signal, 1 / largest)
         values.append(loss.value(others + inputs @ model.weights, labels))
     return values
 
@@ -401,7 +414,7 @@ def test_residuals_step_on_the_model_or_on_its_linearization(
     rule = LocalRule(Squared(), 4, frozen=frozen, gauss_newton=gauss_newton)
     model, weights = Curved(START), START
     before, first = model.predict(INPUTS), model.tangent(INPUTS)()
-    rule.apply(model, INPUTS, predictions=before, signal=ResidualSignal(residuals), step_size=0.05)
+    descend(rule, model, INPUTS, before, ResidualSignal(residuals), 0.05)
     for _ in range(4):
         here = Curved(weights)
         moved = here.predict(INPUTS) - before
@@ -425,6 +438,6 @@ def test_a_gradient_steps_on_the_linearization_that_residuals_may_choose(
     ):
         model = Curved(START)
         rule = LocalRule(Squared(), 4, l2=0.1, frozen=frozen, gauss_newton=gauss_newton)
-        rule.apply(model, INPUTS, predictions=model.predict(INPUTS), signal=signal, step_size=0.05)
+        descend(rule, model, INPUTS, model.predict(INPUTS), signal, 0.05)
         ends.append(model.weights)
     assert np.allclose(ends[0], ends[1], rtol=0, atol=1e-12)

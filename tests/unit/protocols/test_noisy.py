@@ -110,30 +110,21 @@ def test_one_sample_moves_a_clipped_sum_by_at_most_twice_the_clip(
     assert 0 < moved <= 1.0 + 1e-9
 
 
-def test_steps_carry_noise_on_the_summed_gradient() -> None:
-    inputs = np.zeros((50, 4000))
-    model = LinearModel(np.zeros((4000, 1)))
+@pytest.mark.parametrize(
+    ("loss", "local_steps", "deviations"),
+    [
+        # One draw for all four steps would have them four times as wide, not twice.
+        pytest.param(Logistic(), 1, 1, id="on the summed gradient"),
+        pytest.param(Multinomial(3), 4, 2, id="drawn anew for every step"),
+    ],
+)
+def test_steps_carry_noise(
+    loss: Logistic | Multinomial, local_steps: int, deviations: float
+) -> None:
+    model = LinearModel(np.zeros((4000, loss.outputs)))
     private = PrivateGradients(model, GradientNoise(3.0, 0.5), NoiseStream(bytes(32)))
-    LocalRule(Logistic(), local_steps=1).apply(
-        private,
-        inputs,
-        predictions=np.zeros((50, 1)),
-        signal=ResidualSignal(np.zeros((50, 1))),
-        step_size=10.0,
-    )
+    nothing, rule = np.zeros((50, loss.outputs)), LocalRule(loss, local_steps)
+    block = rule.block(private, np.zeros((50, 4000)), nothing)
+    rule.descend(private, lambda: ResidualSignal(nothing).gradient(block), 10.0)
     # η/S times the noise's deviation z_g·2β_g; 4,000 draws: within 7 % but once in 10^9.
-    assert np.std(model.weights) == pytest.approx(10.0 * 3.0 * 2 * 0.5 / 50, rel=0.07)
-
-
-def test_every_local_step_draws_anew() -> None:
-    model = LinearModel(np.zeros((4000, 3)))
-    private = PrivateGradients(model, GradientNoise(3.0, 0.5), NoiseStream(bytes(32)))
-    LocalRule(Multinomial(3), local_steps=4).apply(
-        private,
-        np.zeros((50, 4000)),
-        predictions=np.zeros((50, 3)),
-        signal=ResidualSignal(np.zeros((50, 3))),
-        step_size=10.0,
-    )
-    # 12,000 draws: within 5 % but once in 10^13; one draw for all steps would double it.
-    assert np.std(model.weights) == pytest.approx(2 * 10.0 * 3.0 * 2 * 0.5 / 50, rel=0.05)
+    assert np.std(model.weights) == pytest.approx(deviations * 10.0 * 3.0 * 2 * 0.5 / 50, rel=0.07)
