@@ -42,7 +42,6 @@ from securevfl.protocols.transfer.objective import (
     mean_units,
     settings_of,
     signs_of,
-    steps_of,
     take_steps,
 )
 from securevfl.protocols.transfer.sides import (
@@ -60,6 +59,7 @@ from securevfl.protocols.vertical.runner import (
     VerticalAlgorithm,
     keeper_of,
     scoring_of,
+    steps_of,
 )
 from securevfl.sparse import SameRows, require_dense
 
@@ -143,7 +143,7 @@ class FtlPart(Part):
         """Exchange components once, or once a turn, and take steps."""
         plan, side = self.plan, self._side
         batch, loss = self._batches.at(index), None
-        for step in steps_of(plan, index):
+        for step in steps_of(plan, index, in_turns=settings_of(plan).in_turns):
             signal = await side.signal(step, batch, self.objective(batch))
             if signal is None:
                 continue

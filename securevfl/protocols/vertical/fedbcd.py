@@ -11,25 +11,18 @@ The program is the same at both roles: what differs is the side of the exchange 
 who scores.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
-from securevfl.protocols.exchange import (
-    Batch,
-    GivesSignals,
-    KeepsShares,
-    Lookahead,
-    PartyBatches,
-)
+from securevfl.protocols.exchange import Batch, GivesSignals, KeepsShares, Lookahead, PartyBatches
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.early_stopping import Course, Judge, Kept, Watch
-from securevfl.protocols.session.gathering import Step
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
 from securevfl.protocols.vertical.runner import (
@@ -39,6 +32,7 @@ from securevfl.protocols.vertical.runner import (
     baseline_of,
     keeper_of,
     scoring_of,
+    steps_of,
     window_of,
 )
 from securevfl.runtime.costs import SETUP
@@ -75,7 +69,7 @@ class FedBcdPart(Part):
         async with party.costs.compute("local"):
             steps.begin(index, len(batch.rows), moves=keeper.lost is None)
         course, loss = Course(index), None
-        for turn, step in enumerate(steps_of(plan, index)):
+        for turn, step in enumerate(steps_of(plan, index, in_turns=plan.algorithm.in_turns)):
             async with party.costs.compute("local"):
                 predictions = model.predict(batch.inputs)
                 seen = batch.seen_by(model)
@@ -211,17 +205,3 @@ DESCRIPTIONS = (
     FedBcd("fedbcd-p"),
     FedBcd("fedbcd-s", in_turns=True),
 )
-
-
-def steps_of(plan: Plan, round_index: int) -> Iterator[Step]:
-    """The exchanges of a round."""
-    names, label_party = plan.facts.names, plan.facts.label_party
-    turns = [names]
-    if plan.algorithm.in_turns:
-        turns = [(label_party,), *((name,) for name in names if name != label_party)]
-    index, fresh = round_index * len(turns) * plan.products, names
-    for receivers in turns:
-        for _ in range(plan.products):
-            yield Step(index, receivers, fresh)
-            index, fresh = index + 1, ()
-        fresh = receivers

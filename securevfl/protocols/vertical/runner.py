@@ -7,7 +7,7 @@ columns, and the labels only where the algorithm says so.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from securevfl.protocols.session.early_stopping import (
     Kept,
     snapshot_rounds,
 )
-from securevfl.protocols.session.gathering import Party
+from securevfl.protocols.session.gathering import Party, Step
 from securevfl.protocols.session.privacy_account import LeakageCount, Noise
 from securevfl.protocols.session.scoring import ByRow, GatheredScoring, HeldOut, Scoring
 from securevfl.protocols.session.workplace import Ending, PartyOutcome, PathPoint, Workplace
@@ -467,3 +467,17 @@ def keeper_of(training: Training, agreement: Agreement) -> Keeper:
         told=plan.learns.residuals != "noisy",
         hindsight=hindsight,
     )
+
+
+def steps_of(plan: Plan, round_index: int, *, in_turns: bool) -> Iterator[Step]:
+    """The exchanges of a round: one for all parties, or one each, the label party first."""
+    names, label_party = plan.facts.names, plan.facts.label_party
+    turns = [names]
+    if in_turns:
+        turns = [(label_party,), *((name,) for name in names if name != label_party)]
+    index, fresh = round_index * len(turns) * plan.products, names
+    for receivers in turns:
+        for _ in range(plan.products):
+            yield Step(index, receivers, fresh)
+            index, fresh = index + 1, ()
+        fresh = receivers

@@ -10,17 +10,17 @@ from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.models.linear import LinearModel
 from securevfl.protocols.plan import Plan, StepSize
 from securevfl.protocols.session.gathering import Step
-from securevfl.protocols.vertical.fedbcd import steps_of
+from securevfl.protocols.vertical.runner import steps_of
 from tests.plans import NAMES, plan_of
 
 
 def test_in_fedbcd_p_all_parties_exchange_once_a_round() -> None:
-    assert list(steps_of(plan_of(parties=3), 4)) == [Step(4, NAMES, NAMES)]
+    assert list(steps_of(plan_of(parties=3), 4, in_turns=False)) == [Step(4, NAMES, NAMES)]
 
 
 def test_in_fedbcd_s_the_label_party_begins_and_each_sees_all_earlier_turns() -> None:
     plan = plan_of(parties=3, job={"algorithm": "fedbcd-s"})
-    assert list(steps_of(plan, 2)) == [
+    assert list(steps_of(plan, 2, in_turns=True)) == [
         Step(6, ("bank",), NAMES),
         Step(7, ("shop",), ("bank",)),
         Step(8, ("lab",), ("shop",)),
@@ -29,7 +29,9 @@ def test_in_fedbcd_s_the_label_party_begins_and_each_sees_all_earlier_turns() ->
 
 def test_no_two_exchanges_of_a_job_share_a_number() -> None:
     plan = plan_of(parties=3, job={"algorithm": "fedbcd-s"})
-    assert [step.index for t in range(5) for step in steps_of(plan, t)] == list(range(15))
+    assert [step.index for t in range(5) for step in steps_of(plan, t, in_turns=True)] == list(
+        range(15)
+    )
 
 
 def test_step_sizes_are_constant_or_fall_with_the_root_of_rounds() -> None:
