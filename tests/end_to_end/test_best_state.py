@@ -9,14 +9,13 @@ import pytest
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import UnexpectedMessage
-from securevfl.job import Job
 from securevfl.models.storage import load_model
-from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.early_stopping import Hindsight, KeepState, Kept
-from securevfl.training import Environment, TrainingResult, save_models, train
-from securevfl.wire.codec import decode, encode
-from tests.jobs import SmallKeys, all_weights
+from securevfl.training import Environment, TrainingResult, save_models
+from tests.jobs import Kept as States
+from tests.jobs import Settings, all_weights, fit
 from tests.made_data import dataset_of
+from tests.tampering import changed
 
 TRAINING, HELD_OUT = 240, 400
 
@@ -42,22 +41,27 @@ PARTIES = DATA.parties
 
 
 def trained(
-    exchange: dict[str, Any] | None = None,
-    privacy: dict[str, Any] | None = None,
+    exchange: str | Settings | None = None,
     environment: Environment | None = None,
-    **settings: Any,  # noqa: ANN401
+    /,
+    **settings: object,
 ) -> TrainingResult:
-    job = {"rounds": 60, "batch_size": 64, "local_steps": 5, **settings}
-    described = Job.of(job=job, exchange=exchange or {}, privacy=privacy or {})
-    return train(described, DATA, environment or Environment(keys=SmallKeys()))
+    steps = {"rounds": 60, "batch_size": 64, "local_steps": 5}
+    return fit(DATA, exchange, environment, **{**steps, **settings})
 
 
-def just_too_far(**settings: Any) -> TrainingResult:  # noqa: ANN401
+def just_too_far(
+    exchange: str | Settings | None = None,
+    environment: Environment | None = None,
+    /,
+    **settings: object,
+) -> TrainingResult:
     """One direction grows by 2 % a round from next to nothing, while all others settle."""
     inputs = np.hstack([(each.train - each.train.mean(0)) / each.train.std(0) for each in PARTIES])
     bends = np.linalg.eigvalsh(inputs.T @ inputs / TRAINING)[-1]
     fixed = {"algorithm": "fedsgd", "loss": "squared", "batch_size": "full", "start": "zero"}
-    return trained(**{"learning_rate": 2.02 / bends, "rounds": 120, **fixed, **settings})
+    steps = {"learning_rate": 2.02 / bends, "rounds": 120, **fixed}
+    return trained(exchange, environment, **{**steps, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -94,14 +98,9 @@ def test_without_hindsight_the_end_is_saved(
 def test_a_session_that_goes_on_keeps_what_an_unbroken_one_keeps(
     gone_wrong: TrainingResult,
 ) -> None:
-    states: dict[str, SessionState] = {}
-
-    def keep(state: SessionState) -> None:
-        if state.rounds == 100:
-            states[state.party] = state
-
-    just_too_far(environment=Environment(keep_state=keep))
-    rest = just_too_far(environment=Environment(resume=states))
+    kept = States()
+    just_too_far(None, Environment(keep_state=kept))
+    rest = just_too_far(None, Environment(resume=kept[100]))
     assert rest.kept_rounds == gone_wrong.kept_rounds
     assert rest.scores[-1].auc == gone_wrong.scores[-1].auc
     np.testing.assert_array_equal(all_weights(rest), all_weights(gone_wrong))
@@ -115,21 +114,14 @@ def test_where_only_the_end_is_scored_what_is_kept_is() -> None:
 
 
 def test_a_state_that_nobody_kept_is_refused() -> None:
-    def tamper(_sender: str, _to: str, data: bytes) -> bytes:
-        message = decode(data)
-        return encode(KeepState(119) if isinstance(message, KeepState) else message)
-
+    tamper = changed(KeepState, lambda _: KeepState(119))
     with pytest.raises(UnexpectedMessage, match="goes back to round 119, kept by none"):
-        just_too_far(environment=Environment(tamper=tamper))
+        just_too_far(None, Environment(tamper=tamper))
 
 
 def test_labels_under_noise_are_told_nothing_of_but_the_warning_stays() -> None:
-    result = trained(
-        {"scheme": "dp"},
-        {"noise_multiplier": 0.01, "label_noise_multiplier": 0.01, "clip": 1e3},
-        environment=Environment(record_views=True),
-        **TOO_FAR,
-    )
+    noise = {"noise_multiplier": 0.01, "label_noise_multiplier": 0.01, "clip": 1e3}
+    result = trained("dp", privacy=noise, **TOO_FAR)
     kinds = {type(entry.message) for view in result.views.values() for entry in view.received()}
     assert KeepState not in kinds
     assert result.kept_rounds == result.rounds
@@ -142,21 +134,19 @@ TOO_FAR: dict[str, Any] = {"learning_rate": 1000.0, "batch_size": "full"}
 @pytest.mark.parametrize(
     ("exchange", "settings"),
     [
-        ({"scheme": "plain"}, TOO_FAR),
-        ({"scheme": "plain"}, {"learning_rate": 1000.0}),
-        ({"scheme": "plain"}, {"learning_rate": 30.0, "batch_size": 16}),
-        ({"scheme": "plain"}, {"learning_rate": 30.0, "algorithm": "fedsgd"}),
-        ({"scheme": "plain"}, {"learning_rate": 30.0, "algorithm": "fedbcd-s"}),
-        ({"scheme": "plain"}, {"learning_rate": 300.0, "algorithm": "fdml"}),
-        ({"scheme": "plain"}, {"learning_rate": 3.0, "model": "mlp", "hidden": [4], "rounds": 20}),
-        ({"scheme": "plain"}, {"learning_rate": 3.0, "loss": "squared"}),
-        ({"scheme": "plain"}, {"learning_rate": 1e6, "algorithm": "ftl"}),
-        ({"scheme": "bfv"}, {"learning_rate": 300.0, "rounds": 8, "batch_size": "full"}),
+        ("plain", TOO_FAR),
+        ("plain", {"learning_rate": 1000.0}),
+        ("plain", {"learning_rate": 30.0, "batch_size": 16}),
+        ("plain", {"learning_rate": 30.0, "algorithm": "fedsgd"}),
+        ("plain", {"learning_rate": 30.0, "algorithm": "fedbcd-s"}),
+        ("plain", {"learning_rate": 300.0, "algorithm": "fdml"}),
+        ("plain", {"learning_rate": 3.0, "model": "mlp", "hidden": [4], "rounds": 20}),
+        ("plain", {"learning_rate": 3.0, "loss": "squared"}),
+        ("plain", {"learning_rate": 1e6, "algorithm": "ftl"}),
+        ("bfv", {"learning_rate": 300.0, "rounds": 8, "batch_size": "full"}),
     ],
 )
-def test_steps_that_are_too_long_are_never_silent(
-    exchange: dict[str, Any], settings: dict[str, Any]
-) -> None:
+def test_steps_that_are_too_long_are_never_silent(exchange: str, settings: Settings) -> None:
     result = trained(exchange, **settings)
     assert result.status in {3, 5}
     assert "a smaller learning_rate, or 'auto'" in result.warnings[0].text
@@ -170,7 +160,7 @@ def test_transfer_learning_is_not_compared_with_rows_that_its_parties_lack() -> 
 
 
 def test_too_much_noise_is_never_silent() -> None:
-    result = trained({"scheme": "dp"}, {"noise_multiplier": 1000.0, "clip": 2.0})
+    result = trained("dp", privacy={"noise_multiplier": 1000.0, "clip": 2.0})
     assert result.status in {3, 5}
     assert "less noise" in result.warnings[0].text
 
@@ -184,7 +174,7 @@ def test_weights_leave_float64_and_none_of_them_is_kept() -> None:
 
 def test_where_no_loss_is_seen_the_end_is_scored_to_be_compared() -> None:
     result = just_too_far(
-        exchange={"scheme": "bfv", "hide": "both"},
+        {"scheme": "bfv", "hide": "both"},
         **{"learning_rate": 0.66, "rounds": 28, "eval_every": 6, "start": "random"},
         **{"allow_label_leak": True, "allow_feature_leak": True},
     )
