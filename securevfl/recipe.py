@@ -1,7 +1,7 @@
 """How a party's raw columns become features: the settings, and what was fitted.
 
-Learns: a party fits its recipe on its own training rows and keeps it in its own model file; names
-of columns and of categories reach no other party.
+Learns: no other party learns anything. A party fits its recipe on its own training rows and keeps
+it in its own model file; names of columns and of categories reach nobody else.
 """
 
 import hashlib
@@ -33,10 +33,10 @@ class Preprocessing(BaseModel):
     """`[preprocess]`, or a party's own in its place: what is made of text and of missing values.
 
     Attributes:
-        missing: what else stands for a missing value than `MISSING`, in files and in new rows.
+        missing: what stands for a missing value beside `MISSING`, in files and in new rows.
         categories: columns of numbers that are names, as postal codes are.
         rare_share: categories of a smaller share of the training rows are pooled.
-        rare_count: and those of fewer training rows; also what no pool falls short of.
+        rare_count: so are categories of fewer training rows, and no pool has fewer.
         missing_indicator: a 0/1 column beside a column of numbers: whether a value was missing.
     """
 

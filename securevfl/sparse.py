@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 BATCH_ONES = 1 << 20
-"""Stored cells of a batch at most: it keeps what kernels take of it, 4 bytes each, or 12."""
+"""The most stored cells of a batch, which keeps its scipy array: 4 bytes each, or 12."""
 BLOCK_ONES = 1 << 18
-"""Stored cells of a longer table that are worked on at a time."""
+"""Stored cells that are worked on at a time in a longer table."""
 GATHERED_ROWS = 512
-"""Rows that are gathered at a time: numbers of their cells stay in the processor's cache."""
+"""Rows that are gathered at a time, so that the places of their cells stay in the cache."""
 
 Indices = NDArray[np.uint16 | np.uint32]
 Values = NDArray[np.float32 | np.float64]
@@ -281,9 +281,9 @@ class SparseRows(Shown):
 Matrix = FloatArray | SparseRows
 """X, dense or sparse."""
 AnyRows = TypeVar("AnyRows", bound=Matrix, default=FloatArray, covariant=True)  # noqa: PLC0105
-"""Of what holds rows of some kind: dense ones where it does not say."""
+"""The kind of rows that a table holds; arrays where nothing is said."""
 SameRows = TypeVar("SameRows", FloatArray, SparseRows, Matrix)
-"""Of what gives rows of the kind that it takes."""
+"""The kind of rows that a function takes and gives back."""
 
 
 def index_type(columns: int) -> Literal["uint16", "uint32"]:

@@ -219,7 +219,7 @@ def pair_of(name: str) -> tuple[int, int] | None:
 
 
 def entry_of(name: str) -> CatalogEntry:
-    """The catalog's entry of a data set; of an unknown one the nearest and all names are told."""
+    """The catalog's entry of a data set; an unknown name is refused, with the nearest ones."""
     if name not in (known := names()):
         near = difflib.get_close_matches(name, known, n=3)
         if (pair := pair_of(name)) and pair[0] > pair[1]:

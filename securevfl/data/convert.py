@@ -35,16 +35,16 @@ else:
     pl = Lazy("polars")
 
 CELLS = 1 << 22
-"""Of wide columns, which are looked at together."""
+"""Cells of wide columns that are read at a time."""
 LISTS = 1 << 17
 CSV_BYTES = 1 << 24
 COMMENT = "#"
-"""As an id column of LIBSVM: what stands behind it."""
+"""The id column of LIBSVM: the comment behind this sign."""
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What is said of files that become a shard.
+    """What the user says of files that become a shard.
 
     Attributes:
         id_column: of Parquet and CSV; "#" of LIBSVM for what stands behind that, else None.

@@ -46,11 +46,12 @@ def make_table(
 ) -> tuple[PartyTable, NDArray[np.float64], tuple[Note, ...]]:
     """A party's features of training and test rows, and of those that are its own.
 
-    The columns of `train` go as features come, so that a file is never held twice. `rows` are
-    numbers of the training rows, of the test rows in `test`, and of its own.
+    Each column of `train` is dropped once its features are made, so that no file is held twice.
+    `rows` are the numbers of the training rows, of the test rows in `test`, and of the rows that
+    only this party holds.
 
     Raises:
-        DataError: values that the training rows did not have the like of; see `fit_recipe`.
+        DataError: test rows with values of another kind than training rows; see `fit_recipe`.
     """
     frame = train.frame
     notes: list[Note] = []
@@ -86,12 +87,12 @@ def fit_recipe(
     rows: NDArray[np.int64],
     settings: Preprocessing,
 ) -> tuple[Recipe, list[Note]]:
-    """A party's recipe; columns that say nothing over its training rows are left out, and told.
+    """A party's recipe, and notes on columns that are left out as they say nothing.
 
     A category of fewer than `rare_count` rows, or a smaller share than `rare_share`, is pooled with
     others until the pool is not rare either: a 0/1 column of few ones shows these few rows to
-    whoever learns something about the column's weight. Only training rows, whose numbers are
-    `rows`, have a say.
+    whoever learns something about the column's weight. The recipe depends on training rows only,
+    whose numbers are `rows`.
 
     Raises:
         DataError: nothing is left, two features of one name, or columns that cannot be used.
@@ -207,8 +208,7 @@ def kind_of(values: "pl.Series", settings: Preprocessing) -> Literal["number", "
 def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
     """Columns that are the label, an id, constant, or another column once more.
 
-    A feature party has no labels, so whether one of its columns is a copy of them only the label
-    party could tell, and only of its own columns.
+    Only the label party can compare columns with the labels, and it has only its own columns.
     """
     notes: list[Note] = []
     twins: dict[bytes, list[int]] = {}

@@ -1,8 +1,9 @@
 """Ids: how they are compared, which rows are held out by them, and which all parties share.
 
-Real parties see no ids of each other's save those in the aligned-id manifest, which every party has
-beside its own file; it holds neither features nor labels, and whoever has it knows that these ids
-are in every party's data. Why ids do not meet is for one place that has all files, as a simulation.
+Real parties see no ids of each other except those in the aligned-id manifest, which every party has
+beside its own file. The manifest holds neither features nor labels; whoever has it knows that these
+ids are in every party's data. Why ids do not match can only be said where one place has all files,
+as in a simulation.
 """
 
 import hashlib
@@ -55,7 +56,7 @@ def _normal(ids: "pl.Series", how: str) -> "pl.Series":
 
 
 def why_few(parties: "Mapping[str, pl.Series]", common: int) -> str | None:
-    """What tells files' ids apart, in words; None where they are mostly in common.
+    """How the files' ids differ, in words; None where most are in common.
 
     `common` is how many are in all of them.
     """

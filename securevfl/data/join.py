@@ -46,8 +46,8 @@ class OwnData(Generic[AnyRows]):
         train_labels: shape (N,), int64, 0..classes-1, or float64 for real targets, at the label
             party only; `test_labels` alike.
         label_names: what each class is called in the file.
-        own_rows: at the label party, its training rows whose ids another party lacks, as far as
-            they are of these classes; of files only.
+        own_rows: at the label party and of files only: its training rows of these classes whose
+            ids another party lacks.
         notes: what was noticed in making it.
     """
 

@@ -1,4 +1,4 @@
-"""LIBSVM text, `label index:value … # comment`, and rows on their way from a file into a shard."""
+"""LIBSVM text, `label index:value … # comment`, and batches of sparse rows as files give them."""
 
 import bz2
 import gzip

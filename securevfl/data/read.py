@@ -54,7 +54,7 @@ class FileSource:
         features: Columns to use; None for all but the id and the label.
         test_path: A second file of test rows, at every party or at none.
         drop: Columns not to use.
-        csv: What of a CSV's format is not to be found out.
+        csv: What the user says of a CSV's format; the rest is found out.
         preprocess: What is made of text and missing values; None refuses them.
     """
 
@@ -74,7 +74,7 @@ class FileSource:
 class BadColumn:
     """A column that cannot be used, and why in words, with a count and an example.
 
-    `mended` says whether `[preprocess]` is all that it takes, and `remedy` what else it takes.
+    `mended`: whether `[preprocess]` alone makes it usable; `remedy`: what else would.
     """
 
     party: str
@@ -95,7 +95,8 @@ class PartyRows:
     """What one party's file holds, rows in its order.
 
     Attributes:
-        ids: N different ids, as they are compared; `written` as the file has them.
+        ids: N different ids, in the form in which they are compared.
+        written: the same ids as the file has them.
         columns: names of the raw columns to use, which `frame` has: numbers, or text as it stands.
         labels: N labels as text, or None.
         problems: columns that cannot be used.

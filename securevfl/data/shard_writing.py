@@ -1,7 +1,7 @@
 """Writing a shard as its rows come, in the memory of one block of them.
 
-It is written beside its place and moved there once it is whole, header last: whatever ends the
-writing, there is a whole shard or none. What a kill leaves is overwritten by the next attempt.
+A shard is written beside its place, header last, and moved there once it is whole: however writing
+ends, there is a whole shard or none. The next attempt overwrites what a killed one has left.
 """
 
 import json
@@ -31,7 +31,7 @@ _VALUES: dict[int, Literal["float32", "float64"]] = {4: "float32", 8: "float64"}
 
 
 class GrowingArray:
-    """A one-dimensional .npy file that is written piece by piece, and may change on the way."""
+    """A one-dimensional .npy file that grows piece by piece, and whose type may change."""
 
     def __init__(self, path: Path, kind: DTypeLike) -> None:
         self.path = path

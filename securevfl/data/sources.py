@@ -1,8 +1,8 @@
 """Loading the known data sets, each with its published or documented split and parties.
 
-Contents are verified before they get here, so readers need not doubt them. Importing
-`sklearn.datasets` takes longer than all else that a command does before it works, so that the sets
-that come with scikit-learn are read from its files.
+Contents are verified before they get here, so readers do not check them. Sets that come with
+scikit-learn are read from its files, since importing `sklearn.datasets` takes longer than all else
+that a command does before its work.
 """
 
 import gzip

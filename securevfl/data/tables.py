@@ -22,7 +22,7 @@ from securevfl.sparse import (
 )
 
 MOST_CELLS = 1 << 27
-"""Of a sparse table as an array, which then takes 1 GiB."""
+"""The most cells of a sparse table that is made an array; these take 1 GiB."""
 Kind = Literal["file", "ids", "preprocess", "unused", "constant", "duplicate", "id", "label"]
 
 
@@ -30,8 +30,8 @@ Kind = Literal["file", "ids", "preprocess", "unused", "constant", "duplicate", "
 class Note:
     """One thing that was noticed in a party's own data before training.
 
-    A `warning` is told even where little is: the result may be worth nothing because of it. `text`
-    does not repeat party and column.
+    A `warning` is printed even under --quiet, since it may make the result worthless. `text` does
+    not repeat party and column.
     """
 
     kind: Kind
@@ -69,7 +69,7 @@ class PartyTable(Shown, Generic[AnyRows]):
 
     @property
     def held_out_rows(self) -> AnyRows | FloatArray:
-        """What held-out rows are known by, whatever they were trained beside."""
+        """Held-out rows as guards count them: the raw ones where there is a recipe."""
         return self.test if self.raw_test is None else self.raw_test
 
     @override
@@ -151,7 +151,7 @@ class VerticalDataset(Shown, Generic[AnyRows]):
 
 
 def as_classes(labels: Labels) -> IntArray:
-    """Labels that are classes, shape (rows,); real targets are refused."""
+    """Labels as class numbers, shape (rows,); real targets are refused."""
     if is_real(labels):
         raise ConfigError("this is about classes, and the labels are real targets")
     return labels.astype(np.int64, copy=False)
@@ -160,7 +160,7 @@ def as_classes(labels: Labels) -> IntArray:
 def row_digests(ids: Iterable[object], source: str = "") -> NDArray[np.uint64]:
     """64 bits of SHA-256 that stand for each row's person, shape (N,).
 
-    Ids that mean nothing elsewhere, as row numbers, are told apart by the `source` they are of.
+    `source` goes into the digests of ids that mean nothing elsewhere, such as row numbers.
     """
     texts = (f"{source}|{row_id}".encode() for row_id in ids)
     heads = (hashlib.sha256(b"row|" + text).digest()[:8] for text in texts)
@@ -340,7 +340,7 @@ def check_labels(where: str, split: str, labels: Labels, classes: int) -> None:
 
 
 def _check_range(where: str, split: str, present: Labels, classes: int) -> None:
-    """Refuse labels that are no class; of each there is one, in their order."""
+    """Refuse labels that are no class; `present` are the different ones, ascending."""
     if present[0] < 0 or present[-1] >= classes:
         raise DataError(
             f"{where}: {split} labels span {present[0]}..{present[-1]}, expected 0..{classes - 1}"

@@ -54,6 +54,7 @@ LIBSVM: Cases = {
         "1 ids are no whole numbers",
         {"id_column": "#", "id_format": "number"},
     ),
+    "no entries": ("0\n1\n", "no entries, expected at least 1", {}),
     "no rows": ("# nothing\n", "no rows", {}),
     "nothing at all": ("", "a.svm has no rows", {}),
     "not text": (b"0 1:1 \xff\xfe", "not UTF-8", {}),

@@ -160,6 +160,13 @@ def without_test_labels(parties: list[FileSource]) -> list[FileSource]:
     return [replace(sharded(replace(bank, test_path=None)), test_path=test), sharded(shop)]
 
 
+def text_labels_in_tests(parties: list[FileSource]) -> list[FileSource]:
+    bank, shop = with_tests(parties, same_rows=True)
+    frame = pl.read_csv(bank.path)
+    frame.with_columns(y=(pl.col("y") == "yes").cast(pl.Int64)).write_csv(bank.path)
+    return [sharded(bank), sharded(shop)]
+
+
 def labels_twice(parties: list[FileSource]) -> list[FileSource]:
     return [parties[0], FileSource("shop", as_shard(parties[0]), "id")]
 
@@ -186,6 +193,7 @@ WRONG: dict[str, tuple[Callable[[list[FileSource]], list[FileSource]], str]] = {
     "test rows that are trained on": (same_test_rows, "ids are among the training rows too"),
     "a shard and a file": (of_two_kinds, "data and test_data are a shard and a file"),
     "test rows without labels": (without_test_labels, "labels in one of data and test_data only"),
+    "test rows with labels of text": (text_labels_in_tests, "labels are text in one of data and"),
     "labels at two parties": (labels_twice, "labels: in the data of ['bank', 'shop']"),
     "labels at none": (
         lambda p: [FileSource("bank", sharded(p[1]).path, "id"), p[1]],

@@ -163,12 +163,21 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "raised", "told"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+        (OSError(errno.EIO, "Input/output error"), DataError, "s cannot be written: Input/output"),
+    ],
+)
+def test_an_interrupt_leaves_nothing(
+    tmp_path: Path, error: BaseException, raised: type[BaseException], told: str | None
+) -> None:
     def interrupted(writer: ShardWriter) -> None:
         writer.append(RowIds.of(["a"]), np.array([1]), np.array([0]))
-        raise KeyboardInterrupt
+        raise error
 
-    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path / "s") as writer:
+    with pytest.raises(raised, match=told), ShardWriter(tmp_path / "s") as writer:
         interrupted(writer)
     assert list(tmp_path.iterdir()) == []
 
