@@ -76,13 +76,6 @@ def test_a_key_that_a_job_makes_works_end_to_end(kind: type[FastPaillierOwner]) 
     assert (owner.key_bits, evaluator.modulus_bits) == (2048, 64)
 
 
-def test_other_key_sizes_are_refused(owner: FastPaillierOwner) -> None:
-    with pytest.raises(ConfigError, match="3072 or 2048"):
-        FastPaillierOwner(FORMAT, 1024)
-    with pytest.raises(KeyMismatch, match="512 bits, 3072 or 2048"):
-        FastPaillierEvaluator(owner.public_bytes, FORMAT)
-
-
 @pytest.mark.parametrize("key", VECTORS["keys"], ids=lambda key: f"{key['bits']} bits")
 def test_vectors_of_phe_decrypt_here_and_vectors_from_here_in_phe(key: dict[str, Any]) -> None:
     p, q = int(key["p"], 16), int(key["q"], 16)
