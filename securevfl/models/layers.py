@@ -149,9 +149,11 @@ class NetworkModel(ABC):
 
     def arrays(self) -> dict[str, FloatArray]:
         """The pieces of θ by name, in their shapes."""
-        pieces = np.split(self.weights[:, 0], np.cumsum(self._sizes)[:-1])
-        named = zip(self._shapes.items(), pieces, strict=True)
-        return {name: piece.reshape(shape) for (name, shape), piece in named}
+        found, flat, end = {}, self.weights[:, 0], 0
+        for (name, shape), size in zip(self._shapes.items(), self._sizes, strict=True):
+            start, end = end, end + size
+            found[name] = flat[start:end].reshape(shape)
+        return found
 
     def spread(self, inputs: Matrix) -> bool:
         """Scale the last layer to std(H) = 1 over the rows, where its predictions differ at all.
@@ -170,8 +172,9 @@ class NetworkModel(ABC):
 
 @dataclass(frozen=True)
 class _Pass:
-    """What a pass back needs of one forward: inputs and slopes of every layer, and H."""
+    """What a pass back needs of one forward: weights, inputs, slopes of every layer, and H."""
 
+    weights: list[FloatArray]
     inputs: list[Matrix]
     slopes: list[FloatArray | None]
     predictions: FloatArray
@@ -201,12 +204,12 @@ class Multilayer(NetworkModel):
 
     def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
         """H at θ, and d ↦ Σ_s J_sᵀd_s, shape (p, 1)."""
-        layers, run = self._layers(), self._forward(inputs)
+        run = self._forward(inputs)
 
         def pull_back(residuals: FloatArray) -> FloatArray:
             parts = [
                 part.ravel()
-                for given, change in self._back(layers, run, residuals)
+                for given, change in self._back(run, residuals)
                 for part in (given.T @ change, change.sum(axis=0))
             ]
             return np.concatenate(parts)[:, None]
@@ -215,7 +218,7 @@ class Multilayer(NetworkModel):
 
     def tangent(self, inputs: Matrix) -> Callable[[], FloatArray]:
         """The Jacobian at the weights now, shape (S·C, p): the outputs of a row stay together."""
-        layers, run = self._layers(), self._forward(inputs)
+        run = self._forward(inputs)
 
         @cache
         def jacobian() -> FloatArray:
@@ -227,7 +230,7 @@ class Multilayer(NetworkModel):
                 found[:, output] = np.hstack(
                     [
                         part.reshape(rows, -1)
-                        for given, change in self._back(layers, run, one)
+                        for given, change in self._back(run, one)
                         for part in (np.einsum("si,sj->sij", dense(given), change), change)
                     ]
                 )
@@ -239,36 +242,30 @@ class Multilayer(NetworkModel):
         """Weights and biases as torch's layers have them."""
         return {name: each.T.copy() for name, each in self.arrays().items()}
 
-    def _layers(self) -> list[tuple[FloatArray, FloatArray]]:
-        arrays = list(self.arrays().values())
-        return list(zip(arrays[::2], arrays[1::2], strict=True))
-
     def _forward(self, inputs: Matrix) -> _Pass:
         given: list[Matrix] = []
         slopes: list[FloatArray | None] = []
         values: Matrix = inputs
-        layers = self._layers()
-        for weights, biases in layers:
+        arrays = list(self.arrays().values())
+        all_weights, all_biases = arrays[::2], arrays[1::2]
+        for weights, biases in zip(all_weights, all_biases, strict=True):
             given.append(values)
             values = values @ weights + biases
             slope = None
-            if len(given) < len(layers) or self._represents:
+            if len(given) < len(all_weights) or self._represents:
                 values, slope = self._activation(values)
             slopes.append(slope)
-        return _Pass(given, slopes, dense(values))
+        return _Pass(all_weights, given, slopes, dense(values))
 
-    def _back(
-        self, layers: list[tuple[FloatArray, FloatArray]], run: _Pass, residuals: FloatArray
-    ) -> list[tuple[Matrix, FloatArray]]:
+    def _back(self, run: _Pass, residuals: FloatArray) -> list[tuple[Matrix, FloatArray]]:
         """Of every layer what it took, and the change of the loss with what it gave before a."""
         changes: list[FloatArray] = []
         change = residuals
-        for place in reversed(range(len(layers))):
-            slope = run.slopes[place]
+        for weights, slope in zip(reversed(run.weights), reversed(run.slopes), strict=True):
             change = change if slope is None else slope * change
             changes.append(change)
-            if place:
-                change = change @ layers[place][0].T
+            if len(changes) < len(run.weights):
+                change = change @ weights.T
         return list(zip(run.inputs, reversed(changes), strict=True))
 
 
