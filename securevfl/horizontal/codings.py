@@ -12,10 +12,11 @@ Learns:
         whatever its rows.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
@@ -42,21 +43,22 @@ class BlockUpload(StepMessage):
     shared_control: RealArray
 
 
-@runtime_checkable
-class Coding(Protocol):
-    """One way for uploads to travel; pure functions, so that any engine can call them."""
+class Coding(ABC):
+    """One way for uploads to travel; pure functions, so that any engine can call them.
 
-    @property
-    def kind(self) -> type[StepMessage]:
-        """The messages that it makes."""
+    Attributes:
+        kind: the messages that it makes.
+        terms: what both ends have to agree on.
+    """
 
-    @property
-    def terms(self) -> str:
-        """What both ends have to agree on."""
+    kind: type[StepMessage]
+    terms: str
 
+    @abstractmethod
     def learns(self, method: Method) -> Mapping[str, str]:
         """Who learns what of a method's uploads, by role."""
 
+    @abstractmethod
     def seal(
         self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[StepMessage, ClientState]:
@@ -66,14 +68,30 @@ class Coding(Protocol):
             DataError: NaN or an infinity, or a value beyond float32 where it is compressed.
         """
 
+    @abstractmethod
+    def read(
+        self, federation: Federation, client: int, block: int, message: StepMessage, like: RealArray
+    ) -> Upload:
+        """At the server: the upload in a client's message, for θ of the dtype of `like`.
+
+        Raises:
+            PeerError: a message that does not fit; the error names the client.
+        """
+
     def open(
         self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
     ) -> Totals:
         """At the server: the sums of a round, from each client's message.
 
         Raises:
-            PeerError: a message that does not fit; the error names the client.
+            PeerError: see `read`, or nobody uploaded a block.
         """
+        due = federation.assignments(state.round_index)
+        uploads = (
+            self.read(federation, client, due[client], message, state.weights)
+            for client, message in messages.items()
+        )
+        return total(federation.blocks, uploads)
 
 
 class Plain(Coding):
@@ -90,16 +108,25 @@ class Plain(Coding):
     def seal(
         self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[BlockUpload, ClientState]:
-        return _message_of(federation, upload, broadcast), state
+        cut = [len(federation.blocks.own[upload.block])]
+        parts = *np.split(upload.changes, cut), *np.split(upload.controls, cut)
+        sent = (part.astype(broadcast.weights.dtype, copy=False) for part in parts)
+        return BlockUpload(broadcast.round_index, *sent), state
 
     @override
-    def open(
-        self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
-    ) -> Totals:
-        return total(federation.blocks, _uploads_in(federation, state, messages))
+    def read(
+        self, federation: Federation, client: int, block: int, message: StepMessage, like: RealArray
+    ) -> Upload:
+        assert isinstance(message, BlockUpload)  # noqa: S101
+        sizes = len(federation.blocks.own[block]), len(federation.blocks.shared)
+        parts = message.own, message.shared, message.own_control, message.shared_control
+        controls = sizes if federation.method.corrects else (0, 0)
+        for part, size in zip(parts, (*sizes, *controls), strict=True):
+            require_array(f"client {client}", part, size, like.dtype)
+        return Upload(client, block, np.concatenate(parts[:2]), np.concatenate(parts[2:]))
 
 
-class Noisy(Coding):
+class Noisy(Plain):
     """Clipped uploads, and noise on their sums.
 
     Args:
@@ -107,16 +134,10 @@ class Noisy(Coding):
         key: of the server's noise.
     """
 
-    kind = BlockUpload
-
     def __init__(self, noise: ClientNoise, key: NoiseKey) -> None:
         self._noise = noise
         self._stream = key.stream("client sums")
-
-    @property
-    @override
-    def terms(self) -> str:
-        return f"noisy, {self._noise!r}"
+        self.terms = f"noisy, {noise!r}"
 
     @override
     def learns(self, method: Method) -> Mapping[str, str]:
@@ -141,14 +162,13 @@ class Noisy(Coding):
         self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[BlockUpload, ClientState]:
         sent, kept = self.clipped(federation, upload, state)
-        return _message_of(federation, sent, broadcast), kept
+        return super().seal(federation, sent, broadcast, kept)
 
     @override
     def open(
         self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
     ) -> Totals:
-        uploads = map(self._on_grid, _uploads_in(federation, state, messages))
-        return self.noisy(total(federation.blocks, uploads), state.weights)
+        return self.noisy(super().open(federation, state, messages), state.weights)
 
     def noisy(self, sums: Totals, like: RealArray) -> Totals:
         """Sums of clipped uploads with fresh noise, in the dtype of `like`."""
@@ -156,15 +176,19 @@ class Noisy(Coding):
         changes, controls = np.split(every.astype(like.dtype), [len(sums.changes)])
         return Totals(changes, controls, sums.uploads)
 
-    def _on_grid(self, upload: Upload) -> Upload:
+    @override
+    def read(
+        self, federation: Federation, client: int, block: int, message: StepMessage, like: RealArray
+    ) -> Upload:
         """In float64 on the grid of noise, from which float32 is less than half a unit off."""
+        upload = super().read(federation, client, block, message, like)
         every = np.concatenate([upload.changes, upload.controls]).astype(np.float64)
         every = np.rint(every / self.unit) * self.unit
         length = float(np.linalg.norm(every))
         # What honest clients send is this long at most but for the last bits of the norm.
         if not length <= self._noise.clip * (1 + 1e-9):
             raise PeerViolation(
-                f"client {upload.client} sent an upload of length {length:g}, at most "
+                f"client {client} sent an upload of length {length:g}, at most "
                 f"{self._noise.clip:g} agreed"
             )
         return _with_values(upload, every)
@@ -221,27 +245,6 @@ def require_array(
         raise UnexpectedMessage(f"{sender} sent {values.dtype} where {dtype} is due")
 
 
-def _message_of(federation: Federation, upload: Upload, broadcast: Broadcast) -> BlockUpload:
-    cut = [len(federation.blocks.own[upload.block])]
-    parts = *np.split(upload.changes, cut), *np.split(upload.controls, cut)
-    dtype = broadcast.weights.dtype
-    return BlockUpload(broadcast.round_index, *(part.astype(dtype, copy=False) for part in parts))
-
-
 def _with_values(upload: Upload, every: FloatArray) -> Upload:
     changes, controls = np.split(every, [len(upload.changes)])
     return replace(upload, changes=changes, controls=controls)
-
-
-def _uploads_in(
-    federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
-) -> Iterator[Upload]:
-    blocks, due = federation.blocks, federation.assignments(state.round_index)
-    for client, message in messages.items():
-        assert isinstance(message, BlockUpload)  # noqa: S101
-        sizes = len(blocks.own[due[client]]), len(blocks.shared)
-        parts = message.own, message.shared, message.own_control, message.shared_control
-        controls = sizes if federation.method.corrects else (0, 0)
-        for part, size in zip(parts, (*sizes, *controls), strict=True):
-            require_array(f"client {client}", part, size, state.weights.dtype)
-        yield Upload(client, due[client], np.concatenate(parts[:2]), np.concatenate(parts[2:]))

@@ -35,7 +35,6 @@ from securevfl.errors import ConfigError, DataError, MalformedMessage
 from securevfl.horizontal.client import Broadcast, ClientState, Upload
 from securevfl.horizontal.codings import Coding, state_after_sending
 from securevfl.horizontal.federation import Federation, Method
-from securevfl.horizontal.server import ServerState, Totals, total
 from securevfl.wire.codec import StepMessage, message_kind
 
 _ERROR = "left out by compression"
@@ -202,11 +201,7 @@ class Compressed(Coding):
 
     def __init__(self, compressor: Compressor) -> None:
         self._compressor = compressor
-
-    @property
-    @override
-    def terms(self) -> str:
-        return f"compressed by {self._compressor!r}"
+        self.terms = f"compressed by {compressor!r}"
 
     @override
     def learns(self, method: Method) -> Mapping[str, str]:
@@ -229,40 +224,23 @@ class Compressed(Coding):
         if upload.controls.size:
             controls = self._compressor.encode(upload.controls, draws)
         message = CompressedUpload(broadcast.round_index, changes, controls)
-        sent = self._opened(federation, upload.client, upload.block, message, broadcast.weights)
+        sent = self.read(federation, upload.client, upload.block, message, broadcast.weights)
         return message, state_after_sending(federation, state, upload, sent)
 
     @override
-    def open(
-        self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
-    ) -> Totals:
-        due = federation.assignments(state.round_index)
-        uploads = []
-        for client, message in messages.items():
-            assert isinstance(message, CompressedUpload)  # noqa: S101
-            try:
-                upload = self._opened(federation, client, due[client], message, state.weights)
-            except MalformedMessage as error:
-                raise MalformedMessage(f"client {client}: {error}") from error
-            uploads.append(upload)
-        return total(federation.blocks, uploads)
-
-    def _opened(
-        self,
-        federation: Federation,
-        client: int,
-        block: int,
-        message: CompressedUpload,
-        like: RealArray,
+    def read(
+        self, federation: Federation, client: int, block: int, message: StepMessage, like: RealArray
     ) -> Upload:
-        size = len(federation.blocks.uploaded(block))
-        changes = self._compressor.decode(message.changes, size).astype(like.dtype)
-        controls = changes[:0]
-        if federation.method.corrects:
-            controls = self._compressor.decode(message.controls, size).astype(like.dtype)
-        elif message.controls:
-            raise MalformedMessage("control variates where the method has none")
-        return Upload(client, block, changes, controls)
+        assert isinstance(message, CompressedUpload)  # noqa: S101
+        size, corrects = len(federation.blocks.uploaded(block)), federation.method.corrects
+        try:
+            changes = self._compressor.decode(message.changes, size)
+            controls = self._compressor.decode(message.controls, size) if corrects else changes[:0]
+        except MalformedMessage as error:
+            raise MalformedMessage(f"client {client}: {error}") from error
+        if message.controls and not corrects:
+            raise MalformedMessage(f"client {client}: control variates where the method has none")
+        return Upload(client, block, changes.astype(like.dtype), controls.astype(like.dtype))
 
 
 def _require_finite(values: RealArray) -> None:

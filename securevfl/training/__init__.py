@@ -27,7 +27,7 @@ from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.workplace import PartyData, Workplace
 from securevfl.protocols.vertical.runner import MadeAhead, MakeAhead, run_ahead
 from securevfl.runtime.costs import JobCosts, Pace, Stopwatch, job_costs
-from securevfl.runtime.simulation import Tamper, simulate
+from securevfl.runtime.simulation import Program, Simulated, T, Tamper, simulate
 from securevfl.sparse import Matrix
 from securevfl.training.result import TrainingResult, model_files, save_models
 
@@ -140,15 +140,7 @@ def train(
         table.name: workplace_of(plan, dataset, table, environment) for table in dataset.parties
     }
     started = time.perf_counter()
-    simulated = simulate(
-        plan.algorithm.programs(plan, places),
-        plan.line,
-        job_hash=plan.hash,
-        stopwatch=environment.stopwatch,
-        record_views=environment.record_views,
-        tamper=environment.tamper,
-        paces=environment.paces,
-    )
+    simulated = _simulated(plan, plan.algorithm.programs(plan, places), environment)
     wall = time.perf_counter() - started
     return TrainingResult(
         plan=plan,
@@ -159,6 +151,20 @@ def train(
         rounds_before=max((each.rounds for each in environment.resume.values()), default=0),
         views=simulated.views,
         others={name: each for name, each in simulated.results.items() if name not in places},
+    )
+
+
+def _simulated(
+    plan: Plan, programs: Mapping[str, Program[T]], environment: Environment
+) -> Simulated[T]:
+    return simulate(
+        programs,
+        plan.line,
+        job_hash=plan.hash,
+        stopwatch=environment.stopwatch,
+        record_views=environment.record_views,
+        tamper=environment.tamper,
+        paces=environment.paces,
     )
 
 
@@ -223,17 +229,11 @@ def make_ahead(job: Job, dataset: VerticalDataset[Matrix], environment: Environm
         table.name: workplace_of(plan, dataset, table, environment) for table in dataset.parties
     }
     try:
-        simulated = simulate(
-            {
-                name: partial(run_ahead, plan=plan, workplace=place, make=make)
-                for name, place in places.items()
-            },
-            plan.line,
-            job_hash=plan.hash,
-            stopwatch=environment.stopwatch,
-            tamper=environment.tamper,
-            paces=environment.paces,
-        )
+        programs = {
+            name: partial(run_ahead, plan=plan, workplace=place, make=make)
+            for name, place in places.items()
+        }
+        simulated = _simulated(plan, programs, environment)
     except BaseException:
         for store in stores:
             store.discard()
