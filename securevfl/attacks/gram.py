@@ -36,7 +36,7 @@ from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.least_squares import ridge_solution, shrinkage
 from securevfl.attacks.seat import SeenRound
 from securevfl.errors import ConfigError
-from securevfl.protocols.local_steps import Course, Pace
+from securevfl.protocols.local_steps import Course, LocalRule, Pace
 
 MOST_ROWS = 600
 
@@ -46,29 +46,26 @@ class GramKnowledge:
     """Side knowledge: how the party under attack steps."""
 
     dimension: int  # the rank of its X
+    rule: LocalRule  # of which λ is known with Q = 1 only
     step_sizes: Sequence[float]  # η of every round
-    local_steps: int = 1  # Q
-    curvature: float = 0.25  # c; 0 under the frozen rule
-    l2: float = 0.0  # λ, known with Q = 1 only
-    proximal: float = 0.0  # μ
 
 
 def factor_from_full_batches(rounds: Sequence[SeenRound], knowledge: GramKnowledge) -> FloatArray:
     """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation; from two rounds of all rows."""
     if len(rounds) < 2:  # noqa: PLR2004
         raise ConfigError(f"rounds: {len(rounds)}, expected at least 2")
-    if knowledge.l2 and knowledge.local_steps > 1:
+    if knowledge.rule.l2 and knowledge.rule.local_steps > 1:
         raise ConfigError("l2 with several local steps: this attack does not separate the two")
     rows, size = len(rounds[0].rows), knowledge.dimension
     etas = np.asarray(knowledge.step_sizes[: len(rounds) - 1])
-    if knowledge.local_steps > 1 and np.ptp(etas) > 0:
+    if knowledge.rule.local_steps > 1 and np.ptp(etas) > 0:
         raise ConfigError("step sizes that change with several local steps: not separated")
     # With Q = 1 every round is brought to η = 1, so that g(XXᵀ) = XXᵀ/S.
-    scales = etas if knowledge.local_steps == 1 else np.ones_like(etas)
+    scales = etas if knowledge.rule.local_steps == 1 else np.ones_like(etas)
     before = [each.predictions for each in rounds[:-1]]
     moved = np.hstack(
         [
-            ((1 - eta * knowledge.l2) * one - two.predictions) / scale
+            ((1 - eta * knowledge.rule.l2) * one - two.predictions) / scale
             for one, two, eta, scale in zip(before, rounds[1:], etas, scales, strict=True)
         ]
     )
@@ -77,7 +74,7 @@ def factor_from_full_batches(rounds: Sequence[SeenRound], knowledge: GramKnowled
     basis = span_of(predictions, size)
     inner = symmetric_solution(basis.T @ residuals, basis.T @ moved)
     values, vectors = np.linalg.eigh(inner)
-    eta = 1.0 if knowledge.local_steps == 1 else float(etas[0])
+    eta = 1.0 if knowledge.rule.local_steps == 1 else float(etas[0])
     kappas = [_inverse(value, eta, rows, knowledge) for value in values]
     return np.asarray(basis @ vectors * np.sqrt(np.maximum(kappas, 0.0)))
 
@@ -115,7 +112,7 @@ def factor_from_fixed_batches(rounds: Sequence[SeenRound], knowledge: GramKnowle
     which gives square_b·square_bᵀ and with it steps_b. It takes one step size, and no L2.
     """
     etas = np.asarray(knowledge.step_sizes[: len(rounds)])
-    if knowledge.l2 or np.ptp(etas) > 0:
+    if knowledge.rule.l2 or np.ptp(etas) > 0:
         raise ConfigError("l2 or changing step sizes: this attack does not separate them")
     places = _fixed_batches(rounds, knowledge.dimension)
     width = places[-1].span.stop
@@ -191,9 +188,9 @@ def span_of(predictions: FloatArray, size: int) -> FloatArray:
 
 def _steps(kappas: FloatArray, eta: float, rows: int, knowledge: GramKnowledge) -> FloatArray:
     """steps(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j, what Q local steps make of one."""
-    shrink = 1 - eta * (knowledge.curvature * kappas / rows + knowledge.proximal)
+    shrink = 1 - eta * (knowledge.rule.curvature * kappas / rows + knowledge.rule.proximal)
     steps: FloatArray = eta * np.sum(
-        [shrink**step for step in range(knowledge.local_steps)], axis=0
+        [shrink**step for step in range(knowledge.rule.local_steps)], axis=0
     )
     return steps
 
@@ -201,14 +198,14 @@ def _steps(kappas: FloatArray, eta: float, rows: int, knowledge: GramKnowledge) 
 def _inverse(value: float, eta: float, rows: int, knowledge: GramKnowledge) -> float:
     if value <= 0:
         return 0.0
-    if knowledge.local_steps == 1:
+    if knowledge.rule.local_steps == 1:
         return value * rows / eta
 
     def moved(kappa: float) -> float:
         return float(_steps(np.array([kappa]), eta, rows, knowledge)[0]) * kappa / rows
 
     # Beyond this the first step overshoots and g need not grow: no stable job is there, noise is.
-    most = rows * (1 / eta - knowledge.proximal) / max(knowledge.curvature, 1e-12)
+    most = rows * (1 / eta - knowledge.rule.proximal) / max(knowledge.rule.curvature, 1e-12)
     most = min(most, 1e12)
     if moved(most) < value:
         return 0.0
@@ -248,12 +245,9 @@ class ExactKnowledge:
     """Side knowledge: how the party under attack steps."""
 
     dimension: int  # the rank of its X
+    rule: LocalRule
     pace: Pace  # γ of the first round, and the most that it grows to
     courses: Sequence[Course]  # what was said at every round
-    curvature: float = 0.25  # c
-    l2: float = 0.0  # λ
-    proximal: float = 0.0  # μ
-    accelerated: bool = True  # whether it exchanges ahead of its iterates
 
 
 Move = tuple[float, FloatArray, FloatArray, FloatArray]
@@ -269,7 +263,7 @@ def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowled
     moves = list(_moves(rounds, knowledge))
     if not moves:
         raise ConfigError(f"rounds: {len(rounds)}, and no step between them")
-    rows, l2, proximal = len(rounds[0].rows), knowledge.l2, knowledge.proximal
+    rows, l2, proximal = len(rounds[0].rows), knowledge.rule.l2, knowledge.rule.proximal
     if not (l2 or proximal):
         moved = np.hstack([moved for *_, moved in moves])
         return span_of(moved, knowledge.dimension) * sqrt(rows)
@@ -277,7 +271,7 @@ def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowled
         [l2 * start - (scale * l2 + proximal) * moved for scale, start, _, moved in moves]
     )
     left = np.hstack(
-        [(scale * knowledge.curvature * moved - d) / rows for scale, _, d, moved in moves]
+        [(scale * knowledge.rule.loss.curvature * moved - d) / rows for scale, _, d, moved in moves]
     )
     # E⁻¹ from what E gives, as all noise is in `left`: a small difference of large vectors. Less
     # than there is stands for E = N, that of standardized columns.
@@ -300,7 +294,7 @@ def _moves(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> Iterator[M
             origin = kept
         else:
             kept = this if course.keep else kept
-            if knowledge.accelerated:
+            if knowledge.rule.accelerated:
                 grown = (1 + sqrt(1 + 4 * momentum**2)) / 2
                 momentum, ahead = grown, (momentum - 1) / grown
             origin = this

@@ -53,13 +53,12 @@ def labels_from_unit_gradients(
     by_batch: dict[bytes, list[UnitVisit]] = {}
     for visit in visits:
         by_batch.setdefault(visit.rows.tobytes(), []).append(visit)
-    found: dict[int, list[float]] = {}
-    for same in by_batch.values():
-        rows = same[0].rows
-        fit = _Fit([_Equations.of(visit, alignment) for visit in same], own_model[rows, 0])
-        for row, value in zip(rows.tolist(), fit.labels(), strict=True):
-            found.setdefault(row, []).append(float(value))
-    return mean_scores(found)
+    batches = [same[0].rows for same in by_batch.values()]
+    fits = [
+        _Fit([_Equations.of(visit, alignment) for visit in same], own_model[rows, 0])
+        for rows, same in zip(batches, by_batch.values(), strict=True)
+    ]
+    return mean_scores(batches, [fit.labels() for fit in fits])
 
 
 @dataclass(frozen=True, eq=False)

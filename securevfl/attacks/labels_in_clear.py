@@ -107,21 +107,21 @@ def labels_from_components(
     components: Sequence[tuple[FloatArray, FloatArray]], batches: Sequence[IntArray]
 ) -> LabelEstimate:
     """Read labels off V_i·Φ/(½|Φ|²), shapes (S, w) and (w,), the mean over a row's visits."""
-    sums: dict[int, list[float]] = {}
     if not components:
         raise ConfigError("components: none were received")
+    shares = []
     for (values, phi), rows in zip(components, batches, strict=True):
         if values.shape != (len(rows), len(phi)):
             raise ConfigError(f"components of shape {values.shape}, expected {len(rows)} rows")
-        for row, share in zip(rows.tolist(), values @ phi / (phi @ phi / 2), strict=True):
-            sums.setdefault(row, []).append(share)
-    return mean_scores(sums)
+        shares.append(values @ phi / (phi @ phi / 2))
+    return mean_scores(batches, shares)
 
 
-def mean_scores(seen: dict[int, list[float]]) -> LabelEstimate:
-    """An estimate by row from what every visit of it said."""
-    rows = np.array(sorted(seen), dtype=np.int64)
-    return LabelEstimate(rows, np.array([[np.mean(seen[row])] for row in rows.tolist()]))
+def mean_scores(batches: Sequence[IntArray], shares: Sequence[FloatArray]) -> LabelEstimate:
+    """An estimate of every row from what its visits said, shapes (S,)."""
+    rows, places = np.unique(np.concatenate(batches), return_inverse=True)
+    sums = np.bincount(places, np.concatenate(shares))
+    return LabelEstimate(rows, (sums / np.bincount(places))[:, None])
 
 
 def units_from_components(values: FloatArray, phi: FloatArray, alignment: float) -> FloatArray:

@@ -10,7 +10,7 @@ The others' numbers in clear are compared, message by message over all rounds; w
 ciphertexts and masks is uniform in both runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,9 +25,8 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.linear import Rule, ruled
 from securevfl.models.local_model import LocalModel, MakeModule
-from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.keys import KeyMaker
-from securevfl.runtime.views import View
+from securevfl.runtime.views import Received, View
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 ChangeTwin = Callable[[FloatArray], FloatArray]
@@ -199,23 +198,18 @@ def _deviations(
 
 
 def _set_up(first: dict[str, View], second: dict[str, View], party: str) -> tuple[str, ...]:
-    """The fields of a party's Hello that differ; its one-time mask key always does."""
+    """The numbers of a party's set-up that differ; its one-time mask key always does."""
 
-    def greeting(views: dict[str, View]) -> Hello:
-        others = (view for name, view in views.items() if name != party)
-        for entry in next(others).received(Hello):
-            if entry.sender == party and isinstance(entry.message, Hello):
-                return entry.message
-        raise AssertionError(party)
+    def received(views: dict[str, View]) -> list[Received]:
+        return [each for name, view in views.items() if name != party for each in view.received()]
 
-    def kinds(views: dict[str, View]) -> list[type]:
-        others = (view for name, view in views.items() if name != party)
-        return [type(entry.message) for view in others for entry in view.received()]
+    def numbers(views: dict[str, View]) -> Iterator[tuple[str, int]]:
+        for each in received(views):
+            if (each.sender, each.message.stage) == (party, "setup"):
+                fields = vars(each.message).items()
+                yield from ((name, value) for name, value in fields if isinstance(value, int))
 
-    one, other = greeting(first), greeting(second)
-    differ = [
-        name
-        for name in ("columns", "feature_bound_bits", "feature_fraction_bits")
-        if getattr(one, name) != getattr(other, name)
-    ]
-    return (*differ, *(["messages"] if kinds(first) != kinds(second) else []))
+    pairs = zip(numbers(first), numbers(second), strict=True)
+    differ = dict.fromkeys(name for (name, one), (_, other) in pairs if one != other)
+    kinds = [[type(each.message) for each in received(views)] for views in (first, second)]
+    return (*differ, *(["messages"] if kinds[0] != kinds[1] else []))

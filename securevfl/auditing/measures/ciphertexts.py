@@ -18,9 +18,9 @@ from securevfl.attacks.ciphertexts import (
     parities_from_symbols,
     secret_from_crafted_queries,
 )
+from securevfl.auditing.figures import shared_values
 from securevfl.auditing.judging import RECOVERED, Finding, Metric
 from securevfl.auditing.measuring import Attack, Reason, add_attack
-from securevfl.auditing.scoring import shared_values
 from securevfl.auditing.subject import Recording, Subject, local_part, with_section
 from securevfl.auditing.views import blobs_of
 from securevfl.crypto import ring

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, log, log1p, sqrt
+from typing import Literal
 
 import dp_accounting
 import numpy as np
@@ -80,7 +81,9 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
         return
     # Nothing is claimed end to end: what if somebody took the release claim for it?
     released = _ClaimedWorlds(subject, job)
-    yield AttackCase(released.by_others, "release claim, in situ", WORLDS, what_if=True)
+    yield AttackCase(
+        partial(released.finding, "others"), "release claim, in situ", WORLDS, what_if=True
+    )
     if job.job.learning_rate == "auto":
         # Steps that follow from rows exactly are nothing that DP-SGD can promise.
         job = job.with_settings(learning_rate=STEP_SIZE, local_steps=None, acceleration=None)
@@ -94,11 +97,13 @@ def _end_to_end(subject: Subject, job: Job) -> Iterable[AttackCase]:
     own, worst = _ClaimedWorlds(subject, job), _ClaimedWorlds(subject, job, worst=True)
     exact = {"gradient_noise_multiplier": 0.0}
     forgotten = _ClaimedWorlds(subject, job, worst=True, noise=exact)
-    yield AttackCase(own.by_all, "in situ", WORLDS)
-    yield AttackCase(own.by_others, "in situ, by others", WORLDS)
-    yield AttackCase(worst.by_all, "worst case", WORLDS)
-    yield AttackCase(worst.by_others, "worst case, by others", WORLDS)
-    yield AttackCase(forgotten.by_all, "control: no gradient noise", WORLDS, control=True)
+    yield AttackCase(partial(own.finding, "all"), "in situ", WORLDS)
+    yield AttackCase(partial(own.finding, "others"), "in situ, by others", WORLDS)
+    yield AttackCase(partial(worst.finding, "all"), "worst case", WORLDS)
+    yield AttackCase(partial(worst.finding, "others"), "worst case, by others", WORLDS)
+    yield AttackCase(
+        partial(forgotten.finding, "all"), "control: no gradient noise", WORLDS, control=True
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +116,10 @@ class _ClaimedWorlds:
     # What runs have in place of the job's, as the adversary knows
     noise: dict[str, float] = field(default_factory=dict)
 
-    def by_all(self) -> Finding:
-        """By all that the label party received."""
-        return self._finding(self._told[0])
-
-    def by_others(self) -> Finding:
-        """By the other records' releases alone."""
-        return self._finding(self._told[1])
+    def finding(self, seen: Literal["all", "others"]) -> Finding:
+        """By all that the label party received, or by the other records' releases alone."""
+        scores = self._told[seen == "others"]
+        return _finding(self.job, scores, self._claim, self._promise.releases)
 
     @cached_property
     def _neighbours(self) -> Neighbours:
@@ -153,9 +155,6 @@ class _ClaimedWorlds:
         if runs > MOST_RUNS:
             raise ConfigError("so little noise that no number of runs tells")
         return told_apart(self._neighbours, max(runs, LEAST_RUNS))
-
-    def _finding(self, scores: Scores) -> Finding:
-        return _finding(self.job, scores, self._claim, self._promise.releases)
 
 
 def _canaries(subject: Subject, noise: PrivacySettings) -> Finding:

@@ -32,17 +32,17 @@ from securevfl.attacks.gram import (
 )
 from securevfl.attacks.scored_features import features_beside
 from securevfl.attacks.seat import SeenRound, rounds_of
-from securevfl.auditing.figures import features_alone
-from securevfl.auditing.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotShown
-from securevfl.auditing.measuring import Attack, AttackCase, add_attack
-from securevfl.auditing.scoring import (
+from securevfl.auditing.figures import (
     binary_ones,
     feature_error,
+    features_alone,
     gram_error,
     matched_correlation,
     recall_and_precision,
     rotated_correlation,
 )
+from securevfl.auditing.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotShown
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject, table_of
 from securevfl.auditing.views import predictions_of
 from securevfl.errors import ConfigError
@@ -104,39 +104,11 @@ def anchors(subject: Subject) -> Iterable[AttackCase]:
     if subject.plan.representation is not None:
         knowledge = f"{KNOWN} x as many rows as numbers, in u_k and its own columns"
         return [AttackCase(partial(_from_representations, subject), side_knowledge=knowledge)]
-    return _from_either(subject, _anchors)
-
-
-@add_attack
-@partial(
-    Attack,
-    "components",
-    "label party",
-    f"{STEPS}; columns are independent, not Gaussian",
-    immune=_unseen,
-    place=40,
-)
-def components(subject: Subject) -> Iterable[AttackCase]:
-    """Columns of X, if they are independent."""
-    return _from_either(subject, _components)
-
-
-@add_attack
-@partial(
-    Attack,
-    "binary_columns",
-    "label party",
-    f"{STEPS}; columns are 0 or 1",
-    immune=_unseen,
-    place=50,
-)
-def binary(subject: Subject) -> Iterable[AttackCase]:
-    """0/1 columns of X."""
-    return _from_either(subject, _binary)
+    return _from_either(_anchors, subject)
 
 
 def _from_either(
-    subject: Subject, measure: Callable[[Subject, Recovered], Finding]
+    measure: Callable[[Subject, Recovered], Finding], subject: Subject
 ) -> Iterable[AttackCase]:
     """From the job's batches; where that is not to be had, full batches are a what-if."""
     try:
@@ -200,6 +172,22 @@ def _binary(subject: Subject, found: Recovered) -> Finding:
     detail = {"precision": precision, "found": columns.shape[1], "x_from": found.case}
     alone = recall_and_precision(binary_ones(found.own), found.features)[0]
     return Finding(RECALL, recall, chance=0.0, model_alone=alone, detail=detail)
+
+
+for _name, _measure, _columns, _place in (
+    ("components", _components, "columns are independent, not Gaussian", 40),
+    ("binary_columns", _binary, "columns are 0 or 1", 50),
+):
+    add_attack(
+        Attack(
+            _name,
+            "label party",
+            f"{STEPS}; {_columns}",
+            partial(_from_either, _measure),
+            immune=_unseen,
+            place=_place,
+        )
+    )
 
 
 def _from_job(subject: Subject) -> Recovered:
@@ -267,19 +255,13 @@ def _factor(recording: Recording, rounds: Sequence[SeenRound], size: int) -> Flo
         raise ConfigError("steps that follow the loss itself: this attack undoes a quadratic's")
     if plan.derives_steps:
         return factor_from_exact_steps(rounds, exact_knowledge(recording, size))
-    knowledge = GramKnowledge(
-        dimension=size,
-        step_sizes=[plan.step_size.at(index) for index in range(len(rounds))],
-        local_steps=plan.rule.local_steps,
-        curvature=plan.rule.curvature,
-        l2=plan.rule.l2,
-        proximal=plan.rule.proximal,
-    )
+    step_sizes = [plan.step_size.at(index) for index in range(len(rounds))]
+    knowledge = GramKnowledge(size, plan.rule, step_sizes)
     if job.batch_size == "full":
         return factor_from_full_batches(rounds, knowledge)
     if job.sampling == "shuffle":
         rows = len(recording.dataset.train_labels)
-        return factor_from_minibatches(rounds, rows, knowledge.step_sizes[0], size)
+        return factor_from_minibatches(rounds, rows, step_sizes[0], size)
     return factor_from_fixed_batches(rounds, knowledge)
 
 
@@ -287,15 +269,8 @@ def exact_knowledge(recording: Recording, size: int) -> ExactKnowledge:
     """How a party of the run steps."""
     plan, seat = recording.plan, recording.seat(recording.dataset.label_party)
     _check_derived(plan)
-    return ExactKnowledge(
-        dimension=size,
-        pace=plan.steps(seat.model, seat.inputs, recording.columns).pace,
-        courses=recording.courses,
-        curvature=plan.rule.loss.curvature,
-        l2=plan.rule.l2,
-        proximal=plan.rule.proximal,
-        accelerated=plan.rule.accelerated,
-    )
+    pace = plan.steps(seat.model, seat.inputs, recording.columns).pace
+    return ExactKnowledge(size, plan.rule, pace, recording.courses)
 
 
 def _check_linear_steps(plan: Plan) -> None:

@@ -114,7 +114,7 @@ def gradient_labels(subject: Subject) -> Iterable[AttackCase]:
     size = min(WHAT_IF_BATCH, len(small.dataset.train_labels))
     for epochs in (1, EPOCHS):
         name = f"reshuffled {size}, {epochs} epoch{'s' if epochs > 1 else ''}"
-        yield AttackCase(partial(_reshuffled, small, size, epochs), name, what_if=True)
+        yield AttackCase(partial(_at, small, "shuffle", size, epochs), name, what_if=True)
     if subject.job.job.loss in SIGN_LOSSES:
         yield AttackCase(partial(_one_round, small), "theta0 = 0, S = P, once", what_if=True)
 
@@ -127,11 +127,6 @@ def _this_job(subject: Subject) -> Finding:
     if subject.with_curves and not subject.plan.facts.real_targets:
         finding.detail.update(advise(subject, EPOCHS))
     return finding
-
-
-def _reshuffled(subject: Subject, size: int, epochs: int) -> Finding:
-    recording = _epochs(subject, epochs, batch_size=size, sampling="shuffle")
-    return read_labels(recording, subject.feature_party)
 
 
 def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
@@ -286,8 +281,7 @@ def recommended(exact: Finding, this_job: Finding) -> bool:
 
 
 def _at(subject: Subject, sampling: str, size: int, epochs: int) -> Finding:
-    rounds = epochs * (len(subject.dataset.train_labels) // size)
-    recording = subject.record(rounds=rounds, batch_size=size, sampling=sampling)
+    recording = _epochs(subject, epochs, batch_size=size, sampling=sampling)
     return read_labels(recording, subject.feature_party)
 
 

@@ -31,11 +31,10 @@ from securevfl.attacks.labels_from_gradients import (
     labels_from_ends,
     labels_from_gradients,
 )
-from securevfl.auditing.figures import best, label_finding, own_models
+from securevfl.auditing.figures import best, label_finding, own_models, score
 from securevfl.auditing.judging import Finding, NotShown
 from securevfl.auditing.measures.labels import EPOCHS, gradients_hidden, gradients_seen
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
-from securevfl.auditing.scoring import score
 from securevfl.auditing.subject import Recording, Subject, table_of, with_columns
 from securevfl.data.tables import VerticalDataset, as_classes, without_rows
 from securevfl.errors import ConfigError, LabelLeakRefused

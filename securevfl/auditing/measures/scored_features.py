@@ -26,9 +26,9 @@ from securevfl.attacks.scored_features import (
     features_from_scores,
     held_out_features,
 )
+from securevfl.auditing.figures import feature_error
 from securevfl.auditing.judging import RELATIVE_ERROR, Finding
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
-from securevfl.auditing.scoring import feature_error
 from securevfl.auditing.subject import Subject, table_of
 from securevfl.auditing.views import held_out_of
 from securevfl.errors import ConfigError

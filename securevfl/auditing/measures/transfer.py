@@ -12,10 +12,15 @@ import numpy as np
 from securevfl.attacks.factored_features import factor_of_units, features_from_units, spread_anchors
 from securevfl.attacks.labels_from_unit_gradients import UnitVisit, labels_from_unit_gradients
 from securevfl.attacks.labels_in_clear import labels_from_components, units_from_components
-from securevfl.auditing.figures import best, features_alone, label_finding, own_models
+from securevfl.auditing.figures import (
+    best,
+    feature_error,
+    features_alone,
+    label_finding,
+    own_models,
+)
 from securevfl.auditing.judging import RELATIVE_ERROR, Finding, NotShown
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
-from securevfl.auditing.scoring import feature_error
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.auditing.views import components_of, gradients_of, units_of
 from securevfl.errors import ConfigError

@@ -24,11 +24,10 @@ from securevfl.attacks.integer_decoding import (
     labels_by_meeting,
 )
 from securevfl.attacks.seat import Seat
-from securevfl.auditing.figures import own_model
+from securevfl.auditing.figures import own_model, score
 from securevfl.auditing.judging import RECOVERED, Finding, Metric, NotShown
 from securevfl.auditing.measures.ciphertexts import RememberedKeys
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
-from securevfl.auditing.scoring import score
 from securevfl.auditing.subject import Recording, Subject, table_of, with_columns
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.crypto.fixed_point import decode, encode

@@ -11,7 +11,7 @@ from securevfl.attacks.factored_features import (
     independent_components,
     spread_anchors,
 )
-from securevfl.auditing.scoring import (
+from securevfl.auditing.figures import (
     binary_ones,
     feature_error,
     matched_correlation,

@@ -13,14 +13,16 @@ from securevfl.attacks.gram import (
     symmetric_solution,
 )
 from securevfl.attacks.seat import SeenRound
+from securevfl.auditing.figures import gram_error
 from securevfl.auditing.measures.features import label_party_rounds
-from securevfl.auditing.scoring import gram_error
 from securevfl.auditing.subject import Subject, with_columns
 from securevfl.auditing.views import residuals_of
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.models.losses import Logistic
+from securevfl.protocols.local_steps import LocalRule
 
 
 def narrow(columns: int) -> VerticalDataset:
@@ -46,9 +48,9 @@ def recorded(
     return label_party_rounds(recording, "party2"), recording.seat("party2").inputs
 
 
-def knowledge(columns: int, rounds: int, **other: float) -> GramKnowledge:
-    steps = int(other.pop("local_steps", 1))
-    return GramKnowledge(columns, [0.1] * rounds, steps, **other)
+def knowledge(columns: int, rounds: int, local_steps: int = 1, **other: Any) -> GramKnowledge:  # noqa: ANN401
+    rule = LocalRule(Logistic(), local_steps, **other)
+    return GramKnowledge(columns, rule, [0.1] * rounds)
 
 
 def full_error(columns: int, rounds: int, scheme: str = "plain") -> float:
@@ -88,11 +90,11 @@ def test_l2_is_part_of_what_is_known(l2: float) -> None:
     ("settings", "known"),
     [
         ({}, {}),
-        ({"local_rule": "frozen"}, {"curvature": 0.0}),
+        ({"local_rule": "frozen"}, {"frozen": True}),
         ({"proximal": 0.1}, {"proximal": 0.1}),
     ],
 )
-def test_several_local_steps_are_undone(settings: dict[str, Any], known: dict[str, float]) -> None:
+def test_several_local_steps_are_undone(settings: dict[str, Any], known: dict[str, Any]) -> None:
     seen, truth = recorded(5, 60, local_steps=5, **settings)
     factor = factor_from_full_batches(seen, knowledge(5, 60, local_steps=5, **known))
     assert gram_error(factor, truth) <= 1e-9
@@ -188,7 +190,9 @@ def test_what_the_attack_cannot_separate_is_refused() -> None:
     with pytest.raises(ConfigError, match="step sizes that change"):
         factor_from_full_batches(seen, changing)
     with pytest.raises(ConfigError, match="l2 or changing"):
-        factor_from_fixed_batches(seen, replace(changing, local_steps=1))
+        factor_from_fixed_batches(
+            seen, replace(changing, rule=replace(changing.rule, local_steps=1))
+        )
     with pytest.raises(ConfigError, match="visited once"):
         factor_from_fixed_batches(seen[:1], knowledge(3, 1))
 

@@ -9,13 +9,14 @@ import pytest
 from securevfl.arrays import FloatArray
 from securevfl.attacks.gram import ExactKnowledge, factor_from_exact_steps
 from securevfl.attacks.seat import SeenRound
+from securevfl.auditing.figures import gram_error
 from securevfl.auditing.judging import Finding, NotShown
 from securevfl.auditing.measures.features import exact_knowledge, gram, label_party_rounds
-from securevfl.auditing.scoring import gram_error
 from securevfl.auditing.subject import Subject
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.models.losses import Squared
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 Seen = tuple[list[SeenRound], ExactKnowledge, FloatArray]
@@ -91,11 +92,12 @@ def test_without_penalties_the_range_shows_and_no_length() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"l2": 0.1}, {"curvature": 1.0}, {"accelerated": False}, {"proximal": 0.1}]
+    "wrong", [{"l2": 0.1}, {"loss": Squared()}, {"accelerated": False}, {"proximal": 0.1}]
 )
 def test_who_takes_steps_for_others_finds_other_data(wrong: dict[str, Any]) -> None:
     rounds, knowledge, inputs = seen(made(), rounds=20)
-    assert error((rounds, replace(knowledge, **wrong), inputs)) >= 0.05
+    others = replace(knowledge, rule=replace(knowledge.rule, **wrong))
+    assert error((rounds, others, inputs)) >= 0.05
 
 
 def test_predictions_of_other_data_give_other_data() -> None:

@@ -7,12 +7,17 @@ from numpy.typing import NDArray
 from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
 from securevfl.auditing.figures import (
+    LabelScore,
     best,
+    binary_ones,
     boosted_model,
+    feature_error,
     features_alone,
     label_finding,
     own_model,
     own_models,
+    recall_and_precision,
+    score,
 )
 from securevfl.auditing.judging import (
     ACCURACY,
@@ -25,13 +30,6 @@ from securevfl.auditing.judging import (
 )
 from securevfl.auditing.measures import features as measure
 from securevfl.auditing.measures.features import Recovered
-from securevfl.auditing.scoring import (
-    LabelScore,
-    binary_ones,
-    feature_error,
-    recall_and_precision,
-    score,
-)
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.job import Job

@@ -9,10 +9,9 @@ from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
 from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
 from securevfl.attacks.seat import replay
-from securevfl.auditing.figures import own_model
+from securevfl.auditing.figures import own_model, score
 from securevfl.auditing.judging import AUC, Finding, verdict_of
 from securevfl.auditing.measures.labels import advise, exact_steps, read_labels, recommended
-from securevfl.auditing.scoring import score
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.benchmarks.planted import FEATURE_PARTY, planted

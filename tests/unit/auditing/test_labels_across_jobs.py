@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
 from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
-from securevfl.auditing.figures import OwnModel, best, label_finding, own_models
+from securevfl.auditing.figures import OwnModel, best, label_finding, own_models, score
 from securevfl.auditing.judging import Finding, NotShown
 from securevfl.auditing.measures import labels_of_jobs as measure
 from securevfl.auditing.measures.labels import gradients_seen
 from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
-from securevfl.auditing.scoring import score
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests

@@ -11,14 +11,13 @@ import pytest
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
-from securevfl.auditing.figures import label_finding, own_models
+from securevfl.auditing.figures import gram_error, label_finding, own_models
 from securevfl.auditing.judging import Finding
 from securevfl.auditing.measures import features as measure_features
 from securevfl.auditing.measures import labels
 from securevfl.auditing.measures import transfer as transfer_rows
 from securevfl.auditing.measures.features import gram
 from securevfl.auditing.measuring import Attack
-from securevfl.auditing.scoring import gram_error
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows

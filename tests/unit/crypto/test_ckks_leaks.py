@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.auditing.scoring import shared_values
+from securevfl.auditing.figures import shared_values
 from securevfl.crypto import ckks
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import from_ring, unmask
