@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from securevfl import files
 from securevfl.errors import DataError
-from securevfl.files import only_one, read_content, replace_file
+from securevfl.files import only_one, read_content, replace_file, require_room
 
 
 def test_a_file_is_written_with_its_folder(tmp_path: Path) -> None:
@@ -143,3 +143,12 @@ def test_a_file_that_cannot_be_read_is_a_data_error(tmp_path: Path) -> None:
         read_content(tmp_path)
     with pytest.raises(DataError, match="No such file"):
         read_content(tmp_path / "none")
+
+
+def test_room_is_asked_for_before_work(tmp_path: Path) -> None:
+    require_room({tmp_path / "new" / "result": 1000}, "result folder")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError, match=r"MB will be written and .* MB are free"):
+        require_room({tmp_path / "result": 1 << 60}, "result folder")
+    with pytest.raises(DataError, match=f"result folder {tmp_path} is a folder"):
+        require_room({tmp_path: 1}, "result folder")

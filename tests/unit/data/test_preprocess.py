@@ -13,7 +13,7 @@ from securevfl.data.features import fit_recipe
 from securevfl.data.ids import falls_into_test
 from securevfl.errors import DataError
 from securevfl.protocols.guards.held_out_guard import names_of_rows
-from securevfl.recipe import MISSING, ColumnRecipe, Preprocessing, Recipe, numbers_of
+from securevfl.recipe import MISSING, ColumnRecipe, Preprocessing, Recipe, days_of, numbers_of
 from securevfl.scoring.sources import read_new_rows
 
 SETTINGS = Preprocessing(rare_count=3)
@@ -299,3 +299,9 @@ def test_whole_numbers_that_float64_would_round_are_refused() -> None:
     for beyond in (pl.Series([(1 << 63) + 7], dtype=pl.UInt64), pl.Series([-(1 << 60) - 1])):
         with pytest.raises(ValueError, match=r"1 whole numbers from 2\^53 on"):
             numbers_of(beyond, MISSING)
+
+
+@pytest.mark.parametrize("kind", [pl.Int64, pl.Time, pl.Duration])
+def test_what_is_no_date_is_not_read_as_one(kind: type[pl.DataType]) -> None:
+    with pytest.raises(ValueError, match="expected dates"):
+        days_of(pl.Series("n", [None], dtype=kind()), MISSING)

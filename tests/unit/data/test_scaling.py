@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from securevfl.data import Scaling
+from securevfl.data.labels import TargetScaling
 from securevfl.errors import DataError
 
 
@@ -42,3 +43,9 @@ def test_no_rows_are_refused() -> None:
 def test_another_number_of_columns_is_refused() -> None:
     with pytest.raises(DataError, match="1 columns, expected 2"):
         Scaling.fit(np.eye(2)).apply(np.eye(1))
+
+
+@pytest.mark.parametrize("targets", [[3.0, 3.0], [1e308, -1e308], [np.nan, 1.0]])
+def test_targets_without_a_scale_are_refused(targets: list[float]) -> None:
+    with pytest.raises(DataError, match="targets have no finite mean and standard deviation"):
+        TargetScaling.fit(np.array(targets), centered=True)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from securevfl.data import PartyTable, VerticalDataset, check, fingerprint, load
-from securevfl.data.tables import without_rows
+from securevfl.data.tables import as_array, as_classes, some_rows, without_rows
 from securevfl.errors import ConfigError, DataError
+from tests.sparse_data import sparse_rows
 
 COLUMN = load("breast_cancer").parties[1].columns[2]
 
@@ -117,3 +118,36 @@ def test_rows_left_out_leave_the_others_in_their_order() -> None:
 def test_rows_that_cannot_be_left_out_are_refused(rows: list[int]) -> None:
     with pytest.raises(ConfigError, match="without"):
         without_rows(load("breast_cancer"), np.array(rows))
+
+
+@pytest.mark.parametrize("split", ["training", "test"])
+def test_labels_are_classes_or_finite_targets_as_the_data_set_says(split: str) -> None:
+    key = "train_labels" if split == "training" else "test_labels"
+    classes, diabetes = load("breast_cancer"), load("diabetes")
+    with pytest.raises(DataError, match=f"{split} labels are float64, with 2 classes"):
+        check(replace(classes, **{key: getattr(classes, key).astype(np.float64)}))
+    targets = getattr(diabetes, key).copy()
+    targets[:3] = np.nan, np.inf, -np.inf
+    with pytest.raises(DataError, match=f"3 NaN or infinite {split} targets"):
+        check(replace(diabetes, **{key: targets}))
+
+
+def test_real_targets_are_no_classes() -> None:
+    with pytest.raises(ConfigError, match="about classes, and the labels are real targets"):
+        as_classes(load("diabetes").train_labels)
+
+
+@pytest.mark.parametrize("rows", [1, 457])
+def test_a_number_of_rows_that_cannot_be_is_refused(rows: int) -> None:
+    with pytest.raises(ConfigError, match=f"rows = {rows}: expected 2 to 456"):
+        some_rows(load("breast_cancer"), rows)
+
+
+def test_sparse_rows_that_are_too_many_for_an_array_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = sparse_rows(np.eye(8))
+    assert np.array_equal(as_array(rows, "shop"), np.eye(8))
+    monkeypatch.setattr("securevfl.data.tables.MOST_CELLS", 63)
+    with pytest.raises(ConfigError, match="shop: 8 rows of 8 sparse columns would take"):
+        as_array(rows, "shop")
