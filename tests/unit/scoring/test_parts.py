@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from securevfl.cli.model import coefficient_table, model_lines
+from securevfl.data import load
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import parse_job
 from securevfl.models.local_model import Network
@@ -127,3 +128,10 @@ def test_a_network_is_shown_by_its_architecture() -> None:
     )
     with pytest.raises(ConfigError, match="no coefficients"):
         standardized(model)
+
+
+def test_a_data_set_of_other_parties_is_not_scored(tmp_path: Path) -> None:
+    parts = {"bank": part("bank"), "shop": part("shop")}
+    message = "'breast_cancer' is of party1, party2, the model of bank, shop"
+    with pytest.raises(DataError, match=message):
+        rows_to_score(parse_job(JOB), parts, tmp_path, given={}, dataset=load("breast_cancer"))
