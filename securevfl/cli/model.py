@@ -88,16 +88,16 @@ def coefficient_table(rows: Sequence["ModelRow"]) -> "Table | None":
 
     Of standardized columns, which can be compared, and per unit of raw ones.
     """
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
+
+    from securevfl.reports.tables import empty_table
 
     linear = [row for row in rows if row["intercept"] is not None]
     if not linear:
         return None
     outputs = next((row["outputs"] for row in linear if row["holds_labels"]), linear[0]["outputs"])
     lead = {"party": len(rows) > 1, "column": True, "class": len(outputs) > 1}
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table = empty_table(padding=(0, 1))
     for heading, shown in lead.items():
         if shown:
             table.add_column(heading, overflow="fold")

@@ -119,15 +119,13 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
-    from securevfl.reports.predictions import SCORED, columns_of, predict_notes
+    from securevfl.reports.predictions import columns_of, predict_notes
 
     # Whoever takes scores from standard output wants nothing else there.
     apart = row["out"] == str(STANDARD_OUTPUT)
     console = Console(stderr=apart)
     title = f"{row['rows']:,} rows, model of job {row['job_hash'][:16]}"
-    console.print(tables.table(columns_of(row), [row], title))
-    if ahead := tables.ahead_table(SCORED[:1], [row]):
-        console.print(ahead)
+    tables.print_tables(console, columns_of(row), [row], title, names=1)
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)
     if not apart:

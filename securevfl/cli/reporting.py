@@ -98,17 +98,11 @@ def keep(
 def show(
     output: options.Output, columns: Sequence[tables.Column[R]], rows: Sequence[R], title: str
 ) -> None:
-    """Show the rows as a table, unless there are none; what was made ahead in one below it.
-
-    The first two columns name a row.
-    """
+    """Show the rows, see `tables.print_tables`, unless there are none."""
     from rich.console import Console
 
     if rows and not output.quiet:
-        console = Console()
-        console.print(tables.table(columns, rows, title))
-        if ahead := tables.ahead_table(columns[:2], rows):
-            console.print(ahead)
+        tables.print_tables(Console(), columns, rows, title)
         say(output, *results.marks(output.missing))
 
 

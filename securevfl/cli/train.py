@@ -459,9 +459,7 @@ def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> N
     console = Console()
     unnamed = row["dataset"] == JobSettings.model_fields["name"].default
     title = ("" if unnamed else f"{row['dataset']}, ") + f"job {row['job_hash'][:16]}"
-    console.print(tables.table(tables.scored_by(row), [row], title))
-    if ahead := tables.ahead_table(tables.TRADEOFF[:2], [row]):
-        console.print(ahead)
+    tables.print_tables(console, tables.scored_by(row), [row], title)
     columns_of_models, models = compared(row)
     if len(models) > 1:
         console.print(tables.table(columns_of_models, models))

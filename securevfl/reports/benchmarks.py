@@ -459,16 +459,14 @@ CRYPTO: tuple[Column[CryptoRow], ...] = (
 )
 
 CRYPTO_PHASES: tuple[Column[CryptoRow], ...] = (
-    ("scheme", _scheme),
-    ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
+    *CRYPTO[:2],
     ("keys", lambda row: _seconds_or_dash(row.get("seconds_keys"))),
     ("prepare", lambda row: _seconds_or_dash(row.get("seconds_prepare"))),
     ("encrypt", lambda row: _seconds_or_dash(row.get("seconds_encrypt"))),
     ("evaluate", lambda row: _seconds_or_dash(row.get("seconds_evaluate"))),
     ("decrypt", lambda row: _seconds_or_dash(row.get("seconds_decrypt"))),
-    ("ahead", lambda row: _ahead(row.get("seconds_offline", 0.0))),
-    ("up", lambda row: size(row["bytes_up"])),
-    ("down", lambda row: size(row["bytes_down"])),
+    CRYPTO[3],  # ahead
+    *CRYPTO[6:],  # up and down
 )
 
 STALENESS: tuple[Column[StalenessRow], ...] = (

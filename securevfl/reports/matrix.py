@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
-Row = Mapping[str, Any]
+from securevfl.reports.tables import Row, empty_table
 
 SHORT = {
     "recovered_fraction": "recovered",
@@ -18,6 +16,7 @@ SHORT = {
     "tpr_at_1_percent_fpr": "tpr@1%",
 }
 STYLES = {"leaks": "bold red", "resists": "green", "immune": "dim green", "not_shown": "yellow"}
+PADDING = (0, 1, 0, 0)
 WITHOUT_FIGURE = {"immune": "·", "not_shown": "n/s"}
 
 
@@ -88,7 +87,7 @@ def cell_text(row: Row | None) -> str:
 
 def matrix(rows: Sequence[Row], title: str) -> Table:
     """The matrix for a terminal of 80 columns: red leaks, green resists, yellow is not shown."""
-    table = _table(title)
+    table = empty_table(title, PADDING)
     table.add_column("attack", no_wrap=False)
     for name in exchanges_of(rows):
         table.add_column(name, justify="right", no_wrap=True)
@@ -110,17 +109,6 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
             case.append(f" {line.metric}", style="dim")
         table.add_row(case, *cells)
     return table
-
-
-def _table(title: str) -> Table:
-    return Table(
-        # As text: a string's brackets would be taken for markup.
-        title=Text(title, style="table.title"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
 
 
 def _padded(row: Row | None) -> str:
@@ -188,7 +176,7 @@ def advice_tables(rows: Sequence[Row]) -> list[Table]:
     found = [row for row in rows if "advice" in row["detail"]]
     tables = []
     for curve in found[0]["detail"]["curves"] if found else ():
-        table = _table(curve["title"])
+        table = empty_table(curve["title"], PADDING)
         table.add_column(curve["x_label"])
         for x in curve["x"]:
             table.add_column(str(x), justify="right", no_wrap=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from securevfl.reports.rows import CostFigures, JobRow, TrainRow, ahead_s, any_ahead, made_ahead
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.padding import PaddingDimensions
     from rich.table import Table
 
 Row = Mapping[str, Any]
@@ -99,20 +101,27 @@ OF_TARGETS: tuple[Column[TrainRow], ...] = (
 )
 
 
-def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "Table":
-    """A table of rows that fits 80 columns; the first column to the left, figures right."""
+def empty_table(title: str = "", padding: "PaddingDimensions" = 0) -> "Table":
+    """A table without columns or rows: a line below its headings and none around it."""
     from rich import box  # noqa: PLC0415  # not needed for what columns show
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    result = Table(
+    return Table(
         # As text: a string's brackets would be taken for markup.
         title=Text(title, style="table.title") if title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
-        padding=0,
+        padding=padding,
         show_edge=False,
     )
+
+
+def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "Table":
+    """A table of rows that fits 80 columns; the first column to the left, figures right."""
+    from rich.text import Text  # noqa: PLC0415
+
+    result = empty_table(title)
     for index, (heading, _) in enumerate(columns):
         result.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
@@ -145,6 +154,18 @@ def ahead_table(columns: Sequence[Column[Any]], rows: Sequence[Row]) -> "Table |
     chosen = [row for row in rows if any_ahead([row])]
     title = "made ahead of rounds, part of the totals above"
     return table((*columns, *AHEAD), chosen, title) if chosen else None
+
+
+def print_tables(
+    console: "Console", columns: Sequence[Column[R]], rows: Sequence[R], title: str, names: int = 2
+) -> None:
+    """Print the rows as a table, and below it what was made ahead, if something was.
+
+    So many columns, the first ones, name a row.
+    """
+    console.print(table(columns, rows, title))
+    if ahead := ahead_table(columns[:names], cast("Sequence[Row]", rows)):
+        console.print(ahead)
 
 
 def scored_by(row: TrainRow) -> Sequence[Column[TrainRow]]:
