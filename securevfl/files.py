@@ -9,13 +9,18 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 
 from securevfl.errors import DataError
+from securevfl.lazy import Lazy
+
+if TYPE_CHECKING:
+    import safetensors
+    from numpy.typing import NDArray
+else:
+    safetensors = Lazy("safetensors")
 
 PATIENCE_SECONDS = 60.0
 GZIP_MAGIC = b"\x1f\x8b"
@@ -38,9 +43,9 @@ def read_content(path: Path) -> bytes:
     return data
 
 
-def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, "NDArray[Any]"]]:
     """A safetensors file's texts and arrays, by name."""
-    with safe_open(path, "numpy") as file:
+    with safetensors.safe_open(path, "numpy") as file:
         return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
@@ -55,7 +60,7 @@ def reading(what: str, *, verb: str = "is") -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(f"{what} cannot be read: {error.strerror}") from error
-    except (SafetensorError, ValidationError, KeyError) as error:
+    except (safetensors.SafetensorError, ValidationError, KeyError) as error:
         raise DataError(f"{what} {verb} damaged") from error
 
 
