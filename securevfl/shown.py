@@ -10,7 +10,11 @@ ONE_LINE = 100
 
 
 class Shown:
-    """Says what it is in a few facts, whatever its arrays hold."""
+    """Says what it is in a few facts, whatever its arrays hold.
+
+    It is abstract by `shown`, and no ABC: `isinstance` of rows, which every round asks, would take
+    several times as long.
+    """
 
     def shown(self) -> Mapping[str, object]:
         """What to show, by name."""

@@ -215,15 +215,17 @@ def test_the_same_model_may_score_the_same_rows_again_and_another_one_is_counted
     scored(other, dataset, job=overruled, guard_directory=tmp_path)
 
 
-@pytest.mark.parametrize(("rows", "rank", "allowed"), [(40, 3, 2), (40, 1, 1), (2, 1, 2)])
+@pytest.mark.parametrize(
+    ("rows", "rank", "allowed"), [(40, 3, 2), (40, 2, 1), (40, 1, 1), (2, 1, 2)]
+)
 def test_rows_may_be_shown_by_fewer_models_than_their_columns_have_rank(
     tmp_path: Path, generator: np.random.Generator, rows: int, rank: int, allowed: int
 ) -> None:
-    """So few rows that they cannot have that rank count as if they had it."""
+    """So few rows that they cannot have that rank count as if they had it; means say nothing."""
     result, _ = trained(2)
     part = parts_of(result)["party1"]
     factors = generator.standard_normal((rows, rank)), generator.standard_normal((rank, 3))
-    features = factors[0] @ factors[1]
+    features = factors[0] @ factors[1] + 5.0
     for shown in range(allowed + 1):
         model = replace(part, weights=part.weights + shown)
 

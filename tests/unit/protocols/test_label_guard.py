@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.errors import LabelLeakRefused
+from securevfl.errors import DataError, LabelLeakRefused
 from securevfl.models.local_model import Network
 from securevfl.protocols.guards.label_guard import commitments, require_guard
 from securevfl.protocols.guards.person_record import PersonRecord
@@ -158,3 +158,11 @@ def test_a_commitment_is_to_the_columns_of_these_people_in_any_order(
     assert committed(people, inputs[order]) != first
     # Not by their order alone: other people with the same columns are others.
     assert committed(people + np.uint64(1), inputs) != first
+
+
+def test_a_key_of_commitments_of_another_length_is_refused(tmp_path: Path) -> None:
+    plan, inputs = guarded(200), np.zeros((200, 3))
+    assert commitments(plan, "shop", inputs, tmp_path)
+    (tmp_path / "shop" / "commitment.key").write_bytes(bytes(31))
+    with pytest.raises(DataError, match="31 bytes, expected 32"):
+        commitments(plan, "shop", inputs, tmp_path)
