@@ -119,7 +119,8 @@ def _cost(job: Job, index: int) -> float:
 def _modules(settings: AuditSettings) -> tuple[str, ...]:
     """Where attacks, exchanges and algorithms come from, which other processes import, too."""
     known = known_attacks()
-    measures = [getattr(known[name].measure, "__module__", "") for name in settings.attacks]
+    # What is written in no module, as in a notebook or a page of the documents, has None.
+    measures = [getattr(known[name].measure, "__module__", "") or "" for name in settings.attacks]
     described = (of(job) for job in settings.jobs.values() for of in (exchange_of, algorithm_of))
     return tuple(sorted({*measures, *(type(each).__module__ for each in described)}))
 
