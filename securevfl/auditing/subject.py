@@ -282,9 +282,10 @@ class Subject:
         described = (self.exchange, self.algorithm)
         if all(type(each).__module__.startswith("securevfl.") for each in described):
             return ""
-        views = self.with_rows(TRIED_ROWS).record(rounds=1, batch_size="full").result.views
         label, learns = self.dataset.label_party, self.learns
         scored = self.exchange.held_out(self.job, len(self.dataset.parties))
+        settings = {"batch_size": "full", "eval_every": "never" if scored == "hidden" else 0}
+        views = self.with_rows(TRIED_ROWS).record(rounds=1, **settings).result.views
         found = [
             shown_beyond(views[label], learns.predictions, "round"),
             shown_beyond(views[label], scored, "evaluation"),
