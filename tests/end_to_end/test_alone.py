@@ -93,6 +93,24 @@ def test_odd_rows_are_fitted_as_scikit_learn_fits_them(kind: str) -> None:
     np.testing.assert_allclose(intercepts, theirs.intercept_, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("better", "error", "kinds"),
+    [
+        (0.0015, 0.0, []),  # certain, and not worth a word
+        (0.0025, 0.0, ["better alone"]),
+        (0.011, 0.006, []),  # worth it, and not certain
+        (0.013, 0.006, ["better alone"]),
+    ],
+)
+def test_a_party_alone_is_better_by_what_is_certain_and_worth_it(
+    monkeypatch: pytest.MonkeyPatch, better: float, error: float, kinds: list[str]
+) -> None:
+    result = trained(data())
+    differences = iter([(better, error, "AUC"), (0.0, error, "AUC")])
+    monkeypatch.setattr(verdict, "_difference", lambda *_: next(differences))
+    assert [each.kind for each in result.warnings] == kinds
+
+
 def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> None:
         raise AssertionError
