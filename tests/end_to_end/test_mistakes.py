@@ -68,6 +68,8 @@ MISTAKES = {
     f"{AUDIT} --label-party nobody": "label_party: 'nobody'",
     "audit --exchange plain --repeats 0 --quiet": "repeats",
     f"{AUDIT} --attack gram --must-resist anchors": "'anchors' is not run",
+    f"{AUDIT} --quick --must-resist gram": "--quick is one seed and no policy",
+    "audit --exchange plain --quick --repeats 2": "--quick is one seed and no policy",
     f"{AUDIT} job.toml --dataset digits": SAID,
     f"{AUDIT} job.toml --batch-size 64": SAID,
     f"{AUDIT} job.toml --local-steps 1": SAID,
