@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from securevfl.protocols.blind.links import (
     MaskedSteps,
 )
 from securevfl.protocols.session.checkpoints import SessionState
-from securevfl.protocols.session.pad_store import PadPlaces, PadStore
+from securevfl.protocols.session.pad_store import PadPlaces, Pads, PadStore
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, make_ahead, plan_for, train
@@ -223,6 +224,24 @@ def test_pads_that_a_peer_has_not_are_refused_and_kept(
     assert not list(tmp_path.rglob("held-out.json"))
     plan = plan_for(job, dataset)
     places.of(first).usable(plan.hash.hex(), plan.facts.names)
+
+
+@pytest.mark.parametrize("lacking", ["own/steps/2", "held/party1/path/3", "steps/0"])
+def test_pads_that_lack_something_are_refused(
+    lacking: str, dataset: VerticalDataset, places: PadPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_ahead(job_of(), dataset, Environment(pads=places))
+    take = PadStore.take
+
+    def without(store: PadStore, *of: Any) -> Pads:  # noqa: ANN401
+        pads = take(store, *of)
+        assert lacking in pads.arrays or "party1" in lacking
+        arrays = {name: words for name, words in pads.arrays.items() if name != lacking}
+        return replace(pads, arrays=arrays)
+
+    monkeypatch.setattr(PadStore, "take", without)
+    with pytest.raises(DataError, match=f"pads made ahead lack '{lacking}'"):
+        train(job_of(), dataset, Environment(pads=places))
 
 
 def test_there_must_be_something_to_make_and_a_place_for_it(
