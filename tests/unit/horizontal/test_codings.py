@@ -215,6 +215,15 @@ def test_an_upload_that_is_too_long_with_its_control_variates_is_refused(
         noisy(1.0, 3.0).open(by, begin(by), messages)
 
 
+def test_an_upload_off_the_grid_of_noise_is_put_on_it() -> None:
+    """Noise on a grid hides nothing of what lies between its points."""
+    by, coding = federation(METHODS["fedbcgd"], BLOCKS), noisy(1.0, 3.0)
+    own, shared = (np.full(size, 7.3 * coding.unit) for size in (5, 2))
+    message = BlockUpload(0, own, shared, np.zeros(0), np.zeros(0))
+    upload = coding.read(by, first(by), 0, message, np.zeros(PARAMETERS))
+    assert np.array_equal(upload.changes, np.full(7, 7 * coding.unit))
+
+
 def test_a_promise_counts_the_client_that_takes_part_most_often() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, taking_part=8, clients=8)
     found = promise(by, ClientNoise(3.0, 1.0), 7, 1e-5)
