@@ -283,16 +283,13 @@ class Subject:
         if all(type(each).__module__.startswith("securevfl.") for each in described):
             return ""
         label, learns = self.dataset.label_party, self.learns
-        scored = self.exchange.held_out(self.job, len(self.dataset.parties))
-        settings = {"batch_size": "full", "eval_every": "never" if scored == "hidden" else 0}
-        views = self.with_rows(TRIED_ROWS).record(rounds=1, **settings).result.views
-        found = [
-            shown_beyond(views[label], learns.predictions, "round"),
-            shown_beyond(views[label], scored, "evaluation"),
-        ]
+        # Who hides held-out rows and has no sums refuses to score.
+        settings = {"rounds": 1, "batch_size": "full", "eval_every": "never"}
+        views = self.with_rows(TRIED_ROWS).record(**settings).result.views
+        found = [shown_beyond(views[label], learns.predictions)]
         if not self.in_clear:
             others = [view for name, view in views.items() if name != label]
-            found += [shown_beyond(view, "hidden", "round") for view in others]
+            found += [shown_beyond(view, "hidden") for view in others]
             if not learns.gradients and any(map(gradients_of, others)):
                 found.append("gradients that a feature party learned")
         beyond = next(filter(None, found), "")

@@ -98,8 +98,8 @@ def gradients_of(view: View) -> list[FloatArray]:
     return [entry.values for entry in view.learned() if entry.shows == "gradients"]
 
 
-def shown_beyond(view: View, claim: Shown, stage: Stage) -> str:
-    """The first message with arrays in clear, or in shares, that a claim leaves no room for.
+def shown_beyond(view: View, claim: Shown) -> str:
+    """A round's first message with arrays in clear, or in shares, that a claim has no room for.
 
     Whatever it is said to show; empty where there is none.
     """
@@ -108,7 +108,7 @@ def shown_beyond(view: View, claim: Shown, stage: Stage) -> str:
     for entry in view.received(StepMessage):
         message = entry.message
         assert isinstance(message, StepMessage)  # noqa: S101
-        if message.stage == stage and message.carries in beyond and arrays_of(message):
+        if message.stage == "round" and message.carries in beyond and arrays_of(message):
             return f"{type(message).__name__} of {entry.sender}"
     return ""
 
