@@ -173,6 +173,17 @@ def test_states_on_disk_are_sealed_under_a_key_of_their_session(
     assert all(state.in_flight.keys() == {"sealed"} for state in kept)
 
 
+def test_no_model_is_written_while_parameters_are_in_shares(
+    dataset: VerticalDataset, places: PadPlaces, tmp_path: Path
+) -> None:
+    job = job_of()
+    output = job.output.model_copy(update={"checkpoint_every": 1})
+    environment = Environment(pads=places, checkpoints=tmp_path)
+    train(job.model_copy(update={"output": output}), dataset, environment)
+    assert list(tmp_path.glob("*.state"))
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
 def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
     dataset: VerticalDataset,
     whole: tuple[TrainingResult, States],

@@ -202,6 +202,13 @@ def test_what_does_not_fit_is_refused(
         fit(data(), exchange, tampered(changed(kind, change, receiver=receiver)), **settings)
 
 
+def test_sums_of_held_out_rows_that_do_not_fit_are_refused_by_fdmls_parties() -> None:
+    exchange, settings, data = OF_FDML
+    wrong = changed(HeldOutPredictions, cut("values"), sender=SERVER)
+    with pytest.raises(UnexpectedMessage, match="server sent an array"):
+        fit(data(), exchange, tampered(wrong), **settings)
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "told"),
     [
