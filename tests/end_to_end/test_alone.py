@@ -10,8 +10,10 @@ from securevfl import verdict
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.training import TrainingResult, train
-from tests.jobs import breast_cancer
+from tests import transfer_data
+from tests.jobs import breast_cancer, job_of
 from tests.made_data import blocks_of, dataset_of, labels_of
+from tests.transfer_data import FTL
 
 
 def data(useless: int = 1, classes: int = 2) -> VerticalDataset:
@@ -109,6 +111,15 @@ def test_a_party_alone_is_better_by_what_is_certain_and_worth_it(
     differences = iter([(better, error, "AUC"), (0.0, error, "AUC")])
     monkeypatch.setattr(verdict, "_difference", lambda *_: next(differences))
     assert [each.kind for each in result.warnings] == kinds
+
+
+def test_a_party_of_transfer_learning_is_not_better_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is for rows that one party does not hold, and the other has no labels of.
+    job = {**FTL, "rounds": 20}
+    result = train(job_of(**job), transfer_data.made(rows=200, test=200))
+    monkeypatch.setattr(verdict, "_difference", lambda *_: (1.0, 0.0, "AUC"))
+    assert result.learned
+    assert result.warnings == ()
 
 
 def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
