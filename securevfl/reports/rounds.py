@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from securevfl.reports.benchmarks import ROUNDS, RoundsRow
 from securevfl.reports.page import rows_page
-from securevfl.reports.tables import target_notes
+from securevfl.reports.tables import grouped, target_notes
 from securevfl.shown import curve
 
 Figure = Literal["training_loss", "auc"]
@@ -33,10 +33,6 @@ def rounds_curve(rows: Sequence[RoundsRow], figure: Figure) -> dict[str, Any]:
 def rounds_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `bench rounds`, from what its JSON holds."""
     rows: Sequence[RoundsRow] = result["rows"]
-    by_parties = [
-        [row for row in rows if row["parties"] == parties]
-        for parties in dict.fromkeys(row["parties"] for row in rows)
-    ]
     first = rows[0]
     return rows_page(
         result,
@@ -48,7 +44,7 @@ def rounds_page(result: Mapping[str, Any]) -> str:
         "each round's batch as it was exchanged.",
         figures=[
             (f"K = {own[0]['parties']}: {LABELS[figure]}", rounds_curve(own, figure))
-            for own in by_parties
+            for own in grouped(rows, "parties").values()
             for figure in LABELS
         ],
         heading="Every setting",
