@@ -42,6 +42,7 @@ MISTAKES = {
     "bench rounds --learning-rate 0": "learning_rate",
     "bench joint job.toml --parties 5": "the job file says",
     "bench crypto --scheme bvf": "bfv, paillier, ckks",
+    "bench crypto --scheme bfv,": "expected names, separated by commas",
     "bench crypto --samples 8": "--features",
     "bench crypto --samples 0 --features 1": "from 1 on",
     "bench staleness --staleness -1": "--staleness",

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from securevfl.models.storage import load_model
-from tests.end_to_end.commands import rows_of, run
+from tests.end_to_end.commands import refused, rows_of, run
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -114,6 +114,14 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     )
     assert scores.filter(pl.col("id") == "q2")[:, 1].item() == pytest.approx(
         1 / (1 + np.exp(-total)), abs=1e-3
+    )
+    # Numbers of training rows that are dates in new ones.
+    pl.read_csv("new_shop.csv").with_columns(
+        spent=pl.lit("2020-01-03").str.to_date()
+    ).write_parquet("new_shop.parquet")
+    given[-1] = "shop=new_shop.parquet"
+    assert "party 'shop': column 'spent' is Date, expected numbers" in refused(
+        capsys, "predict", "job.toml", "--out", "dates.csv", *given
     )
 
 

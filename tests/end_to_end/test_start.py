@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from securevfl import __version__
 from tests.end_to_end.commands import run, started, wait_until
 
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -87,6 +88,11 @@ for scheme in ("plain", "bfv"):
     modules = {line.split()[0]: set(line.split()[1:]) for line in ended.stdout.splitlines()}
     assert not modules["plain"] & SLOW
     assert modules["bfv"] & SLOW == {"tenseal"}
+
+
+def test_the_version_is_told_and_nothing_else_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr() == (f"securevfl {__version__}\n", "")
 
 
 def test_help_loads_nothing_that_is_slow() -> None:

@@ -91,6 +91,15 @@ def test_a_record_that_another_job_holds_is_not_waited_for_for_ever(
         pytest.fail("two hold it")
 
 
+def test_a_record_whose_folder_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(DataError, match=r"record .*cannot be written: File exists"),
+        only_one(tmp_path / "file" / "record", "record"),
+    ):
+        pytest.fail("nobody can hold it")
+
+
 def test_a_record_is_free_again_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 from typing_extensions import override
 
 from securevfl.data.sources import load
@@ -19,6 +20,11 @@ class Named(Shown):
     @override
     def shown(self) -> Mapping[str, object]:
         return self._facts
+
+
+def test_what_does_not_say_its_facts_cannot_be_shown() -> None:
+    with pytest.raises(NotImplementedError):
+        repr(Shown())
 
 
 def test_few_facts_are_one_line_and_more_are_a_line_each() -> None:

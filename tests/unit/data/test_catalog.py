@@ -15,6 +15,7 @@ from typing_extensions import override
 from securevfl.data import get, listing, load, names, where
 from securevfl.data.catalog import CATALOG, SourceFile
 from securevfl.errors import ConfigError, DataError
+from tests.end_to_end.commands import rows_of, run
 
 TRAIN, TEST = b"-1 1:1\n+1 2:1\n" * 9000, b"-1 3:1\n+1 123:1\n"
 (MFEAT,) = CATALOG["mfeat"].file_sets[-1]
@@ -176,6 +177,29 @@ def test_files_come_into_the_cache_and_load(small_a9a: Path, publisher: Publishe
     assert load("a9a").train_labels.size == 18000
     assert (len(TRAIN), len(TRAIN)) in seen
     assert len(seen) > 2
+
+
+def test_the_command_gets_a_data_set_and_then_says_where_it_lies(
+    small_a9a: Path,
+    publisher: Publisher,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a9a = CATALOG["a9a"]
+    served = tuple(
+        replace(file, url=f"{publisher.url}/{name}")
+        for file, name in zip(a9a.file_sets[0], ("a9a", "a9a.t"), strict=True)
+    )
+    monkeypatch.setitem(CATALOG, "a9a", replace(a9a, file_sets=(served,)))
+    assert run("data", "get", "a9a", "--json", str(tmp_path / "got.json")) == 0
+    there = [str(small_a9a / "a9a" / name) for name in ("a9a", "a9a.t")]
+    assert capsys.readouterr().out.splitlines()[-2:] == there
+    assert rows_of(str(tmp_path / "got.json"), "data get") == [{"path": path} for path in there]
+    assert run("data", "get", "a9a", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    assert run("data", "where", "a9a") == 0
+    assert capsys.readouterr().out == f"{small_a9a / 'a9a'}\n"
 
 
 def test_a_data_dir_or_the_environment_decides_where_to(

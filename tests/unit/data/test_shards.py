@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from securevfl import files
 from securevfl.arrays import FloatArray
 from securevfl.data import shards
 from securevfl.data.ids import falls_into_test
@@ -150,17 +151,32 @@ def test_a_place_that_is_taken(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("when", ["append", "mapped"])  # among the rows, after the last
+def test_a_full_disk_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
     write(tmp_path / "s", [{0: 1.0}])
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(GrowingArray, "append", full)
+    monkeypatch.setattr(GrowingArray, when, full)
     with pytest.raises(DataError, match=r"s cannot be written: No space left on device"):
         write(tmp_path / "s", [{1: 1.0}], force=True)
     assert open_shard(tmp_path / "s").rows.indices.tolist() == [0]
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_one_shard_is_written_by_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.05)
+    with (
+        files.only_one(tmp_path / ".s.part" / "shard", "shard"),
+        pytest.raises(DataError, match="another job holds it"),
+        ShardWriter(tmp_path / "s"),
+    ):
+        pytest.fail("two write it")
 
 
 @pytest.mark.parametrize(
@@ -309,11 +325,25 @@ def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
         open_shard(tmp_path / "s")
 
 
-def test_ids_that_are_too_few(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ids", "message"), [(b"r0\n", "1 ids of 2 rows"), (b"r0\n\xff\n", "ids.txt cannot be read")]
+)
+def test_ids_that_are_too_few_or_no_text(tmp_path: Path, ids: bytes, message: str) -> None:
     write(tmp_path / "s", [{0: 1.0}, {1: 1.0}])
-    (tmp_path / "s" / "ids.txt").write_text("r0\n")
-    with pytest.raises(DataError, match="1 ids of 2 rows"):
+    (tmp_path / "s" / "ids.txt").write_bytes(ids)
+    with pytest.raises(DataError, match=message):
         _ = open_shard(tmp_path / "s").ids
+
+
+def test_a_header_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "s", [{0: 1.0}])
+
+    def unreadable(_: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_bytes", unreadable)
+    with pytest.raises(DataError, match=r"header\.json cannot be read \(Input/output error\)"):
+        open_shard(tmp_path / "s")
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no /proc to count pages by")

@@ -1,11 +1,13 @@
+from importlib.machinery import ModuleSpec
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from securevfl.data import load, where
+from securevfl.data import load, sources, where
 from securevfl.data.sources import digits
 from securevfl.data.splits import block_sizes, first_fifth, stratified_fifth
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, DataError
 
 
 def test_breast_cancer_has_two_parties_of_fifteen_and_the_first_holds_the_labels() -> None:
@@ -58,6 +60,21 @@ def test_the_last_party_keeps_the_labels_where_the_default_is_the_last() -> None
 
 def test_the_default_number_of_parties_gives_the_default_parties() -> None:
     assert [party.name for party in load("digits", parties=2).parties] == ["left", "right"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (None, "scikit-learn is not installed"),
+        (ModuleSpec("sklearn", None, origin="/nowhere/sklearn/__init__.py"), "No such file"),
+    ],
+)
+def test_embedded_data_that_are_not_there_are_told(
+    monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None, told: str
+) -> None:
+    monkeypatch.setattr(sources, "find_spec", lambda _: spec)
+    with pytest.raises(DataError, match=told):
+        load("digits")
 
 
 @pytest.mark.parametrize("parties", [-1, 0, 1, 31])

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from safetensors.numpy import save_file
 
-from securevfl.errors import DataError
+from securevfl.errors import ConfigError, DataError
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import Network, pixels_left
 from securevfl.models.neural import mlp
@@ -193,6 +193,9 @@ def test_parts_of_other_parties_or_shapes_have_no_head() -> None:
     for one, other in ((theirs, theirs), (own, own), (own, theirs[1:])):
         with pytest.raises(DataError, match=r"part of '.*expected"):
             top.together({"bank": one, "shop": other})
+    shop = replace(top, header=replace(header, party="shop", head=None), head=None)
+    with pytest.raises(DataError, match="'shop' holds no head: ask the label party's model"):
+        shop.together({"bank": own, "shop": theirs})
 
 
 @pytest.mark.parametrize(
@@ -297,6 +300,8 @@ def test_a_custom_network_of_another_module_is_refused_when_it_is_used(tmp_path:
     assert load_model(path, mlp((3,), "tanh")).predict(np.zeros((5, 2))).shape == (5, 1)
     with pytest.raises(DataError, match="does not fit its module"):
         load_model(path, mlp((4,), "tanh")).predict(np.zeros((5, 2)))
+    with pytest.raises(ConfigError, match="needs a module from Python"):
+        load_model(path, describe_only=True).predict(np.zeros((5, 2)))
 
 
 RECIPE = Recipe(

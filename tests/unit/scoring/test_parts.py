@@ -91,6 +91,9 @@ def test_rows_of_some_parties_only_are_refused(tmp_path: Path) -> None:
     given = {"bank": Path("new.csv")}
     with pytest.raises(ConfigError, match="--rows or new_data: missing for shop"):
         rows_to_score(parse_job(JOB), parts, tmp_path, given=given)
+    job = parse_job("".join(line for line in JOB.splitlines(True) if "data" not in line))
+    with pytest.raises(ConfigError, match="no rows to score: give new_data at every party"):
+        rows_to_score(job, parts, tmp_path, given={})
 
 
 def test_a_coefficient_per_unit_predicts_what_the_standardized_one_does() -> None:
@@ -130,8 +133,16 @@ def test_a_network_is_shown_by_its_architecture() -> None:
         standardized(model)
 
 
-def test_a_data_set_of_other_parties_is_not_scored(tmp_path: Path) -> None:
-    parts = {"bank": part("bank"), "shop": part("shop")}
-    message = "'breast_cancer' is of party1, party2, the model of bank, shop"
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("bank", "shop"), "'breast_cancer' is of party1, party2, the model of bank, shop"),
+        (("party1", "party2"), "'party1': the model was not trained on these columns"),
+    ],
+)
+def test_a_data_set_of_other_parties_or_columns_is_not_scored(
+    tmp_path: Path, names: tuple[str, ...], message: str
+) -> None:
+    parts = {name: part(name) for name in names}
     with pytest.raises(DataError, match=message):
         rows_to_score(parse_job(JOB), parts, tmp_path, given={}, dataset=load("breast_cancer"))

@@ -1,0 +1,55 @@
+"""What a reader of scores is told of them."""
+
+from typing import Any
+
+import pytest
+
+from securevfl.reports.predictions import predict_notes
+
+ROW: dict[str, Any] = {
+    "parties": 3,
+    "shown": "singly",
+    "rows": 2000,
+    "labelled": 0,
+    "trained_on": 0,
+    "unused_columns": {},
+    "release": None,
+    "same_job": True,
+    "job_hash": "ab" * 32,
+}
+RELEASE = {
+    "mechanism": "gaussian",
+    "noise_multiplier": 1.5,
+    "clip": 2.0,
+    "delta": 1e-5,
+    "epsilon": 3.25,
+    "noise": "of a secure generator",
+}
+IN_CLEAR = "between two parties a score tells the label party the other's part of it, whatever "
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "told"),
+    [
+        ({}, (), ["the label party saw every other party's part of each score"]),
+        ({"shown": "summed"}, (), ["the label party saw the sum of the others' parts"]),
+        ({"shown": "summed", "parties": 2}, (), [IN_CLEAR]),
+        ({}, ("no", "yes"), ["probability: of class 'yes', not 'no'", "the label party saw every"]),
+        ({"labelled": 1500}, (), ["the label party saw every", "metrics: of the 1,500 rows"]),
+        ({"labelled": 2000}, (), ["the label party saw every"]),
+        (
+            {"release": RELEASE},
+            (),
+            [
+                "the label party saw the others' parts of each score clipped, with noise",
+                "one release of each row: epsilon 3.25 at delta = 1e-05 (gaussian, z = 1.5, clip",
+                "of a secure generator",
+            ],
+        ),
+    ],
+)
+def test_notes_say_what_the_label_party_saw_and_what_figures_are_of(
+    changes: dict[str, Any], names: tuple[str, ...], told: list[str]
+) -> None:
+    notes = predict_notes({**ROW, **changes}, names)  # type: ignore[typeddict-item]
+    assert [note[: len(begins)] for note, begins in zip(notes, told, strict=True)] == told
