@@ -10,7 +10,6 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.data.tables import fingerprint
-from securevfl.errors import DataError
 from securevfl.job import Job
 from securevfl.models.storage import SavedModel
 from securevfl.privacy.accounting import spent
@@ -74,12 +73,8 @@ def scoring_plan(job: Job, parts: Mapping[str, SavedModel]) -> ScoringPlan:
 
     Raises:
         ConfigError: models that cannot, or an exchange that takes other numbers of parties.
-        DataError: the job's parties are not those of the parts.
     """
     names = tuple(parts)
-    if job.party and {each.name for each in job.party} != set(names):
-        told = ", ".join(each.name for each in job.party)
-        raise DataError(f"the job's parties are {told}, the model's parts {', '.join(names)}")
     plan = ScoringPlan(job, algorithm_of(job), exchange_of(job), names, label_party_of(parts))
     _ = plan.shown
     return plan
