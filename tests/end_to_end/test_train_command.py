@@ -265,6 +265,33 @@ def test_a_quiet_run_says_only_what_it_left_out(capsys: Capture) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("scheme", "sections", "why"),
+    [
+        ("plain", {}, "no checkpoint had been written"),
+        ("dp", {"privacy": NOISE}, "would release again"),
+    ],
+)
+def test_an_interrupt_that_nothing_goes_on_from_says_why(
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    sections: dict[str, Settings],
+    why: str,
+) -> None:
+    path = two_organizations({"rounds": 12}, scheme, **sections)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Forecast, "after", interrupt)
+    assert run("train", path, "--quiet") == 130
+    told, last = capsys.readouterr().err.splitlines()[-2:]
+    assert told.startswith("securevfl: cannot go on: ")
+    assert why in told
+    assert last == "securevfl: interrupted"
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_process_that_is_stopped_can_go_on(how: signal.Signals) -> None:
     path = job(rounds=1_000_000)
