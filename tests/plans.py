@@ -18,13 +18,15 @@ def plan_of(
     parties: int = 2,
     rows: int = 64,
     classes: int = 2,
+    test_rows: int = 8,
     **sections: Any,  # noqa: ANN401
 ) -> Plan:
     """A job resolved for so many parties; batches are full unless it says other."""
     job = {"rounds": 10, "batch_size": "full", **sections.pop("job", {})}
     names = (*NAMES, "more", "most")[:parties]
+    digests = row_digests(range(rows))
     facts = Facts(
-        names, "bank", rows=rows, test_rows=8, classes=classes, row_digests=row_digests(range(rows))
+        names, "bank", rows=rows, test_rows=test_rows, classes=classes, row_digests=digests
     )
     return resolve(Job.of(job=job, **sections), facts)
 

@@ -114,6 +114,7 @@ def test_networks_are_those_of_the_parties_that_have_one() -> None:
         ({"exchange": {"scheme": "dp"}}, r"needs privacy\.noise_multiplier"),
         ({"network": {"preset": "moon"}}, "network = 'moon'"),
         ({"job": {"batch_size": 65}}, "batch_size: 65"),
+        ({"test_rows": 0, "job": {"target_auc": 0.9}}, "needs held-out rows, and there are none"),
         ({"job": {"model": "custom"}}, "needs a module"),
         ({"job": {"model": "mlp", "start": "zero"}}, "gives a network no gradient"),
     ],
