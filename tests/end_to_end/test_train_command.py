@@ -268,7 +268,7 @@ def test_a_quiet_run_says_only_what_it_left_out(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("scheme", "sections", "why"),
     [
-        ("plain", {}, "no checkpoint had been written"),
+        ("plain", {"output": {"checkpoint_every": 0}}, "no checkpoint had been written"),
         ("dp", {"privacy": NOISE}, "would release again"),
     ],
 )
