@@ -1,9 +1,13 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from securevfl.errors import DataError, HeldOutLeakRefused
+from securevfl.files import only_one
+from securevfl.protocols.guards import held_out_guard
 from securevfl.protocols.guards.held_out_guard import (
     LIMIT,
     HeldOutCount,
@@ -65,6 +69,24 @@ def test_a_record_comes_back_after_a_restart(tmp_path: Path) -> None:
     HeldOutRecord(tmp_path / "new").save(lambda: {"ann": 3})
     assert HeldOutRecord(tmp_path / "new").load() == {"ann": 3}
     assert HeldOutRecord(tmp_path).load() == {}
+
+
+def test_a_record_is_counted_while_nobody_else_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else of two jobs that begin at once the later one would forget the earlier one."""
+    first, second = HeldOutRecord(tmp_path), HeldOutRecord(tmp_path)
+
+    @contextmanager
+    def after_another(path: Path, what: str) -> Iterator[None]:
+        monkeypatch.undo()
+        second.save(lambda: second.load() | {"bob": 1})
+        with only_one(path, what):
+            yield
+
+    monkeypatch.setattr(held_out_guard, "only_one", after_another)
+    first.save(lambda: first.load() | {"ann": 3})
+    assert first.load() == {"ann": 3, "bob": 1}
 
 
 @pytest.mark.parametrize(
