@@ -10,7 +10,8 @@ from scipy.special import ndtr
 
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import decode, unmask
-from securevfl.errors import ConfigError
+from securevfl.data.sources import load
+from securevfl.errors import ConfigError, RangeExceeded
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     HeldOutMasks,
@@ -151,6 +152,15 @@ def test_a_class_of_few_rows_is_refused_before_training() -> None:
             continue
         with pytest.raises(ConfigError, match="held-out rows: 9 of class 0, at least 10"):
             run_job(dataset, exchange, **arguments)
+
+
+def test_targets_far_larger_than_any_prediction_are_refused() -> None:
+    whole = load("diabetes")
+    labels = 1e9 * whole.test_labels.astype(np.float64)
+    larger = replace(whole, test_labels=labels)
+    exchange = {"scheme": "bfv", "hide": "both"}
+    with pytest.raises(RangeExceeded, match=r"held-out targets: up to .* deviations"):
+        run_job(larger, exchange, rounds=1, loss="squared", batch_size="full")
 
 
 def test_other_exchanges_score_row_by_row() -> None:

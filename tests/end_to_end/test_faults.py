@@ -10,6 +10,7 @@ import pytest
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import (
     ConfigError,
+    KeyMismatch,
     MalformedMessage,
     PeerTimeout,
     PeerViolation,
@@ -17,6 +18,7 @@ from securevfl.errors import (
     TrainingDiverged,
     UnexpectedMessage,
 )
+from securevfl.protocols.exchanges.class_sums import EncryptedHeldOut, EncryptedHeldOutProducts
 from securevfl.protocols.exchanges.encrypted import EncryptedStep
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
@@ -31,7 +33,7 @@ from securevfl.protocols.session.gathering import (
     MaskedPredictions,
     Predictions,
 )
-from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.keys import KeyMaker, PublicKey
 from securevfl.protocols.transfer.sides import (
     EncryptedComponents,
     EncryptedScores,
@@ -139,6 +141,7 @@ OF_DBCD, OF_FTL = (None, DBCD, breast_cancer), (None, FTL, transfer_data.made)
 OF_FDML, OF_SEVERAL = (None, FDML, breast_cancer), (None, SEVERAL, breast_cancer)
 OF_SINGLE = (None, SINGLE, breast_cancer)
 OF_HEAD = (None, HEAD, lambda: made(1, rows=96, columns=30))
+OF_SUMS = (FTL_BFV, {**FEW, **BOTH, "rounds": 1}, breast_cancer)
 OF_FTL_BFV = (FTL_BFV, {**FTL, "rounds": 2}, transfer_data.made)
 
 
@@ -177,6 +180,8 @@ def wider(message: PushedPredictions | PulledSums) -> Message:
         (OF_HEAD, HeldOutPredictions, cut("values", np.s_[:, :1]), "array of"),
         (OF_HEAD, HeadResiduals, cut("values"), "array of"),
         (OF_HEAD, HeadResiduals, cut("head"), "array of"),
+        (OF_SUMS, EncryptedHeldOut, cut("vectors"), "3 vectors where 4 are due"),
+        (OF_SUMS, EncryptedHeldOutProducts, cut("products"), "3 products, 4 due"),
         (OF_FTL, LabelComponents, cut("rows"), "sent an array of"),
         (OF_FTL, LabelComponents, cut("phi"), "sent an array of"),
         (OF_FTL, FeatureComponents, cut("rows", np.s_[:, 1:]), "sent an array of"),
@@ -255,6 +260,18 @@ def test_a_peer_with_another_job_or_key_is_refused(
     receiver = SERVER if more else None
     with pytest.raises(PeerViolation, match=told):
         run(exchange, changed(kind, lambda m: replace(m, **change), receiver=receiver), **more)
+
+
+class SmallKeysOfOwners(SmallKeys):
+    """Owners make small keys, and those who receive them look at them as in any job."""
+
+    evaluator = KeyMaker.evaluator
+
+
+def test_a_key_of_another_size_names_its_owner() -> None:
+    environment = Environment(keys=SmallKeysOfOwners())
+    with pytest.raises(KeyMismatch, match=r"^key of party1: Paillier key of 384 bits"):
+        fit(breast_cancer(), "paillier", environment, **FEW)
 
 
 @pytest.mark.parametrize("scheme", TWO_TRIPS)
