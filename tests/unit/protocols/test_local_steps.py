@@ -236,6 +236,13 @@ def test_a_signal_that_is_not_finite_ends_training() -> None:
         steps.apply(inputs, predictions=model.predict(inputs), signal=broken)
 
 
+def test_a_step_ahead_that_leaves_float64_ends_training() -> None:
+    _, steps, inputs = party(rule=LocalRule(Squared(), 60), derived=False)
+    steps.begin(0, ROWS)
+    with pytest.raises(TrainingDiverged, match="use a smaller learning rate"):
+        steps.ahead(1e10 * inputs)
+
+
 @pytest.mark.parametrize("cut", range(8))
 def test_steps_go_on_from_their_state(cut: int) -> None:
     courses = [KEEP, NOTHING, KEEP, BACK, NOTHING, NOTHING, KEEP, NOTHING, BACK, NOTHING]

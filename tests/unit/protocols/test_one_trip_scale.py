@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from securevfl.errors import TrainingDiverged
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic
 from securevfl.protocols.exchange import Batch
@@ -79,3 +80,11 @@ def test_no_sign_of_the_features_changes_the_scale(turned: str) -> None:
             ahead = next_predictions(steps(theta, dense(now.inputs)), now, then)
             scales.add(ahead.scale_bits(BOUND, PRODUCT_BOUND))
         assert len(scales) == 1
+
+
+@pytest.mark.parametrize(("weights", "rows"), [(1e200, 1e200), (1.0, 1e308)])
+def test_predictions_ahead_that_leave_float64_end_training(weights: float, rows: float) -> None:
+    inputs = np.ones((7, 4))
+    ahead = steps(np.full((4, 1), weights), inputs)
+    with pytest.raises(TrainingDiverged, match="use a smaller learning rate"):
+        next_predictions(ahead, batch(inputs), batch(rows * inputs))

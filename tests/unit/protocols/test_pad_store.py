@@ -355,6 +355,18 @@ def test_a_key_that_cannot_be_destroyed_gives_nothing_out(
     kept.take()
 
 
+def test_a_key_or_a_file_that_is_a_folder_is_told(kept: Place) -> None:
+    kept.key.unlink()
+    kept.key.mkdir()
+    with pytest.raises(DataError, match=r"key of pads .* cannot be read: Is a directory"):
+        kept.take()
+    path = kept.store().path
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match="cannot be deleted"):
+        kept.store().discard()
+
+
 STATE = {"own": np.arange(6, dtype=np.uint64).reshape(2, 3), "into": np.eye(3)}
 
 
@@ -390,6 +402,9 @@ def test_the_key_of_states_is_wiped_and_gone(place: Place, tmp_path: Path) -> No
     seal.destroy()
     with pytest.raises(DataError, match="no key of its shares"):
         seal.seal(STATE)
+    key.mkdir()
+    with pytest.raises(DataError, match=r"key of states .*: Is a directory"):
+        seal.destroy()
 
 
 def test_discarded_pads_are_gone_with_their_key(kept: Place, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from securevfl.errors import ConfigError
 from securevfl.job import PrivacySettings
-from securevfl.protocols.session.privacy_account import PrivacyAccount, Visits
+from securevfl.protocols.session.privacy_account import PrivacyAccount, Visits, one_release
 
 ROUNDS, ROWS = 6, 4
 
@@ -53,3 +53,8 @@ def test_a_label_that_moves_residuals_without_bound_gets_no_noise() -> None:
     with pytest.raises(ConfigError, match="without bound"):
         _ = account(1.0, label_change=inf).label_noise
     assert account(0.0, label_change=inf).label_noise is None
+
+
+def test_new_rows_without_a_multiplier_or_a_budget_get_no_noise() -> None:
+    with pytest.raises(ConfigError, match=r"needs privacy\.noise_multiplier, or a budget"):
+        one_release(PrivacySettings(), 1)

@@ -1,5 +1,6 @@
 """A job resolved: what it leaves open, how far steps go, and what is refused beforehand."""
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.models.linear import LinearModel
+from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.plan import Plan, StepSize
 from securevfl.protocols.session.gathering import Step
 from securevfl.protocols.vertical.runner import steps_of
@@ -122,6 +124,13 @@ def test_networks_are_those_of_the_parties_that_have_one() -> None:
 def test_a_job_that_cannot_be_run_is_refused(sections: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         plan_of(**sections)
+
+
+def test_an_exchange_that_shows_two_parties_sums_is_refused_by_transfer_learning() -> None:
+    # One from outside: those of the catalogue sum over more than two themselves.
+    plan = plan_of(job={"algorithm": "ftl", "loss": "taylor-logistic"})
+    with pytest.raises(ConfigError, match="no predictions that could be masked"):
+        plan.algorithm.check(replace(plan, exchange=EXCHANGES["masked"]))
 
 
 def test_a_budget_that_would_be_passed_is_refused_before_any_work() -> None:
