@@ -89,3 +89,15 @@ def test_an_interrupt_ends_own_processes_at_once_and_no_others() -> None:
 def test_work_that_a_machine_of_the_cluster_does_not_see_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"No such file.*set TMPDIR to"):
         _do_one((str(tmp_path / "work"), 0))
+
+
+def test_work_that_no_file_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with (
+        pytest.raises(DataError, match=r"work for processes: .*No space left"),
+        in_processes(rest, [0], 2, "test"),
+    ):
+        pass

@@ -330,6 +330,20 @@ def test_what_is_measured_follows_what_is_claimed(
     )
 
 
+def test_noise_that_no_number_of_runs_tells_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_runs(monkeypatch, 2)
+    monkeypatch.setattr("securevfl.auditing.measures.epsilon.MOST_RUNS", 1)
+    job = Job.of(
+        job={"batch_size": 115, "rounds": 8, "eval_every": 0, "learning_rate": 0.1},
+        exchange={"scheme": "dp"},
+        privacy={"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4},
+    )
+    rows = audit(load("breast_cancer"), AuditSettings({"dp": job}, ("epsilon",), repeats=1))
+    told = {row["detail"]["case"]: row for row in rows if row["verdict"] == "not_shown"}
+    assert "in situ" in told
+    assert all("no number of runs tells" in row["detail"]["reason"] for row in told.values())
+
+
 def test_theorem_1_holds_under_shared_noise() -> None:
     job = Job.of(
         job={"batch_size": 115}, exchange={"scheme": "dp"}, privacy={"noise_multiplier": 1}

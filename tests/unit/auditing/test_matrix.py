@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.auditing import matrix
 from securevfl.auditing.judging import ACCURACY, Finding
 from securevfl.auditing.matrix import AuditSettings, audit, violations
-from securevfl.auditing.measuring import Attack
+from securevfl.auditing.measuring import Attack, Measurement
 from securevfl.auditing.subject import Subject, with_columns
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
+from securevfl.interrupts import Interrupted
 from securevfl.job import Job
+from securevfl.processes import Tell
 
 KEYS = {
     "attack", "exchange", "adversary", "side_knowledge", "metric", "value", "chance",
@@ -356,3 +359,24 @@ def test_other_attacks_and_other_exchanges_break_nothing() -> None:
     rows = [row("resists"), row("leaks", attack="anchors"), row("leaks", exchange="plain")]
     assert violations(rows, ["gram"], ["bfv"]) == []
     assert violations(rows, [], ["bfv", "plain"]) == []
+
+
+def test_an_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = matrix._measured
+
+    def cut(
+        dataset: VerticalDataset,
+        settings: AuditSettings,
+        modules: tuple[str, ...],
+        task: tuple[str, int],
+        tell: Tell,
+    ) -> list[Measurement]:
+        if task[1] == 1:
+            raise KeyboardInterrupt
+        return measured(dataset, settings, modules, task, tell)
+
+    monkeypatch.setattr(matrix, "_measured", cut)
+    with pytest.raises(Interrupted) as told:
+        rows_of(narrow(5), "plain", attacks=("labels_from_residuals",))
+    assert [row["verdict"] for row in told.value.rows] == ["leaks"]
+    assert len(told.value.missing) == 1

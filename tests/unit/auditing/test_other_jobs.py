@@ -69,6 +69,14 @@ def test_attacks_that_undo_gradient_steps_are_not_shown_under_l1(algorithm: str)
             assert "L1 is more" in reason(found)
 
 
+@pytest.mark.parametrize("settings", [L1, {**L1, "l1": 0.0, "model": "mlp"}], ids=["l1", "network"])
+def test_ends_of_other_models_than_linear_ones_without_l1_are_not_read(
+    settings: dict[str, Any],
+) -> None:
+    found = only("labels_from_parameters", subject(**settings))
+    assert "linear models without l1" in reason(found)
+
+
 def test_a_job_whose_sums_come_from_a_server_shows_no_gradient() -> None:
     attacked = subject(algorithm="fdml", rounds=3, learning_rate=0.1)
     for found in ATTACKS["labels_from_gradients"](attacked):

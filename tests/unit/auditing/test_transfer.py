@@ -88,6 +88,14 @@ def test_without_alignment_the_label_partys_units_do_not_travel() -> None:
     assert "do not travel" in own.reason
 
 
+def test_batches_of_no_more_rows_than_their_rank_leave_no_features_to_be_found() -> None:
+    attacked = subject()
+    small = Subject(attacked.job.with_settings(batch_size=8), attacked.dataset, 0)
+    for own in outcomes(unit_features, small).values():
+        assert isinstance(own, NotShown)
+        assert "8 rows of rank 8: none is left" in own.reason
+
+
 def test_batches_that_the_fit_cannot_take_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_transfer, "MOST_ROWS", 19)
     found = outcomes(unit_labels, subject())

@@ -119,6 +119,13 @@ def compare(
     return compare_twins(job, dataset, TwinSetting(party), np.random.default_rng(3))
 
 
+def test_twins_of_a_job_that_shows_nobody_a_number_are_refused() -> None:
+    with pytest.raises(ConfigError, match="nobody else saw a number in clear"):
+        compare(
+            load("breast_cancer"), "blind", batch_size="full", rounds=2, local_steps=1, eval_every=0
+        )
+
+
 @pytest.mark.parametrize("case", [case for case in cases() if case.holds], ids=lambda c: c.name)
 def test_the_others_see_no_difference_where_theorem_1_holds(case: Case) -> None:
     twin = run_case(case, load("breast_cancer"), rounds=ROUNDS, batch_size=114, seed=1)

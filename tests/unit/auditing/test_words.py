@@ -21,7 +21,7 @@ from securevfl.crypto.ring import RING_BITS
 from securevfl.job import Job
 from tests.blind_pads import weakened
 from tests.made_data import blocks_of, dataset_of, labels_of
-from tests.unit.auditing.cells import Cells, cells_of, finding
+from tests.unit.auditing.cells import Cells, cells_of, finding, reason
 
 ROWS = 60
 Uniform = Callable[..., RingArray]
@@ -49,6 +49,13 @@ def test_words_of_a_job_are_uniform_and_go_with_nothing() -> None:
 def test_other_exchanges_have_no_such_words() -> None:
     (cell,) = cells("bfv", "logistic").values()
     assert isinstance(cell.outcome, Immune)
+
+
+def test_words_that_no_view_has_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("securevfl.auditing.measures.words.HOLDERS", ("other words",))
+    found = cells()
+    assert verdict_of([found["as owner"].outcome]) == "resists"
+    assert "no shares of other words of" in reason(found["as holder"])
 
 
 def twice() -> Uniform:

@@ -127,6 +127,10 @@ def test_more_rounds_take_more_flooding() -> None:
     assert more.flood_bits == BfvParameters.of(BASE).flood_bits + 1
 
 
-def test_sizes_that_seal_does_not_take_are_refused() -> None:
-    with pytest.raises(RangeExceeded, match="SEAL refuses primes"):
-        _context((60, 60, 60, 60), 40)
+@pytest.mark.parametrize(
+    ("batching", "refused"),
+    [(False, r"bfv: SEAL refuses primes .* with t = 2\^40"), (True, "slots: SEAL refuses primes")],
+)
+def test_sizes_that_seal_does_not_take_are_refused(batching: bool, refused: str) -> None:
+    with pytest.raises(RangeExceeded, match=refused):
+        _context((60, 60, 60, 60), 40, batching)
