@@ -30,8 +30,10 @@ from securevfl.crypto.paillier_fast import (
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
+from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols.session.keys import KeyMaker
+from tests.made_data import blocks_of, dataset_of, labels_of
 from tests.small_keys import insecure
 from tests.unit.auditing.cells import finding as finding_of
 from tests.unit.auditing.cells import reason
@@ -201,3 +203,30 @@ def test_immunity_is_of_schemes_that_are_known(
     """A scheme that nobody has thought of is not taken for one that an attack cannot touch."""
     monkeypatch.setattr(Subject, "scheme", "another")
     assert not attack.immune(subject("bfv"))
+
+
+@pytest.mark.parametrize(
+    ("attack", "scheme", "refused"),
+    [
+        (ratio, "paillier", "c1 of bfv and ckks"),
+        (noise, "ckks", "noise of bfv replies"),
+        (symbols, "bfv", "symbols are Paillier's"),
+        (approximate_key, "bfv", "the key of ckks"),
+    ],
+)
+def test_attacks_refuse_schemes_that_their_reasons_do_not_know(
+    attack: Attack, scheme: str, refused: str
+) -> None:
+    """As one from outside is: past the reasons why an attack finds nothing, which go by name."""
+    keys = BlumKeys(short=False) if scheme == "paillier" else None
+    with pytest.raises(ConfigError, match=refused):
+        attack.measure(subject(scheme, keys))
+
+
+def test_noise_of_several_inputs_a_vector_is_not_read() -> None:
+    generator = np.random.default_rng(0)
+    blocks = blocks_of(generator, 2, rows=115, columns=600)
+    dataset = dataset_of(blocks, labels_of(generator, blocks))
+    job = Job.of(job={"batch_size": 115}, exchange={"scheme": "bfv"})
+    (cell,) = noise(Subject(job, dataset, 0))
+    assert "several inputs a vector" in reason(cell)

@@ -303,6 +303,10 @@ def test_orders_and_arrays_that_do_not_fit_are_refused() -> None:
         content = RecordDict({**message.content, name: record})
         with pytest.raises(PeerViolation, match=refused):
             grid.app(Message(content, 7, "train"), context)
+    for name in ("arrays", "control"):
+        content = RecordDict({key: each for key, each in message.content.items() if key != name})
+        with pytest.raises(MalformedMessage, match=f"without the arrays '{name}'"):
+            grid.app(Message(content, 7, "train"), context)
 
 
 def test_both_ends_have_to_mean_the_same_federation() -> None:
