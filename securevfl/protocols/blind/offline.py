@@ -180,13 +180,12 @@ async def make_ahead(training: Training) -> MadeAhead:
     """One party's part of making everything before a job, and writing it.
 
     Raises:
-        ConfigError: there is nowhere to write it.
+        ConfigError: a job that says `ahead_rounds`.
         RangeExceeded: fixed point has no room for the job.
         DataError: it cannot be written.
     """
     party, plan, store = training.party, training.plan, training.workplace.pads
-    if store is None:
-        raise ConfigError("ahead: nowhere to write pads to, and to keep their keys")
+    assert store is not None  # noqa: S101
     if plan.job.exchange.ahead_rounds is not None:
         raise ConfigError("ahead: all rounds are made before; drop ahead_rounds")
     job = await BlindJob.of(training)
