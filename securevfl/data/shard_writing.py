@@ -138,6 +138,7 @@ class ShardWriter:
         self._id_format: IdFormat = id_format
         self._part = path.with_name(f".{path.name}.part")
         self._stack = ExitStack()
+        self._is_ours = False
         self._rows = self._ones = 0
         self._largest = -1
         self._label_codes: dict[str, int] = {}
@@ -151,6 +152,7 @@ class ShardWriter:
             # Other users may not read what may come from a file that they could not.
             self._part.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._stack.enter_context(only_one(self._part / "shard", "shard"))
+            self._is_ours = True
             for left in self._part.iterdir():
                 if left.suffix != ".lock":
                     left.unlink()
@@ -329,7 +331,8 @@ class ShardWriter:
     def _discard(self) -> None:
         with suppress(OSError):  # what could not be written cannot be now
             self._stack.close()
-        shutil.rmtree(self._part, ignore_errors=True)
+        if self._is_ours:
+            shutil.rmtree(self._part, ignore_errors=True)
 
     def _unwritable(self, error: OSError) -> DataError:
         return DataError(f"shard {self._path} cannot be written: {error.strerror or error}")
