@@ -1,5 +1,6 @@
 """Options that several benchmarks have, and what a job file says in their place."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -42,7 +43,7 @@ TargetAuc = Annotated[float, typer.Option(help="Held-out AUC to reach.")]
 
 
 @dataclass(frozen=True)
-class SaidByJob:
+class SaidByJob(ABC):
     """What a job file says, in place of options or beside them.
 
     Attributes:
@@ -53,6 +54,7 @@ class SaidByJob:
     said_by_job: ClassVar[frozenset[str]] = frozenset()
     base: Job | None = None
 
+    @abstractmethod
     def of_job(self, job: Job, typed_in: Collection[str]) -> Self:
         """The same of a job.
 
@@ -60,7 +62,6 @@ class SaidByJob:
             job: as its file says.
             typed_in: fields that the command line says, which stay as they are.
         """
-        raise NotImplementedError
 
     def quickly(self, typed_in: Collection[str]) -> Self:
         """The same for a first look: one run of each.
