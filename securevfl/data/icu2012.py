@@ -110,7 +110,9 @@ def icu2012(name: str, files: Mapping[str, Content]) -> JointTable:
     test, died = arrays["set"] == SETS.index("c"), arrays["y"].astype(np.int64)
     return JointTable(
         columns,
-        *(fill_and_clip(values, test), died, test),
+        fill_and_clip(values, test),
+        died,
+        test,
         label_names=("survived", "died"),
         party_columns=(first, len(columns) - first),
         ids=arrays["record_id"],

@@ -200,8 +200,8 @@ class ShardWriter:
         `values` all are 1. There are N' labels, numbers or names, in every call or in none.
 
         Raises:
-            DataError: column numbers that are not there, labels that are not finite, or that are
-                missing or of another kind than before.
+            DataError: a column number beyond the last column; labels that are not finite, are
+                missing or are of another kind than before.
             OSError: they cannot be written.
         """
         ends = np.cumsum(lengths)

@@ -107,7 +107,9 @@ def _breast_cancer(_name: str, _files: Mapping[str, Content]) -> JointTable:
     table = embedded("breast_cancer.csv", skipped=1, delimiter=",")
     return JointTable(
         BREAST_CANCER_COLUMNS,
-        *(table[:, :-1], table[:, -1].astype(np.int64), first_fifth(len(table))),
+        table[:, :-1],
+        table[:, -1].astype(np.int64),
+        first_fifth(len(table)),
         label_names=("malignant", "benign"),
         party_columns=(15, 15),
     )
@@ -118,7 +120,9 @@ def _digits(_name: str, _files: Mapping[str, Content]) -> JointTable:
     images = _by_image_column(values.reshape(-1, DIGITS_SIDE, DIGITS_SIDE)) / 16.0
     return JointTable(
         _pixels(DIGITS_SIDE),
-        *(images, labels, first_fifth(labels.size)),
+        images,
+        labels,
+        first_fifth(labels.size),
         label_names=TEN_DIGITS,
         party_columns=(DIGITS_SIDE**2 // 2,) * 2,
         label_last=True,
@@ -132,7 +136,9 @@ def _diabetes(_name: str, _files: Mapping[str, Content]) -> JointTable:
     targets = embedded("diabetes_target.csv.gz")[:, 0]
     return JointTable(
         DIABETES_COLUMNS,
-        *(values, targets, first_fifth(targets.size)),
+        values,
+        targets,
+        first_fifth(targets.size),
         label_names=(),
         party_columns=(4, 6),  # who a patient is, and the blood serum
     )
@@ -145,8 +151,9 @@ def _a9a(_name: str, files: Mapping[str, Content]) -> JointTable:
     values[np.repeat(np.arange(len(values)), rows.lengths), rows.indices - 1] = rows.values
     return JointTable(
         tuple(f"x{number}" for number in range(1, A9A_COLUMNS + 1)),
-        *(values, (np.asarray(rows.labels) > 0).astype(np.int64)),
-        test=last_rows(len(test), len(values)),
+        values,
+        (np.asarray(rows.labels) > 0).astype(np.int64),
+        last_rows(len(test), len(values)),
         label_names=("-1", "+1"),
         party_columns=(A9A_FIRST_PARTY, A9A_COLUMNS - A9A_FIRST_PARTY),
         standardize=False,
@@ -168,7 +175,9 @@ def _credit(name: str, files: Mapping[str, Content]) -> JointTable:
     joint = np.column_stack(list(blocks.values())).astype(np.float64)
     return JointTable(
         tuple(blocks),
-        *(joint, labels, stratified_fifth(labels)),
+        joint,
+        labels,
+        stratified_fifth(labels),
         label_names=("0", "1"),
         party_columns=(len(first), len(second)),
         ids=column["ID"].astype(np.int64),
@@ -241,7 +250,8 @@ def _wikipedia(name: str, files: Mapping[str, Content]) -> JointTable:
     return JointTable(
         (*(f"topic{i}" for i in range(topics)), *(f"word{i}" for i in range(words))),
         np.hstack(views).astype(np.float64),
-        *(labels, last_rows(len(arrays["y_test"]), len(labels))),
+        labels,
+        last_rows(len(arrays["y_test"]), len(labels)),
         label_names=names,
         party_columns=(topics, words),
     )
@@ -264,7 +274,9 @@ def _mfeat(name: str, files: Mapping[str, Content]) -> JointTable:
     labels = numerals % 2 if even_odd else numerals
     return JointTable(
         tuple(f"{view}{i}" for view, block in views.items() for i in range(block.shape[1])),
-        *(np.hstack(list(views.values())), labels, first_fifth(labels.size)),
+        np.hstack(list(views.values())),
+        labels,
+        first_fifth(labels.size),
         label_names=("even", "odd") if even_odd else TEN_DIGITS,
         party_columns=tuple(block.shape[1] for block in views.values()),
     )
