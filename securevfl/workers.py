@@ -1,8 +1,8 @@
-"""A worker's death: of an actor, of a process of Ray's, of one of a pool, all in the same words.
+"""How a worker dies: an actor, a process on Ray or one of a pool, all in the same way.
 
-A worker is a process that somebody waits for. However it ends without a word (by a signal, for lack
-of memory, with its machine, or by silence), whoever waits gets one error, `Gone`, and stops the
-others: `stop` ends one, whatever it does, and returns when it is gone.
+A worker is a process that somebody waits for. It may end without a word: by a signal, for lack of
+memory, with its machine, or by silence. Whoever waits then gets one error, `Gone`, and stops the
+other workers. `stop` ends a worker, whatever it does, and returns when it is gone.
 """
 
 from collections.abc import Callable, Iterable, Iterator

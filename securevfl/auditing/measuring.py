@@ -1,8 +1,8 @@
 """What an attack of the audit is, and what comes of one: a figure, or the reason why there is none.
 
 `Immune` is declared with an attack, by what the exchange is: nothing that is tried can end there.
-Where an exchange from elsewhere shows more than it says, that is `NotShown` in its place. Whatever
-keeps an attack from being tried or finished is `NotShown`.
+If an exchange from another package shows more than it says, its immunity is `NotShown` instead.
+An attack that cannot be tried or finished is `NotShown` as well.
 
 Every attack describes itself where it is measured; `add_attack` makes it known.
 """

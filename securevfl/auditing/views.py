@@ -99,9 +99,9 @@ def gradients_of(view: View) -> list[FloatArray]:
 
 
 def shown_beyond(view: View, claim: Shown) -> str:
-    """A round's first message with arrays in clear, or in shares, that a claim has no room for.
+    """The first message of a round whose arrays, in clear or in shares, contradict a claim.
 
-    Whatever it is said to show; empty where there is none.
+    What the message says that it shows does not matter. Empty where no message does.
     """
     everything: list[Carries] = ["control", "values", "shares"]
     beyond = {"singly": [], "summed": everything[:2], "hidden": everything}[claim]

@@ -407,8 +407,8 @@ WAYS = (
 class Exchange(ABC):
     """The description of an exchange.
 
-    A class that stands on a finished exchange says every way of that one anew (`WAYS`): what it
-    inherited would go on in clear where it changed another.
+    A subclass of a finished exchange defines each of its methods in `WAYS` again. A method that it
+    inherited would still send in clear what the subclass protects in another.
 
     Attributes:
         name: in `[exchange] scheme`.
@@ -438,15 +438,15 @@ class Exchange(ABC):
 
     @override
     def __init_subclass__(cls) -> None:
-        """Refuse ways that are inherited from a finished exchange."""
+        """Refuse methods of `WAYS` that are inherited from a finished exchange."""
         for finished in cls.__mro__[1:-1]:
             if isabstract(finished) or not issubclass(finished, Exchange):
                 continue
             unsaid = [way for way in WAYS if hasattr(finished, way) and way not in vars(cls)]
             if unsaid:
                 raise ConfigError(
-                    f"exchange {cls.__name__} stands on {finished.__name__} and does not say "
-                    f"{', '.join(unsaid)}: say each, or None for what it does not offer"
+                    f"exchange {cls.__name__} inherits {', '.join(unsaid)} from "
+                    f"{finished.__name__}: define each, or set it to None if it is not offered"
                 )
 
     @cached_property

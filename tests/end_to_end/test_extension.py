@@ -141,7 +141,7 @@ def test_an_exchange_has_no_default_for_what_it_shows(way: str) -> None:
 
 def test_what_a_finished_exchange_has_is_not_inherited_in_silence() -> None:
     ways = {name: each for name, each in vars(Rounded8).items() if name in WAYS}
-    told = "exchange Rounded stands on PlainExchange and does not say establish_residuals, release"
+    told = "exchange Rounded inherits establish_residuals, release from PlainExchange: define each"
     with pytest.raises(ConfigError, match=told):
         type("Rounded", (PlainExchange,), ways)
     ways |= {"establish_residuals": None, "release": None}

@@ -316,8 +316,8 @@ def _from_noise(noise: list[FloatArray], equations: list[FloatArray], matrix: In
     """How the noise of replies goes with X·e, which only a scorer can compute.
 
     An owner's estimate of X, whatever it is, starts from that: without it the noise tells nothing.
-    It is told from as many numbers as all replies hold, and not from as many as X has entries: of a
-    few columns these go together by chance alone.
+    The correlation is over all numbers that the replies hold. Over the entries of X it would be
+    high by chance alone where a party has few columns.
     """
     seen, truth = np.concatenate(noise), matrix.ravel()
     detail = {"queries": len(noise), "entries": len(truth), "numbers": len(seen)}
