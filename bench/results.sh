@@ -234,8 +234,8 @@ result blind-auc-5 45 bench blind --dataset a9a --steps 5:256 --rounds 100 --lea
     --repeats 1
 result blind-icu2012 50 bench blind --dataset icu2012-714 --steps 5:256 --learning-rate 0.003 \
     --target-auc 0.82 --rounds 60
-result blind-ahead-full 35 bench ahead --dataset a9a --steps exact:full --rounds 6
-result blind-ahead-256 12 bench ahead --dataset a9a --steps 5:256
+result blind-ahead-full 35 bench offline --dataset a9a --steps exact:full --rounds 6
+result blind-ahead-256 12 bench offline --dataset a9a --steps 5:256
 
 # docs/results/l1.md
 for data in a9a credit; do
@@ -280,29 +280,29 @@ result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 
 result fdml 180 bench fdml
 for several in 1 8 16 32; do
     result "fdml-messages-$several" 20 bench fdml --model lr --learning-rate 3 --l2 0 \
-        --batches-a-message "$several" --staleness "$((several - 1))"
+        --batches-per-message "$several" --staleness "$((several - 1))"
 done
 
 # docs/results/scale.md; first, with ROWS 111112, 333334, 1111112 and 5000000:
 # `securevfl data make planted-sparse --rows ROWS --seed 17 --to results/planted-ROWS`
 result scale-lr 250 bench fdml-scale --shards results/planted-5000000 --epochs 2 \
-    --learning-rate 30 --batch-size 10000,1000 --batches-a-message 1,1 --processes
+    --learning-rate 30 --batch-size 10000,1000 --batches-per-message 1,1 --processes
 result scale-single 300 bench fdml-scale --shards results/planted-5000000 --epochs 2 \
-    --learning-rate 30 --batch-size 10000,1000,1000 --batches-a-message 1,1,2 --precision single \
+    --learning-rate 30 --batch-size 10000,1000,1000 --batches-per-message 1,1,2 --precision single \
     --no-alone --processes
 result scale-100 400 bench fdml-scale --shards results/planted-5000000 --epochs 2 \
-    --learning-rate 10 --batch-size 100,100,100 --batches-a-message 1,10,16 --no-alone
+    --learning-rate 10 --batch-size 100,100,100 --batches-per-message 1,10,16 --no-alone
 result scale-law 300 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
-    --batches-a-message 1,1 --no-alone --processes \
+    --batches-per-message 1,1 --no-alone --processes \
     --shards results/planted-111112,results/planted-333334,results/planted-1111112,results/planted-5000000
 # And `--rows 333334 --columns COLUMNS --seed 17 --to results/planted-COLUMNS-columns`
 result scale-columns 120 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
-    --batches-a-message 1,1 --no-alone --processes \
+    --batches-per-message 1,1 --no-alone --processes \
     --shards results/planted-870-columns,results/planted-2900-columns,results/planted-8700-columns,results/planted-26100-columns,results/planted-87000-columns
 result scale-nn 600 bench fdml-scale --model nn --shards results/planted-5000000 --epochs 4 \
-    --standardize --learning-rate 1 --no-alone --batch-size 1000 --batches-a-message 1
+    --standardize --learning-rate 1 --no-alone --batch-size 1000 --batches-per-message 1
 result scale-phases 80 bench fdml-scale --shards results/planted-1111112 --learning-rate 30 \
-    --epochs 2 --no-alone --batch-size 10000,1000 --batches-a-message 1,1 --profile
+    --epochs 2 --no-alone --batch-size 10000,1000 --batches-per-message 1,1 --profile
 
 # docs/results/fdml.md
 result staleness 300 bench staleness --label-party second

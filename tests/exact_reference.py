@@ -40,7 +40,7 @@ class Reference:
     proximal: float = 0.0
     tolerance: float = 1e-4
     accelerated: bool = True
-    in_turns: bool = False
+    alternating: bool = False
     window: int = 1
     hidden: bool = False
     words: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Reference:
                 continue
             steps, fresh = [], copies(point)
             for k in parties:
-                d = self.residuals(self.total(fresh if self.in_turns else point, rows), rows)
+                d = self.residuals(self.total(fresh if self.alternating else point, rows), rows)
                 gradient = self.blocks[k][rows].T @ d / len(rows)
                 steps.append(gradient + self.penalty(k)[:, None] * point[k])
                 fresh[k] = point[k] - self.solve(k, noise, index, steps[k])

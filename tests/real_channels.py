@@ -14,7 +14,7 @@ from securevfl.runtime.costs import (
 )
 from securevfl.runtime.real import ProgramThread, RealChannel
 from securevfl.wire.codec import Envelope, encode, seal
-from tests.made_ahead import Pad
+from tests.made_offline import Pad
 
 JOB = bytes(range(32))
 LONG = 30.0  # seconds after which a test that waits has failed

@@ -28,7 +28,7 @@ class ActorTask:
         resume_rounds: go on from its state after so many rounds; None starts.
         listen: unix:PATH or tcp:HOST:PORT, port 0 for a free one.
         guard_directory: where key owners remember what jobs revealed.
-        pads: folders of pads made ahead and of their keys; empty where none are kept.
+        pads: folders of pads made offline and of their keys; empty where none are kept.
         threads: of linear algebra.
         shard: which of its party's row shards, which is its lane.
         shards: how many each party has.

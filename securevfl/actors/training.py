@@ -42,7 +42,7 @@ class Places:
         beside: folder that the parties' files are relative to.
         guard_directory: where key owners remember what jobs revealed.
         data_dir: where data sets by name are looked for first.
-        pads: pads made ahead.
+        pads: pads made offline.
         listen: HOST:PORT to listen at over TCP and TLS, each actor at the next port, 0 for free
             ones; None for Unix sockets in a folder of their own.
         row_shards: actors of every party, each with its part of the rows.

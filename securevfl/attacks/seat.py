@@ -109,7 +109,7 @@ def rounds_of(
     that take turns are not attacked.
     """
     plan = seat.plan
-    if plan.algorithm.in_turns:
+    if plan.algorithm.alternating:
         raise ConfigError("parties take turns: the attack takes rounds that all take together")
     for name, seen in predictions.items():
         if len(seen) < len(seat.batches):

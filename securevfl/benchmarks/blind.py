@@ -229,9 +229,9 @@ def _run(result: TrainingResult, target: float | None) -> BlindRun:
         "reached": target is None or auc >= target,
         "rounds": rounds,
         "auc": auc,
-        "party_bytes": max(end.bytes_sent - end.ahead.bytes_sent for end in ends) / rounds,
+        "party_bytes": max(end.bytes_sent - end.offline.bytes_sent for end in ends) / rounds,
         "party_compute_s": max(computing) / result.rounds,
-        "rounds_s": costs.total_s - costs.ahead_s,
+        "rounds_s": costs.total_s - costs.offline_s,
         "wall_s": result.wall_s,
     }
 

@@ -77,7 +77,7 @@ def _rows(
             "batch_size": settings.batch_size,
             "learning_rate": learning_rate,
             "staleness": settings.staleness,
-            "batches_a_message": settings.batches_a_message,
+            "batches_per_message": settings.batches_per_message,
             "precision": settings.precision,
             "repeats": settings.repeats,
             "auc": statistics.median(aucs),
@@ -134,7 +134,7 @@ def timed_rounds(
     run = train(job, dataset, Environment(progress=note, stopwatch=Stopwatch(clock)))
     # Those of one message end together, and the first message's beginning is not seen.
     first, last = min(ends), max(ends)
-    several = job.section(FdmlSettings, "fdml").batches_a_message
+    several = job.section(FdmlSettings, "fdml").batches_per_message
     if last <= several:
         return run, run.wall_s
     seconds = (ends[last] - ends[first]) * last / (last - min(several, last))
@@ -177,7 +177,7 @@ def _job(
         described |= {"model": "mlp", "hidden": [settings.hidden], "activation": "tanh"}
     own = {
         "staleness": settings.staleness,
-        "batches_a_message": settings.batches_a_message,
+        "batches_per_message": settings.batches_per_message,
         "precision": settings.precision,
     }
     return Job.of(job=described, network=settings.network, fdml=own)

@@ -128,9 +128,11 @@ def _row(
         "compute_s": statistics.median(cost["compute_s"] for cost in costs),
         "communication_s": statistics.median(cost["communication_s"] for cost in costs),
         "total_s": statistics.median(cost["total_s"] for cost in costs),
-        "ahead_compute_s": statistics.median(cost["ahead_compute_s"] for cost in costs),
-        "ahead_communication_s": statistics.median(cost["ahead_communication_s"] for cost in costs),
-        "ahead_bytes": statistics.median(cost["ahead_bytes"] for cost in costs),
+        "offline_compute_s": statistics.median(cost["offline_compute_s"] for cost in costs),
+        "offline_communication_s": statistics.median(
+            cost["offline_communication_s"] for cost in costs
+        ),
+        "offline_bytes": statistics.median(cost["offline_bytes"] for cost in costs),
         "wall_s": statistics.median(result.wall_s for result in results),
         "repeats": len(runs),
         "runs": runs,

@@ -60,7 +60,7 @@ def _algorithm(text: str) -> tuple[str, int]:
 
 
 def _job(settings: NetworksSettings, algorithm: str, local_steps: int) -> Job:
-    image = {"channels": settings.channels, "image_line": settings.image_line}
+    image = {"channels": settings.channels, "image_width": settings.image_width}
     return Job.of(
         job={
             "name": "networks",

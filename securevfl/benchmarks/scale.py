@@ -83,7 +83,7 @@ def fdml_scale(settings: ScaleSettings, report: Report = silent) -> Iterator[Sca
     """
     for folder in settings.shards:
         dataset = planted_shards(folder)
-        for sizes in zip(settings.batch_size, settings.batches_a_message, strict=True):
+        for sizes in zip(settings.batch_size, settings.batches_per_message, strict=True):
             yield from _rows(settings, dataset, folder, sizes, report)
 
 
@@ -109,7 +109,7 @@ def _rows(
             "training": training,
             "epochs": epochs,
             "batch_size": size,
-            "batches_a_message": several,
+            "batches_per_message": several,
             "precision": settings.precision,
             "learning_rate": settings.learning_rate,
             "auc": found.auc,
@@ -195,7 +195,7 @@ def job_at_scale(settings: ScaleSettings, size: int, several: int, rows: int) ->
         network=settings.network,
         fdml={
             "staleness": several - 1,
-            "batches_a_message": several,
+            "batches_per_message": several,
             "precision": settings.precision,
         },
     )

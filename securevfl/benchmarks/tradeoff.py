@@ -32,7 +32,13 @@ from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols import catalogue
 from securevfl.protocols.catalogue import EXCHANGES
-from securevfl.reports.rows import AheadFigure, TradeoffRow, TradeoffRun, cost_figures, made_ahead
+from securevfl.reports.rows import (
+    OfflineFigure,
+    TradeoffRow,
+    TradeoffRun,
+    cost_figures,
+    made_offline,
+)
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 ScoreName = Literal["auc", "accuracy"]
@@ -278,8 +284,8 @@ def row_to(
     encrypted = first.plan.exchange.encrypts
     phases = runs[0]["compute_by_phase_s"]
 
-    def ahead(figure: AheadFigure) -> float:
-        return statistics.median(made_ahead(run, figure) for run in runs)
+    def offline(figure: OfflineFigure) -> float:
+        return statistics.median(made_offline(run, figure) for run in runs)
 
     return {
         "dataset": dataset.name,
@@ -309,11 +315,11 @@ def row_to(
             phase: statistics.median(run["compute_by_phase_s"][phase] for run in runs)
             for phase in phases
         },
-        "ahead_compute_s": ahead("ahead_compute_s"),
-        "ahead_communication_s": ahead("ahead_communication_s"),
-        "ahead_bytes": ahead("ahead_bytes"),
-        "ahead_ciphertext_bytes": ahead("ahead_ciphertext_bytes"),
-        "ahead_messages": ahead("ahead_messages"),
+        "offline_compute_s": offline("offline_compute_s"),
+        "offline_communication_s": offline("offline_communication_s"),
+        "offline_bytes": offline("offline_bytes"),
+        "offline_ciphertext_bytes": offline("offline_ciphertext_bytes"),
+        "offline_messages": offline("offline_messages"),
         "label_guard_ratio": first.label_guard_ratio,
         "learning_rate": tuned.learning_rate,
         "learning_rate_chosen": tuned.how,

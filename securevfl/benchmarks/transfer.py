@@ -80,7 +80,7 @@ def _job(
             "units": settings.units,
             "alignment": settings.alignment,
             "overlap": settings.overlap or 1.0,
-            "in_turns": settings.in_turns,
+            "alternating": settings.alternating,
         },
         exchange={
             "scheme": exchange,
@@ -103,7 +103,7 @@ def _row(
     return {
         **row_to(target, dataset, results, tuned),
         "proximal": first.job.job.proximal,
-        "in_turns": settings.in_turns,
+        "alternating": settings.alternating,
         "overlap": first.facts.rows,
         "alignment": settings.alignment,
         "local_rule": first.job.job.local_rule,

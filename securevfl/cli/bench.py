@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from securevfl.benchmarks.settings.blind import AheadSettings, BlindSettings
+from securevfl.benchmarks.settings.blind import BlindSettings, OfflineSettings
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
@@ -271,13 +271,13 @@ def blind(settings: BlindSettings, data: options.SplitData, output: options.Outp
 
 
 @command(bench)
-def ahead(settings: AheadSettings, data: options.SplitData, output: options.Output) -> None:
-    """Where the work ahead of blind rounds spends its time."""
+def offline(settings: OfflineSettings, data: options.SplitData, output: options.Output) -> None:
+    """Where the offline work of blind rounds spends its time."""
     dataset = data.load()
-    from securevfl.benchmarks.ahead import ahead as run
+    from securevfl.benchmarks.offline import offline as run
 
     rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench ahead", settings, rows, dataset=dataset.name)
+    keep(output, "bench offline", settings, rows, dataset=dataset.name)
     title = f"{dataset.name}, {settings.steps}, {settings.loss}, {settings.rounds} rounds, profiled"
     show(output, blind_tables.PLACES, rows, title)
 

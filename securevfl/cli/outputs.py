@@ -1,7 +1,7 @@
 """Where `securevfl train` writes: what is there already, whether it goes on, whether there is room.
 
 All of it is asked before any work, and nothing that somebody may still want is overwritten: models,
-sessions, and pads that `securevfl train --ahead` made for the next run.
+sessions, and pads that `securevfl train --offline` made for the next run.
 """
 
 import sys
@@ -19,7 +19,7 @@ from securevfl.protocols.session.early_stopping import MOST_SNAPSHOTS
 from securevfl.protocols.session.pad_store import PadPlaces, PadStore
 from securevfl.reports.tables import wrapped
 from securevfl.sparse import Matrix
-from securevfl.training import Made, require_ahead
+from securevfl.training import Made, require_offline
 
 HEADER_BYTES = 10_000
 # Weights as they are, before the last step, of the best point and its gradient, and snapshots; two
@@ -150,19 +150,19 @@ def pad_places(folder: Path) -> PadPlaces:
     return PadPlaces(folder / "pads", platformdirs.user_state_path("securevfl") / "pad-keys")
 
 
-def require_only_ahead(plan: Plan, *, resume: bool, results: Iterable[Path | None]) -> None:
-    """Refuse `--ahead` of a job without pads, and options that have no meaning with it."""
-    require_ahead(plan)
+def require_only_offline(plan: Plan, *, resume: bool, results: Iterable[Path | None]) -> None:
+    """Refuse `--offline` of a job without pads, and options that have no meaning with it."""
+    require_offline(plan)
     if resume:
         raise ConfigError(
-            "--ahead makes pads for a job that starts; one that goes on makes its own"
+            "--offline makes pads for a job that starts; one that goes on makes its own"
         )
     if any(path is not None for path in results):
-        raise ConfigError("--ahead trains nothing: --json and --html are for the run that does")
+        raise ConfigError("--offline trains nothing: --json and --html are for the run that does")
 
 
 def settle_pads(
-    plan: Plan, places: PadPlaces, *, ahead: bool, resume: bool, force: bool
+    plan: Plan, places: PadPlaces, *, offline: bool, resume: bool, force: bool
 ) -> str | None:
     """Before any work: what becomes of pads that are there. A line on it, if there is one.
 
@@ -176,13 +176,13 @@ def settle_pads(
     if not there:
         return None
     if resume:  # the parties do
-        return "drops the pads that were made ahead: a job that goes on makes new ones"
-    if ahead and not force:
+        return "drops the pads that were made offline: a job that goes on makes new ones"
+    if offline and not force:
         raise ConfigError(
-            f"{there[0].path}: pads are there already: securevfl train without --ahead uses them, "
+            f"{there[0].path}: pads are there already: train without --offline uses them, "
             "--force makes new ones"
         )
-    if ahead:
+    if offline:
         _discard(there)
         return None
     try:
@@ -190,11 +190,11 @@ def settle_pads(
     except DataError as error:
         if not force:
             raise DataError(
-                f"{error}; --force goes on without, --ahead --force makes new ones"
+                f"{error}; --force goes on without, --offline --force makes new ones"
             ) from error
         _discard(there)
         return f"drops pads: {error}"
-    return f"uses the pads that were made ahead for {rounds} rounds, and deletes them"
+    return f"uses the pads that were made offline for {rounds} rounds, and deletes them"
 
 
 def show_made(made: Made, *, quiet: bool) -> None:
@@ -206,8 +206,8 @@ def show_made(made: Made, *, quiet: bool) -> None:
     sizes = ", ".join(f"{name} {part.size / 1e6:.3g} MB" for name, part in made.parts.items())
     told = (
         f"pads for {rounds} rounds: {sizes}",
-        f"made in {costs.ahead_s:.3g} s ({costs.ahead_compute_s:.3g} s of it computation), "
-        f"{costs.ahead_bytes / 1e6:.3g} MB sent; the job that uses them counts all of it",
+        f"made in {costs.offline_s:.3g} s ({costs.offline_compute_s:.3g} s of it computation), "
+        f"{costs.offline_bytes / 1e6:.3g} MB sent; the job that uses them counts all of it",
         f"pads: {', '.join(str(part.path) for part in made.parts.values())}",
     )
     sys.stdout.write("".join(f"{line}\n" for text in told for line in wrapped(text)))

@@ -122,7 +122,7 @@ class Actors:
 
         return without_states(job)
 
-    def require_fit(self, *, ahead: bool, resume: bool) -> None:
+    def require_fit(self, *, offline: bool, resume: bool) -> None:
         """Refuse options that have no meaning with one another."""
         if self.ray is not None and self.processes:
             raise ConfigError("--processes are of this machine, --ray places them: give one")
@@ -136,9 +136,9 @@ class Actors:
             raise ConfigError("--silence is of parties that are --processes, or on --ray")
         if self.listen is not None and not self.processes:
             raise ConfigError("--listen is for parties that are --processes")
-        if ahead and self.wanted:
+        if offline and self.wanted:
             raise ConfigError(
-                "--ahead makes pads in this process; the run that uses them may be --processes"
+                "--offline makes pads in this process; the run that uses them may be --processes"
             )
 
     def models(self, result: "TrainingResult") -> list[Path]:
@@ -216,9 +216,9 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Replace models and sessions in the output folder.")
     ] = False,
-    ahead: Annotated[
+    offline: Annotated[
         bool,
-        typer.Option("--ahead", help="Make a blind job's pads now, for the run that follows."),
+        typer.Option("--offline", help="Make a blind job's pads now, for the run that follows."),
     ] = False,
     processes: Annotated[
         bool, typer.Option("--processes", help="Each party as a process of its own.")
@@ -265,7 +265,7 @@ def train(
     described = read_job(job)
     catalogue.check_names(described)
     actors = Actors(job.parent, data_dir, listen, restarts, processes, ray, row_shards, silence)
-    actors.require_fit(ahead=ahead, resume=resume)
+    actors.require_fit(offline=offline, resume=resume)
     described = actors.fitted(described)
     if seed is not None:
         described = described.with_settings(seed=seed)
@@ -273,20 +273,20 @@ def train(
     _tell(dataset, quiet=quiet)
 
     from securevfl.cli import outputs
-    from securevfl.training import Environment, make_ahead, plan_for, save_models
+    from securevfl.training import Environment, make_offline, plan_for, save_models
 
     folder, plan = described.output.directory, plan_for(described, dataset)
-    if ahead:
-        outputs.require_only_ahead(plan, resume=resume, results=[json, html])
+    if offline:
+        outputs.require_only_offline(plan, resume=resume, results=[json, html])
     session = outputs.session_to_go_on(plan, folder, resume=resume, force=force)
     outputs.require_room_for(plan, dataset, folder, [json, html])
     places = outputs.pad_places(folder)
-    on_pads = outputs.settle_pads(plan, places, ahead=ahead, resume=resume, force=force)
+    on_pads = outputs.settle_pads(plan, places, offline=offline, resume=resume, force=force)
     if not quiet:
         _tell_first(plan, dataset, session, on_pads)
     _tell_range(plan, dataset)
-    if ahead:
-        made = make_ahead(described, dataset, Environment(pads=places))
+    if offline:
+        made = make_offline(described, dataset, Environment(pads=places))
         outputs.show_made(made, quiet=quiet)
         return
     with _interruptible(plan, folder):

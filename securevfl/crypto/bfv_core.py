@@ -252,7 +252,7 @@ class Blinder:
 class BfvMultiplier:
     """A public key: inputs as they come, blinders, and sums of products as they go.
 
-    `inputs` ciphertexts are encrypted together; `capacity` blinders at most are made ahead. This
+    `inputs` ciphertexts are encrypted together; `capacity` blinders at most are made offline. This
     end computes with t = 2^matrix_bits where that is given, in place of the key's. KeyMismatch for
     bytes that are no public key of these sizes.
     """

@@ -45,7 +45,7 @@ LEAST_REVEALED = 48
 SPECIAL_BITS = 30  # SEAL's own prime, which no ciphertext on the wire has
 LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
 # Milliseconds by data prime, measured: taking in an input; one product; the rest of a reply. Then
-# what is made ahead: an encryption of zero, and what SEAL's compression adds where it finds zeros
+# what is made offline: an encryption of zero, and what SEAL's compression adds where it finds zeros
 # to squeeze out; a blinder. They weigh computation against bytes and need not be exact.
 _INPUT_MS, _PRODUCT_MS, _REPLY_MS = 0.55, 0.08, 0.6
 _ZERO_MS, _SQUEEZE_MS, _SQUEEZED_BITS, _BLINDER_MS = 0.75, 0.2, 52, 1.4
@@ -171,7 +171,7 @@ class BfvParameters(BfvSizes):
     def seconds(self, product_format: ProductFormat) -> float:
         """Estimated time of one product, without latency.
 
-        Transfers, computation, and what is made ahead and is not hidden by waits.
+        Transfers, computation, and what is made offline and is not hidden by waits.
         """
         inputs, replies = self.inputs, self.replies(product_format.columns)
         up, down = inputs * self.input_bytes, replies * DEGREE * sum(self.reply_bits) // 8
@@ -181,11 +181,11 @@ class BfvParameters(BfvSizes):
         primes = len(self.prime_bits)
         squeezed = sum(bits <= _SQUEEZED_BITS for bits in self.prime_bits)
         online_ms = primes * (inputs * _INPUT_MS + replies * (_REPLY_MS + inputs * _PRODUCT_MS))
-        ahead_ms = max(
+        offline_ms = max(
             inputs * (primes * _ZERO_MS + squeezed * _SQUEEZE_MS), replies * primes * _BLINDER_MS
         )
         waits_ms = 2 * product_format.latency_ms + transfer_ms
-        return (transfer_ms + online_ms + max(0.0, ahead_ms - waits_ms)) * 1e-3
+        return (transfer_ms + online_ms + max(0.0, offline_ms - waits_ms)) * 1e-3
 
 
 def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:

@@ -1,4 +1,4 @@
-"""BFV products M·V modulo 2^59 of uniform V, masked: what parties of shares make ahead.
+"""BFV products M·V modulo 2^59 of uniform V, masked: what parties of shares make offline.
 
 The owner encrypts residues V of shape (n, r); the evaluator, who holds integers M of shape (m, n),
 replies with M·V plus a uniform mask that it keeps. Where V is a party's share and M the other's

@@ -39,7 +39,7 @@ class ProductFormat:
         rounds: the most rounds of the job; with the others the number of decrypted values that
             flooding has to cover.
         bandwidth_mbit: of the parties' lines, where a scheme can trade inputs for replies.
-        latency_ms: one way, of the same lines: waits hide what is made ahead.
+        latency_ms: one way, of the same lines: waits hide what is made offline.
         evaluators: who multiply under one key; its owner's line carries what all of them get and
             answer.
     """
@@ -98,7 +98,7 @@ class MaskedReply:
 
 
 class BlinderPool(Generic[T]):
-    """A stock of one-time items, made ahead while a party waits for the network.
+    """A stock of one-time items, made offline while a party waits for the network.
 
     What has been taken never comes back. A pool lives as long as its key and is never stored.
     `make_one` fills it to its capacity: a round's worth.
@@ -147,7 +147,7 @@ class KeyOwner(Protocol):
         return MODULUS_BITS
 
     def make_blinder(self) -> bool:
-        """Make ahead what a ciphertext needs besides values; False where nothing is wanted."""
+        """Make offline what a ciphertext needs besides values; False where nothing is wanted."""
         return False
 
     def lacks_blinders(self) -> bool:

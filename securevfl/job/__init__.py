@@ -62,11 +62,19 @@ __all__ = [
 
 S = TypeVar("S", bound=Section)
 
+RENAMED = {
+    "ahead_rounds": "offline_rounds",
+    "batches_a_message": "batches_per_message",
+    "image_line": "image_width",
+    "in_turns": "alternating",
+}
+"""Keys of version 0.1 under the names that they have now."""
+
 MODEL_KEYS = {
     "hidden": ("mlp", "cnn"),
     "activation": ("mlp", "cnn"),
     "channels": ("cnn",),
-    "image_line": ("cnn",),
+    "image_width": ("cnn",),
 }
 
 OWN_SECTIONS: dict[str, type[Section]] = {
@@ -159,7 +167,7 @@ class Job(Shown, Section):
             (own and own.hidden) or job.hidden or (() if model == "cnn" else (64,)),
             (own and own.activation) or job.activation or "relu",
             (own and own.channels) or job.channels or (64, 64),
-            (own and own.image_line) or job.image_line,
+            (own and own.image_width) or job.image_width,
         )
 
     @property
@@ -296,6 +304,8 @@ def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
         ways = [first, *(other.removeprefix("Input should be ") for other in others)]
         return f"{place} = {problem['input']!r}: {', or '.join(ways)}"
     key, sections = str(where[-1]), _sections()
+    if new := RENAMED.get(key):
+        return f"unknown key {place!r}: it is {new!r} now"
     home = next((name for name, kind in sections.items() if key in kind.model_fields), None)
     if home is not None:
         heading = "[[party]]" if home == "party" else f"[{home}]"

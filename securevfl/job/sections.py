@@ -75,7 +75,7 @@ class JobSettings(Section):
             the convolutions of a cnn, none where not given.
         activation: between the layers of a network; relu where not given.
         channels: of each 3 x 3 convolution of a cnn; two of 64 where not given.
-        image_line: a cnn's columns are an image, line by line, of so many pixels each (28 for
+        image_width: a cnn's columns are an image, line by line, of so many pixels each (28 for
             mnist, whose lines are columns of the image).
         precision: networks compute in float64, or in float32 at half the time and memory or less;
             what they hand on is float64 either way.
@@ -122,7 +122,7 @@ class JobSettings(Section):
     hidden: Hidden | None = None
     activation: Activation | None = None
     channels: Hidden | None = None
-    image_line: PositiveInt | None = None
+    image_width: PositiveInt | None = None
     precision: Precision = "double"
     start: Literal["random", "zero"] | None = None
     intercept: bool = True
@@ -161,7 +161,7 @@ class PartySettings(Section):
         hidden: units of each hidden layer.
         activation: between the layers of a network.
         channels: of each convolution of a cnn.
-        image_line: pixels a line of the image that a cnn's columns are.
+        image_width: pixels a line of the image that a cnn's columns are.
     """
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
@@ -184,7 +184,7 @@ class PartySettings(Section):
     hidden: Hidden | None = None
     activation: Activation | None = None
     channels: Hidden | None = None
-    image_line: PositiveInt | None = None
+    image_width: PositiveInt | None = None
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class LocalModelSettings:
     hidden: tuple[int, ...] = (64,)
     activation: Activation = "relu"
     channels: tuple[int, ...] = (64, 64)
-    image_line: int | None = None
+    image_width: int | None = None
 
 
 class ExchangeSettings(Section):
@@ -216,7 +216,7 @@ class ExchangeSettings(Section):
         he_per_step: for benchmarks: repeat the homomorphic product in every local step, as other
             systems do, in place of one a round; Q times the work for the same model.
         workers: processes for a party's own homomorphic products; each party's own affair.
-        ahead_rounds: of blind: pads of so many rounds are made together, those of the next ones
+        offline_rounds: of blind: pads of so many rounds are made together, those of the next ones
             while parties wait; all before the first where not given.
         prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
             is beyond is clipped and counted where both sides are hidden, else refused.
@@ -237,7 +237,7 @@ class ExchangeSettings(Section):
     round_trips: Literal["auto", 1, 2] = "auto"
     he_per_step: bool = False
     workers: PositiveInt = 1
-    ahead_rounds: PositiveInt | None = None
+    offline_rounds: PositiveInt | None = None
     prediction_bound: PositiveFloat = 6.0
     period: Annotated[int, Field(ge=24, le=512)] | None = None
     scores: Literal["sums", "rows"] | None = None
@@ -335,7 +335,7 @@ class FdmlSettings(Section):
         own_prediction: what a party adds to the sum of the others' that it pulls: its exact
             prediction, or the noisy one that it pushed, as the paper has it; without noise they
             are the same.
-        batches_a_message: n iterations share one push and one pull, their predictions at the
+        batches_per_message: n iterations share one push and one pull, their predictions at the
             weights before the first of them; others' are then n - 1 iterations old at the last,
             which is part of staleness.
         precision: predictions travel in float64, or in float32 at half the bytes.
@@ -343,7 +343,7 @@ class FdmlSettings(Section):
 
     staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
     own_prediction: OwnPrediction = "exact"
-    batches_a_message: PositiveInt = 1
+    batches_per_message: PositiveInt = 1
     precision: Precision = "double"
 
 
@@ -380,14 +380,14 @@ class FtlSettings(Section):
             FATE's κ.
         overlap: how many of the rows that both hold both train on: a part, or a number of rows;
             the others are the label party's alone, as are rows of its file that the other lacks.
-        in_turns: the label party steps first, and the other from what it then has (FedBCD-s).
+        alternating: the label party steps first, and the other from what it then has (FedBCD-s).
     """
 
     units: PositiveInt = 64
     activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
     alignment: NonNegative = 1 / 128
     overlap: Annotated[float, Field(gt=0, le=1)] | Annotated[int, Field(ge=2)] = 1.0
-    in_turns: bool = False
+    alternating: bool = False
 
     @field_validator("overlap", mode="before")
     @classmethod

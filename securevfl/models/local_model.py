@@ -34,7 +34,7 @@ class Network:
         hidden: units of each hidden layer of an mlp, of the dense ones of a cnn, or of the layer.
         activation: between the layers, or of the layer's units.
         channels: of each 3 x 3 convolution of a cnn, without padding.
-        image_line: pixels in a line of a cnn's image; its columns are line after line.
+        image_width: pixels in a line of a cnn's image; its columns are line after line.
         represents: whether what it gives goes to a head, so that an activation ends it too.
     """
 
@@ -44,7 +44,7 @@ class Network:
     hidden: tuple[int, ...] = ()
     activation: Activation = "relu"
     channels: tuple[int, ...] = ()
-    image_line: int = 0
+    image_width: int = 0
     precision: Precision = "double"
     represents: bool = False
 
@@ -55,12 +55,12 @@ def require_torch(what: str = "networks") -> None:
         raise ConfigError(f"{what} need torch: pip install 'securevfl[networks]'")
 
 
-def pixels_left(columns: int, image_line: int, convolutions: int) -> int:
+def pixels_left(columns: int, image_width: int, convolutions: int) -> int:
     """The pixels of a map after so many convolutions; 0 where columns are no such image."""
-    if image_line < 1 or columns % image_line:
+    if image_width < 1 or columns % image_width:
         return 0
     lost = (KERNEL - 1) * convolutions
-    sides = columns // image_line - lost, image_line - lost
+    sides = columns // image_width - lost, image_width - lost
     return sides[0] * sides[1] if min(sides) > 0 else 0
 
 

@@ -58,7 +58,7 @@ def mlp(hidden: Sequence[int], activation: str, *, represents: bool = False) -> 
 
 
 def cnn(
-    image_line: int,
+    image_width: int,
     channels: Sequence[int],
     hidden: Sequence[int],
     activation: str,
@@ -71,13 +71,13 @@ def cnn(
     """
 
     def make(features: int, outputs: int) -> nn.Module:
-        pixels = pixels_left(features, image_line, len(channels))
+        pixels = pixels_left(features, image_width, len(channels))
         if not pixels:
             raise ConfigError(
-                f"model = 'cnn': {features} columns are no image of lines of {image_line} pixels "
+                f"model = 'cnn': {features} columns are no image of lines of {image_width} pixels "
                 f"that {len(channels)} convolutions of {KERNEL} x {KERNEL} fit into"
             )
-        layers: list[nn.Module] = [nn.Unflatten(1, (1, features // image_line, image_line))]
+        layers: list[nn.Module] = [nn.Unflatten(1, (1, features // image_width, image_width))]
         for before, after in pairwise([1, *channels]):
             layers += [nn.Conv2d(before, after, KERNEL), ACTIVATIONS[activation]()]
         dense = _dense([channels[-1] * pixels, *hidden, outputs], activation, represents)
@@ -99,7 +99,7 @@ def maker_of(network: Network, custom: MakeModule | None) -> MakeModule:
     if network.kind == "mlp":
         return mlp(*shape, represents=network.represents)
     if network.kind == "cnn":
-        return cnn(network.image_line, network.channels, *shape, represents=network.represents)
+        return cnn(network.image_width, network.channels, *shape, represents=network.represents)
     if custom is None:
         raise ConfigError("model = 'custom' needs a module from Python")
     return custom

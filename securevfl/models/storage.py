@@ -390,7 +390,7 @@ def _layer_shapes(network: Network, columns: int, outputs: int) -> dict[str, tup
     if network.kind == "cnn":
         # After the one that makes an image of a row.
         layers, first = [(b, a, KERNEL, KERNEL) for a, b in pairwise((1, *network.channels))], 1
-        flat = (1, *network.channels)[-1] * pixels_left(columns, network.image_line, len(layers))
+        flat = (1, *network.channels)[-1] * pixels_left(columns, network.image_width, len(layers))
     places = [first + 2 * index for index in range(len(layers))]
     dense = [(b, a) for a, b in pairwise((flat, *network.hidden, outputs))]
     # One that makes a row of maps comes between.

@@ -30,7 +30,7 @@ class Algorithm(ABC):
         name: in `[job] algorithm`.
         needs: what it calls of an exchange, of `exchange.NEEDS`; one of these is enough.
         settings: the section of a job file under the algorithm's own name, if it has one.
-        in_turns: whether parties take turns within a round.
+        alternating: whether parties take turns within a round.
         one_step: Q = 1 whatever the job says.
         takes_head: whether predictions may be representations for a head.
         repeats_products: whether its local steps can repeat homomorphic work (`he_per_step`).
@@ -49,7 +49,7 @@ class Algorithm(ABC):
     name: str
     needs: tuple[type, ...] = ()
     settings: ClassVar[type[Section] | None] = None
-    in_turns: bool = False
+    alternating: bool = False
     one_step: bool = False
     takes_head: ClassVar[bool] = False
     repeats_products: ClassVar[bool] = False

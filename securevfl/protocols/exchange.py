@@ -383,7 +383,7 @@ class KeepsShares(Protocol):
     def part(self, training: Any) -> Any:  # noqa: ANN401
         """A party's part of a job; see `vertical.runner.Part`."""
 
-    async def make_ahead(self, training: Any) -> Any:  # noqa: ANN401
+    async def make_offline(self, training: Any) -> Any:  # noqa: ANN401
         """A party's part of making pads before training; see `vertical.runner.MakeAhead`."""
 
 

@@ -289,7 +289,7 @@ class Plan(Shown):
         Plain steps from batches start at K: nothing else holds them, and windows tell late.
         `columns` are P of all parties together.
         """
-        together = 1 if self.algorithm.in_turns else len(self.facts.names)
+        together = 1 if self.algorithm.alternating else len(self.facts.names)
         watched = self.is_watched and self.learns.predictions != "hidden"
         told_late = self.takes_plain_steps and not self.full_batches
         as_root = self._falls and self.takes_plain_steps

@@ -48,7 +48,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     if job.job.target_auc is not None and not facts.test_rows:
         raise ConfigError("target_auc needs held-out rows, and there are none")
     if not exchange.shares_parameters:
-        for key in ("scores", "ahead_rounds", "period"):
+        for key in ("scores", "offline_rounds", "period"):
             if getattr(job.exchange, key) is not None:
                 raise ConfigError(f"{key} is a setting of 'blind', not of {exchange.name!r}")
     size = job.job.batch_size
@@ -163,7 +163,7 @@ def settled(
     exact = local_steps == "exact"
     # Gradients of batches tell labels where predictions and residuals are hidden.
     whole = exact or exchange.learns(job).gradients
-    accelerated = exact and not algorithm.in_turns
+    accelerated = exact and not algorithm.alternating
     l2 = 1 / rows if auto and not settings.l1 else 0.0
     every = settings.eval_every
     if every == "never" and settings.target_auc is not None:
@@ -266,13 +266,13 @@ def _network(
     hidden, activation = settings.hidden, settings.activation
     if settings.model == "mlp":
         return Network("mlp", hidden, activation, precision=precision, represents=represents)
-    if settings.image_line is None:
+    if settings.image_width is None:
         raise ConfigError(
-            f"party {party!r}: model = 'cnn' needs image_line, the pixels in a line of the image "
+            f"party {party!r}: model = 'cnn' needs image_width, the pixels in a line of the image "
             "that its columns are (28 for mnist)"
         )
     return Network(
-        "cnn", hidden, activation, settings.channels, settings.image_line, precision, represents
+        "cnn", hidden, activation, settings.channels, settings.image_width, precision, represents
     )
 
 

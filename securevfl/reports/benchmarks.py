@@ -5,7 +5,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from securevfl.reports.rows import any_ahead
+from securevfl.reports.rows import any_offline
 from securevfl.reports.tables import Column, Row, rate, rounds_text, seconds, share, size
 
 Staleness = int | Literal["unbounded"]
@@ -48,9 +48,9 @@ class JointRow(TypedDict):
     compute_s: float
     communication_s: float
     total_s: float
-    ahead_compute_s: NotRequired[float]
-    ahead_communication_s: NotRequired[float]
-    ahead_bytes: NotRequired[float]
+    offline_compute_s: NotRequired[float]
+    offline_communication_s: NotRequired[float]
+    offline_bytes: NotRequired[float]
     wall_s: float
     repeats: int
     runs: Sequence[JointRun]
@@ -139,7 +139,7 @@ class FdmlRow(TypedDict):
     batch_size: int
     learning_rate: float
     staleness: Staleness
-    batches_a_message: NotRequired[int]
+    batches_per_message: NotRequired[int]
     precision: NotRequired[str]
     repeats: int
     auc: float
@@ -384,7 +384,7 @@ def _scheme(row: CryptoRow) -> str:
     return f"{row['scheme']} {row['engine']} {row['key_bits']}{workers}"
 
 
-def _ahead(value: float) -> str:
+def _offline(value: float) -> str:
     return seconds(value) if value > 1e-5 else "-"  # noqa: PLR2004
 
 
@@ -451,7 +451,7 @@ CRYPTO: tuple[Column[CryptoRow], ...] = (
     ("scheme", _scheme),
     ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
     ("online", lambda row: seconds(row["seconds_median"]) + ("~" if row["extrapolated"] else "")),
-    ("ahead", lambda row: _ahead(row.get("seconds_offline", 0.0))),
+    ("offline", lambda row: _offline(row.get("seconds_offline", 0.0))),
     ("phe-2048", lambda row: _ratio(row["ratio_to_phe_2048"])),
     ("phe-3072", lambda row: _ratio(row["ratio_to_phe_3072"])),
     ("up", lambda row: size(row["bytes_up"])),
@@ -465,7 +465,7 @@ CRYPTO_PHASES: tuple[Column[CryptoRow], ...] = (
     ("encrypt", lambda row: _seconds_or_dash(row.get("seconds_encrypt"))),
     ("evaluate", lambda row: _seconds_or_dash(row.get("seconds_evaluate"))),
     ("decrypt", lambda row: _seconds_or_dash(row.get("seconds_decrypt"))),
-    CRYPTO[3],  # ahead
+    CRYPTO[3],  # offline
     *CRYPTO[6:],  # up and down
 )
 
@@ -563,8 +563,8 @@ def joint_notes(rows: Sequence[JointRow]) -> list[str]:
         f"to within: rounds to within {rows[0]['within']:g} of it, and the most of any run",
         "guard: the label guard's ratio; score and what follows: where training ended",
     ]
-    if any_ahead(rows):
-        notes.append("sent and total hold what was made ahead of rounds")
+    if any_offline(rows):
+        notes.append("sent and total hold what was made before rounds")
     if any(row["most_rounds_to"] is None for row in rows):
         notes.append("* never that near: half the runs, or one; the JSON has each")
     by_ending: dict[str, dict[int, None]] = {}

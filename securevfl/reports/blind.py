@@ -1,10 +1,10 @@
-"""Result rows and tables of `bench blind` and `bench ahead`; see `rows` and `tables`."""
+"""Result rows and tables of `bench blind` and `bench offline`; see `rows` and `tables`."""
 
 from collections.abc import Callable, Sequence
 
 from typing_extensions import TypedDict
 
-from securevfl.reports.rows import CostFigures, made_ahead
+from securevfl.reports.rows import CostFigures, made_offline
 from securevfl.reports.tables import Column, Row, seconds, share, size
 
 
@@ -24,7 +24,7 @@ class BlindRun(CostFigures):
 class BlindRow(CostFigures):
     """One exchange at one Q, S and loss, to one target or for all rounds.
 
-    `party_bytes` and `party_compute_s` are of a round without what was done ahead, of the party
+    `party_bytes` and `party_compute_s` are of a round without what was done offline, of the party
     that has most of it; `rounds_s` is the critical path of all such rounds, `round_s` that of one.
     `apart` is the AUC less that of `plain` with the logistic loss itself after as many rounds, null
     where runs end at a target; `joint_auc` that of scikit-learn's LogisticRegression in one place.
@@ -55,8 +55,8 @@ class BlindRow(CostFigures):
     runs: Sequence[BlindRun]
 
 
-class AheadRow(TypedDict):
-    """One place in the code where work ahead spends its time, of all parties together.
+class OfflineRow(TypedDict):
+    """One place in the code where offline work spends its time, of all parties together.
 
     `place` is a function of SEAL, or a module with what it calls outside of this package;
     `share` is of `total_s`, which the profiler makes longer.
@@ -79,7 +79,7 @@ class RoundRow(TypedDict):
     """What a round of a `BlindRow` takes.
 
     `path_s` is the computation on the round's critical path. `_before` is its part of what was made
-    ahead: bytes of all parties, and computation on the critical path.
+    offline: bytes of all parties, and computation on the critical path.
     """
 
     exchange: str
@@ -102,10 +102,10 @@ def by_round(rows: Sequence[Row]) -> list[RoundRow]:
             "loss": row["loss"],
             "party_bytes": row["party_bytes"],
             "party_compute_s": row["party_compute_s"],
-            "path_s": (row["compute_s"] - made_ahead(row, "ahead_compute_s")) / row["rounds"],
+            "path_s": (row["compute_s"] - made_offline(row, "offline_compute_s")) / row["rounds"],
             "round_s": row["round_s"],
-            "bytes_before": made_ahead(row, "ahead_bytes") / row["rounds"],
-            "compute_before_s": made_ahead(row, "ahead_compute_s") / row["rounds"],
+            "bytes_before": made_offline(row, "offline_bytes") / row["rounds"],
+            "compute_before_s": made_offline(row, "offline_compute_s") / row["rounds"],
         }
         for row in rows
     ]
@@ -136,7 +136,7 @@ BLIND: tuple[Column[BlindRow], ...] = (
 
 BLIND_NOTES = (
     "apart: AUC less that of plain with the logistic loss after as many rounds",
-    "rounds': their critical path; total: with what was made ahead",
+    "rounds': their critical path; total: with what was made offline",
 )
 
 BLIND_ROUND: tuple[Column[RoundRow], ...] = (
@@ -147,17 +147,17 @@ BLIND_ROUND: tuple[Column[RoundRow], ...] = (
     ("compute", lambda row: seconds(row["party_compute_s"])),
     ("path", lambda row: seconds(row["path_s"])),
     ("a round", lambda row: seconds(row["round_s"])),
-    ("sent ahead", lambda row: _or_dash(size, row["bytes_before"])),
-    ("compute ahead", lambda row: _or_dash(seconds, row["compute_before_s"])),
+    ("pads sent", lambda row: _or_dash(size, row["bytes_before"])),
+    ("pads compute", lambda row: _or_dash(seconds, row["compute_before_s"])),
 )
 
 ROUND_NOTES = (
     "sent, compute: by the party with most of it",
     "path: computation on a round's critical path; a round: all of that",
-    "ahead: bytes of all parties, computation on the critical path, over the rounds",
+    "pads: bytes of all parties, computation on the critical path, over the rounds",
 )
 
-PLACES: tuple[Column[AheadRow], ...] = (
+PLACES: tuple[Column[OfflineRow], ...] = (
     ("place", lambda row: row["place"]),
     ("calls", lambda row: f"{row['calls']:,}"),
     ("seconds", lambda row: seconds(row["seconds"])),

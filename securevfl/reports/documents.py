@@ -56,7 +56,7 @@ from securevfl.reports.scale import (
     phases_of,
 )
 from securevfl.reports.sweep import NOISE
-from securevfl.reports.tables import TRADEOFF, Column, Row, rate, seconds, with_ahead
+from securevfl.reports.tables import TRADEOFF, Column, Row, rate, seconds, with_offline
 from securevfl.reports.transfer import OVERLAP, TRANSFER
 
 WIDTH = 100
@@ -67,10 +67,10 @@ Cells = list[list[str]]
 
 
 def by_columns(*columns: Column[Any]) -> Callable[[Sequence[Row]], Cells]:
-    """A table with one line a row; more columns where one made something ahead of its rounds."""
+    """A table with one line a row; more columns where one made something before its rounds."""
 
     def cells(rows: Sequence[Row]) -> Cells:
-        shown = with_ahead(columns, rows)
+        shown = with_offline(columns, rows)
         return [
             [heading for heading, _ in shown],
             *([show(row) for _, show in shown] for row in rows),

@@ -20,40 +20,40 @@ DERIVED = "from each party's own curvature"
 """How step sizes were chosen that nobody chose."""
 
 
-AheadFigure = Literal[
-    "ahead_compute_s",
-    "ahead_communication_s",
-    "ahead_bytes",
-    "ahead_ciphertext_bytes",
-    "ahead_messages",
+OfflineFigure = Literal[
+    "offline_compute_s",
+    "offline_communication_s",
+    "offline_bytes",
+    "offline_ciphertext_bytes",
+    "offline_messages",
 ]
 
 
-def made_ahead(row: Mapping[str, Any], figure: AheadFigure) -> float:
-    """A figure of what a row's job made ahead of its rounds.
+def made_offline(row: Mapping[str, Any], figure: OfflineFigure) -> float:
+    """A figure of what a row's job made before its rounds.
 
     Rows of result files from before there was such work lack it, and rows of what knows no rounds:
-    nothing was made ahead there.
+    nothing was made offline there.
     """
     return float(row.get(figure, 0))
 
 
-def ahead_s(row: Mapping[str, Any]) -> float:
-    """Seconds of a row's total that were spent ahead of its rounds."""
-    return made_ahead(row, "ahead_compute_s") + made_ahead(row, "ahead_communication_s")
+def offline_s(row: Mapping[str, Any]) -> float:
+    """Seconds of a row's total that were spent before its rounds."""
+    return made_offline(row, "offline_compute_s") + made_offline(row, "offline_communication_s")
 
 
-def any_ahead(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether something was made ahead in any of the rows."""
-    return any(made_ahead(row, figure) for row in rows for figure in get_args(AheadFigure))
+def any_offline(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether something was made offline in any of the rows."""
+    return any(made_offline(row, figure) for row in rows for figure in get_args(OfflineFigure))
 
 
 class CostFigures(TypedDict):
     """What training cost; compute and communication make up the total.
 
-    Set-up and what was done ahead in waits (`offline_hidden_s`) are not part of it. What was made
-    ahead of rounds is part of every figure but `round_trips`; those that begin with `ahead_` say
-    how much of it that is: `made_ahead` reads them.
+    Set-up and what was done offline in waits (`offline_hidden_s`) are not part of it. What was made
+    before rounds is part of every figure but `round_trips`; those that begin with `offline_` say
+    how much of it that is: `made_offline` reads them.
     """
 
     compute_s: float
@@ -66,11 +66,11 @@ class CostFigures(TypedDict):
     ciphertext_bytes: float
     messages: float
     offline_hidden_s: NotRequired[float]
-    ahead_compute_s: NotRequired[float]
-    ahead_communication_s: NotRequired[float]
-    ahead_bytes: NotRequired[float]
-    ahead_ciphertext_bytes: NotRequired[float]
-    ahead_messages: NotRequired[float]
+    offline_compute_s: NotRequired[float]
+    offline_communication_s: NotRequired[float]
+    offline_bytes: NotRequired[float]
+    offline_ciphertext_bytes: NotRequired[float]
+    offline_messages: NotRequired[float]
 
 
 def cost_figures(costs: "JobCosts") -> CostFigures:

@@ -46,7 +46,7 @@ class ScaleRow(TypedDict):
     training: str
     epochs: int
     batch_size: int
-    batches_a_message: int
+    batches_per_message: int
     precision: str
     learning_rate: float
     auc: float
@@ -66,7 +66,7 @@ class ScaleRow(TypedDict):
 SCALE: tuple[Column[ScaleRow], ...] = (
     ("rows", lambda row: f"{row['rows']:,}"),
     ("S", lambda row: f"{row['batch_size']:,}"),
-    ("n", lambda row: str(row["batches_a_message"])),
+    ("n", lambda row: str(row["batches_per_message"])),
     ("training", lambda row: row["training"]),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("CPU/epoch", lambda row: seconds(row["cpu_s_per_epoch"])),
@@ -169,8 +169,8 @@ def trainings(rows: Sequence[ScaleRow], size: Size = "rows") -> dict[str, list[S
     named: dict[str, list[ScaleRow]] = {}
     for row in rows:
         name = f"{row['training']}, S = {row['batch_size']:,}"
-        if row["training"] == "fdml" and row["batches_a_message"] > 1:
-            name += f", n = {row['batches_a_message']}"
+        if row["training"] == "fdml" and row["batches_per_message"] > 1:
+            name += f", n = {row['batches_per_message']}"
         told = f"{name}, {row[other]:,} {other}" if several else name
         named.setdefault(told, []).append(row)
     return named
@@ -196,7 +196,7 @@ SCALE_IN_FULL: tuple[Column[ScaleRow], ...] = (
     *RATIOS[3:],
 )
 MESSAGES: tuple[Column[FdmlRow], ...] = (
-    ("a message", lambda row: str(row.get("batches_a_message", 1))),
+    ("a message", lambda row: str(row.get("batches_per_message", 1))),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("log loss", lambda row: f"{row['log_loss']:.4f}"),
     ("wall", lambda row: seconds(row["wall_s_per_epoch"])),

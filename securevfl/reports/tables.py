@@ -5,7 +5,14 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from securevfl.reports.rows import CostFigures, JobRow, TrainRow, ahead_s, any_ahead, made_ahead
+from securevfl.reports.rows import (
+    CostFigures,
+    JobRow,
+    TrainRow,
+    any_offline,
+    made_offline,
+    offline_s,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +75,7 @@ def rounds_text(row: Row) -> str:
 
 def _a_round(row: JobRow) -> str:
     paid = row["rounds"] - row.get("rounds_before", 0)
-    return seconds((row["total_s"] - ahead_s(row)) / paid)
+    return seconds((row["total_s"] - offline_s(row)) / paid)
 
 
 def exchange_text(row: JobRow) -> str:
@@ -129,43 +136,46 @@ def table(columns: Sequence[Column[R]], rows: Sequence[R], title: str = "") -> "
     return result
 
 
-def _time_ahead(value: float) -> str:
+def _offline_time(value: float) -> str:
     return seconds(value) if value else "-"
 
 
-AHEAD: tuple[Column[Any], ...] = (
-    ("compute ahead", lambda row: _time_ahead(made_ahead(row, "ahead_compute_s"))),
-    ("network ahead", lambda row: _time_ahead(made_ahead(row, "ahead_communication_s"))),
-    ("ahead", lambda row: _time_ahead(ahead_s(row))),
-    ("sent ahead", lambda row: size(made_ahead(row, "ahead_bytes")) if any_ahead([row]) else "-"),
+CORRELATED_RANDOMNESS: tuple[Column[Any], ...] = (
+    ("offline compute", lambda row: _offline_time(made_offline(row, "offline_compute_s"))),
+    ("offline network", lambda row: _offline_time(made_offline(row, "offline_communication_s"))),
+    ("offline", lambda row: _offline_time(offline_s(row))),
+    (
+        "offline sent",
+        lambda row: size(made_offline(row, "offline_bytes")) if any_offline([row]) else "-",
+    ),
 )
 
 
-def with_ahead(columns: Sequence[Column[R]], rows: Sequence[Row]) -> tuple[Column[R], ...]:
-    """The columns, and where a row made something ahead those that say what it took."""
-    return (*columns, *AHEAD) if any_ahead(rows) else tuple(columns)
+def with_offline(columns: Sequence[Column[R]], rows: Sequence[Row]) -> tuple[Column[R], ...]:
+    """The columns, and where a row made something offline those that say what it took."""
+    return (*columns, *CORRELATED_RANDOMNESS) if any_offline(rows) else tuple(columns)
 
 
-def ahead_table(columns: Sequence[Column[Any]], rows: Sequence[Row]) -> "Table | None":
-    """What those rows took that made something ahead; None where none did.
+def offline_table(columns: Sequence[Column[Any]], rows: Sequence[Row]) -> "Table | None":
+    """What those rows took that made something offline; None where none did.
 
     A table of its own, with the columns that name a row: a terminal has no room for more.
     """
-    chosen = [row for row in rows if any_ahead([row])]
-    title = "made ahead of rounds, part of the totals above"
-    return table((*columns, *AHEAD), chosen, title) if chosen else None
+    chosen = [row for row in rows if any_offline([row])]
+    title = "made before rounds, part of the totals above"
+    return table((*columns, *CORRELATED_RANDOMNESS), chosen, title) if chosen else None
 
 
 def print_tables(
     console: "Console", columns: Sequence[Column[R]], rows: Sequence[R], title: str, names: int = 2
 ) -> None:
-    """Print the rows as a table, and below it what was made ahead, if something was.
+    """Print the rows as a table, and below it what was made offline, if something was.
 
     So many columns, the first ones, name a row.
     """
     console.print(table(columns, rows, title))
-    if ahead := ahead_table(columns[:names], cast("Sequence[Row]", rows)):
-        console.print(ahead)
+    if offline := offline_table(columns[:names], cast("Sequence[Row]", rows)):
+        console.print(offline)
 
 
 def scored_by(row: TrainRow) -> Sequence[Column[TrainRow]]:
@@ -185,8 +195,10 @@ def target_notes(rows: Sequence[Row]) -> list[str]:
         notes.append("Q = exact: the minimum that local steps go towards, all rows every round")
     if any(row.get("he_per_step") for row in rows):
         notes.append("HE: homomorphic work repeated in every local step, for benchmarks only")
-    if any_ahead(rows):
-        notes.append("compute, network, total and sent hold what was made ahead; a round does not")
+    if any_offline(rows):
+        notes.append(
+            "compute, network, total and sent hold what was made offline; a round does not"
+        )
     targets = dict.fromkeys(str(row.get("target_chosen", "given")) for row in rows)
     return notes + [f"target: {chosen}" for chosen in targets if chosen != "given"]
 

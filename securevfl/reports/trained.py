@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 from securevfl.reports.page import lines, render, rows_page
 from securevfl.reports.rows import (
     DERIVED,
-    AheadFigure,
     Figures,
+    OfflineFigure,
     TradeoffRow,
     TrainRow,
-    ahead_s,
-    any_ahead,
+    any_offline,
     calibration_figures,
     cost_figures,
-    made_ahead,
+    made_offline,
+    offline_s,
 )
 from securevfl.reports.tables import (
     TRADEOFF,
@@ -27,7 +27,7 @@ from securevfl.reports.tables import (
     share,
     size,
     tradeoff_notes,
-    with_ahead,
+    with_offline,
 )
 from securevfl.shown import curve
 
@@ -55,9 +55,9 @@ PHASES = {
     "offline": "work that did not fit into waiting",
 }
 
-AHEAD: Mapping[AheadFigure, str] = {
-    "ahead_compute_s": "computation ahead of rounds",
-    "ahead_communication_s": "network ahead of rounds",
+CORRELATED_RANDOMNESS: Mapping[OfflineFigure, str] = {
+    "offline_compute_s": "computation before rounds",
+    "offline_communication_s": "network before rounds",
 }
 
 
@@ -215,7 +215,7 @@ def train_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `train`, from what its JSON holds."""
     (row,) = result["rows"]
     columns, models = compared(row)
-    job = with_ahead(TRADEOFF, [row])
+    job = with_offline(TRADEOFF, [row])
     parties = f"{row['parties']} parties"
     return render(
         "train.html",
@@ -244,18 +244,22 @@ def train_page(result: Mapping[str, Any]) -> str:
 def costs(row: Row) -> list[tuple[str, str]]:
     """Seconds of the critical path by what they were spent on, and what was sent."""
     phases = row["compute_by_phase_s"]
-    ahead, rounds = any_ahead([row]), row["total_s"] - ahead_s(row)
-    network = made_ahead(row, "ahead_communication_s")
+    offline, rounds = any_offline([row]), row["total_s"] - offline_s(row)
+    network = made_offline(row, "offline_communication_s")
     return [
         *((text, seconds(phases[phase])) for phase, text in PHASES.items() if phases[phase]),
         ("network", seconds(row["communication_s"] - network)),
         ("all rounds", seconds(rounds)),
-        *((text, seconds(made_ahead(row, figure))) for figure, text in AHEAD.items() if ahead),
-        *([("in all", seconds(row["total_s"]))] if ahead else []),
+        *(
+            (text, seconds(made_offline(row, figure)))
+            for figure, text in CORRELATED_RANDOMNESS.items()
+            if offline
+        ),
+        *([("in all", seconds(row["total_s"]))] if offline else []),
         ("set-up before them", seconds(row["setup_s"])),
         ("on this machine's clock", seconds(row["wall_s"])),
         ("sent", size(row["bytes_sent"])),
-        *([("of it ahead", size(made_ahead(row, "ahead_bytes")))] if ahead else []),
+        *([("of it offline", size(made_offline(row, "offline_bytes")))] if offline else []),
     ]
 
 
@@ -287,7 +291,7 @@ def time_curve(rows: Sequence[TradeoffRow]) -> dict[str, Any]:
 def tradeoff_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `bench tradeoff`, from what its JSON holds."""
     rows: Sequence[TradeoffRow] = result["rows"]
-    first, columns = rows[0], with_ahead(WITH_TARGET, rows)
+    first, columns = rows[0], with_offline(WITH_TARGET, rows)
     return rows_page(
         result,
         columns,

@@ -13,7 +13,7 @@ from typing_extensions import override
 from securevfl.data.tables import VerticalDataset
 from securevfl.protocols.plan import Plan
 from securevfl.reports.tables import seconds, spent_text, table, wrapped
-from securevfl.runtime.costs import AHEAD, OFFLINE, SETUP, Stopwatch
+from securevfl.runtime.costs import CORRELATED_RANDOMNESS, OFFLINE, SETUP, Stopwatch
 from securevfl.sparse import Matrix
 
 if TYPE_CHECKING:
@@ -142,22 +142,22 @@ def learned_in(plan: Plan) -> list[tuple[str, str]]:
 class SetupWatch(Stopwatch):
     """Measures as any other, and notes when set-up was over: keys are made, rounds begin.
 
-    Of the seconds in which something was made ahead, `ahead_s`, some were before rounds began.
+    Of the seconds in which something was made offline, `offline_s`, some were before rounds began.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.rounds_began: float | None = None
-        self.ahead_s = self.ahead_before_s = 0.0
+        self.offline_s = self.offline_before_s = 0.0
 
     @override
     def charge(self, phase: str, elapsed: float) -> float:
-        if phase == AHEAD:
-            self.ahead_s += elapsed
+        if phase == CORRELATED_RANDOMNESS:
+            self.offline_s += elapsed
         # There are waits in a set-up too, and work in them.
         elif phase not in {SETUP, OFFLINE} and self.rounds_began is None:
             self.rounds_began = time.perf_counter() - elapsed
-            self.ahead_before_s = self.ahead_s
+            self.offline_before_s = self.offline_s
         return elapsed
 
 
@@ -176,8 +176,8 @@ class Forecast:
         """What to say after so many rounds of this run, on the clock of `started`; or nothing."""
         watch = self.watch
         began = watch.rounds_began or self.started
-        # A clock that stands still while something is made ahead.
-        now -= watch.ahead_s - watch.ahead_before_s
+        # A clock that stands still while something is made offline.
+        now -= watch.offline_s - watch.offline_before_s
         one = now - (began if done == 1 else self._last)
         self._last = now
         if self._told or (done == 1 and one < LONG_SECONDS and self.rounds > 1):
@@ -185,10 +185,10 @@ class Forecast:
         self._told = True
         most = now - began + (self.rounds - done) * one
         ends = "; it may end before" if self.may_end and self.rounds > done else ""
-        setup = seconds(began - self.started - watch.ahead_before_s)
-        ahead = f"what was made ahead {seconds(watch.ahead_s)}, " if watch.ahead_s else ""
+        setup = seconds(began - self.started - watch.offline_before_s)
+        offline = f"what was made offline {seconds(watch.offline_s)}, " if watch.offline_s else ""
         told = f"at most {self.rounds} rounds take about {seconds(most)}{ends}"
         return (
-            f"set-up took {setup}, {ahead}a round takes {seconds(one)}: "
+            f"set-up took {setup}, {offline}a round takes {seconds(one)}: "
             f"{told if self.rounds > 1 else 'it is the only one'}"
         )

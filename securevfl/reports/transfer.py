@@ -15,7 +15,7 @@ class TransferRow(TradeoffRow):
     """
 
     proximal: float
-    in_turns: bool
+    alternating: bool
     overlap: int
     alignment: float
     local_rule: str

@@ -63,7 +63,7 @@ class Channel(Protocol):
     ) -> tuple[str, M]:
         """Wait for the next message of a stage from any of the senders.
 
-        Messages of the stage "ahead" wait apart from all others: a round takes its own past them.
+        Messages of the stage "offline" wait apart from all others: a round takes its own past them.
 
         Args:
             senders: whose message may come next.

@@ -5,10 +5,10 @@ longest chain of work and messages that ends at this party now. A message carrie
 path; a receiver that had to wait for it takes that path over. So the components of a path add
 up to the party's clock, and the job's totals are those of the party that finishes last.
 
-What is made *ahead* of the rounds that use it (messages of the stage "ahead", computation of the
-phase "ahead") has components and counters of its own, which totals include. Work in waits is
-something else: pieces that need no message, which a party does while it waits for one
-(`Costs.ahead`, phase "offline"); what fits into waits is on nobody's path.
+What is made *offline*, before the rounds that use it, has components and counters of its own, which
+totals include: messages of the stage "offline", computation of the phase "correlated_randomness".
+Work in waits is something else: pieces that need no message, which a party does while it waits for
+one (`Costs.idle_work`, phase "offline"). What fits into waits is on nobody's path.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from securevfl.errors import ConfigError
 from securevfl.shown import Shown
 from securevfl.wire.codec import Message, Stage
 
-AHEAD = "ahead"
+CORRELATED_RANDOMNESS = "correlated_randomness"
 OFFLINE = "offline"
 PHASES = ("local", "encrypt", "evaluate", "decrypt", OFFLINE)
 SETUP = "setup"
 COMMUNICATION = "communication"
-AHEAD_COMMUNICATION = "ahead communication"
+OFFLINE_COMMUNICATION = "offline communication"
 SCORING = "scoring"
 
 Path = dict[str, float]
@@ -38,7 +38,7 @@ Path = dict[str, float]
 
 _COMPONENTS: Mapping[Stage, str] = {
     "setup": SETUP,
-    "ahead": AHEAD_COMMUNICATION,
+    "offline": OFFLINE_COMMUNICATION,
     "round": COMMUNICATION,
 }
 """What the time on the line counts as; that of scoring does not."""
@@ -147,7 +147,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A ledger at the end of one round; `ahead` of its traffic was sent ahead."""
+    """A ledger at the end of one round; `offline` of its traffic was sent offline."""
 
     path: Path
     messages: int
@@ -155,7 +155,7 @@ class Snapshot:
     ciphertext_bytes: int
     hops: int
     hidden_s: float
-    ahead: Traffic
+    offline: Traffic
 
 
 @dataclass
@@ -175,7 +175,7 @@ class Costs:
         messages: messages sent, by kind.
         bytes_sent: bytes sent, by kind.
         hops: length of the longest chain of round messages that ends here.
-        ahead: work that can be done in any wait; each call does one piece and says whether there
+        idle_work: what can be done in any wait; each call does one piece and says whether there
             was one to do. The same pieces fill waits in virtual time, where the end of a wait is
             known when it is taken, and in real time, where nobody knows it before the message is
             there.
@@ -191,11 +191,11 @@ class Costs:
     messages: Counter[str] = field(default_factory=Counter)
     bytes_sent: Counter[str] = field(default_factory=Counter)
     hops: int = 0
-    ahead: list[Callable[[], bool]] = field(default_factory=list)
+    idle_work: list[Callable[[], bool]] = field(default_factory=list)
     hidden_s: float = 0.0
     snapshots: list[Snapshot] = field(default_factory=list)
     _traffic: Traffic = Traffic()
-    _traffic_ahead: Traffic = Traffic()
+    _traffic_offline: Traffic = Traffic()
 
     def compute(self, phase: str) -> "ComputeSection":
         """A section of computation, timed: `async with costs.compute("encrypt"): …`."""
@@ -225,52 +225,55 @@ class Costs:
             path: the sender's, up to `sent`.
             sent: on the sender's clock.
             arrival: on this party's.
-            overrun: seconds by which work ahead outlasted the wait.
+            overrun: seconds by which offline work outlasted the wait.
         """
         component = _COMPONENTS[stage]
         self.path = {**path, component: path.get(component, 0.0) + arrival - sent}
         self.now = arrival
         if overrun:
-            self.passed(AHEAD if stage == "ahead" else OFFLINE, overrun)
+            self.passed(CORRELATED_RANDOMNESS if stage == "offline" else OFFLINE, overrun)
 
     def sent(self, message: Message, size: int) -> None:
         """Note a message that left, and its bytes without those of its envelope."""
         kind = type(message).__name__
         self.messages[kind] += 1
         self.bytes_sent[kind] += size
-        if message.stage not in ("round", "ahead"):
+        if message.stage not in ("round", "offline"):
             return
         one = Traffic(1, size, size if message.carries == "ciphertexts" else 0)
         self._traffic += one
-        if message.stage == "ahead":
-            self._traffic_ahead += one
+        if message.stage == "offline":
+            self._traffic_offline += one
 
     def received(self, stage: Stage, hops: int) -> None:
         """Note a message that came, and how many hops its sender was at."""
         if stage == "round":
             self.hops = max(self.hops, hops + 1)
-        elif stage == "ahead":
+        elif stage == "offline":
             self.hops = max(self.hops, hops)
 
-    def made_ahead(self) -> dict[str, float]:
-        """What was made ahead until now, on this party's path and in its messages; see `bring`."""
-        seconds = {each: self.path.get(each, 0.0) for each in (AHEAD, AHEAD_COMMUNICATION)}
-        return {**seconds, **asdict(self._traffic_ahead)}
+    def made_offline(self) -> dict[str, float]:
+        """What was made offline so far, on this party's path and in its messages; see `bring`."""
+        seconds = {
+            each: self.path.get(each, 0.0)
+            for each in (CORRELATED_RANDOMNESS, OFFLINE_COMMUNICATION)
+        }
+        return {**seconds, **asdict(self._traffic_offline)}
 
-    def bring(self, made_ahead: Mapping[str, float]) -> None:
-        """Count what an earlier run made ahead for this one, as if it were made here and now.
+    def bring(self, made_offline: Mapping[str, float]) -> None:
+        """Count what an earlier run made offline for this one, as if it were made here and now.
 
         Args:
-            made_ahead: `Costs.made_ahead` of this party at the end of that run.
+            made_offline: `Costs.made_offline` of this party at the end of that run.
 
         Raises:
             KeyError: a figure is missing.
         """
-        for component in (AHEAD, AHEAD_COMMUNICATION):
-            self.passed(component, made_ahead[component])
-        traffic = Traffic(**{name: int(made_ahead[name]) for name in asdict(Traffic())})
+        for component in (CORRELATED_RANDOMNESS, OFFLINE_COMMUNICATION):
+            self.passed(component, made_offline[component])
+        traffic = Traffic(**{name: int(made_offline[name]) for name in asdict(Traffic())})
         self._traffic += traffic
-        self._traffic_ahead += traffic
+        self._traffic_offline += traffic
 
     def end_round(self, rounds: int = 1) -> None:
         """Keep the ledger as it stands at the end of a round, or of several that end together."""
@@ -282,12 +285,12 @@ class Costs:
             traffic.ciphertext_bytes,
             self.hops,
             self.hidden_s,
-            self._traffic_ahead,
+            self._traffic_offline,
         )
         self.snapshots += [snapshot] * rounds
 
     def work_for(self, wait_seconds: float) -> float:
-        """Fill a wait of so many seconds with work ahead.
+        """Fill a wait of so many seconds with offline work.
 
         Returns:
             Seconds by which the last piece outlasted the wait: a party finishes what it has begun.
@@ -299,7 +302,7 @@ class Costs:
         return max(-left, 0.0)
 
     async def work_until(self, over_for: Callable[[], float | None]) -> float:
-        """Fill a wait whose end nobody knows with work ahead.
+        """Fill a wait whose end nobody knows with offline work.
 
         Args:
             over_for: for how many seconds the wait has been over; None while it goes on.
@@ -316,11 +319,11 @@ class Costs:
 
     def _piece(self) -> float | None:
         """Seconds of one piece of work; None if there is none to do."""
-        if not self.ahead:
+        if not self.idle_work:
             return None
         self.stopwatch.start()
         # The first that has a piece to do does it.
-        worked = any(work() for work in self.ahead)
+        worked = any(work() for work in self.idle_work)
         spent = self.stopwatch.stop(OFFLINE)
         if not worked:
             return None
@@ -357,24 +360,24 @@ class ComputeSection:
 class JobCosts(Shown):
     """What a job has cost up to a round, over all parties.
 
-    All that was made ahead until then is part of every figure but `round_trips`; those that begin
-    with `ahead_` say how much of it that is, and are 0 of a job that makes nothing ahead.
+    All that was made offline until then is part of every figure but `round_trips`; those that begin
+    with `offline_` say how much of it that is, and are 0 of a job that makes nothing offline.
 
     Attributes:
         compute_s: computation on the critical path.
         communication_s: transfers and waiting for the network on the critical path.
-        compute_by_phase_s: `compute_s` by phase; "ahead" only where there is some.
+        compute_by_phase_s: `compute_s` by phase; "correlated_randomness" only where there is some.
         setup_s: set-up on the critical path (keys, agreement); not part of the total.
         round_trips: half the length of the longest chain of round messages.
         bytes_sent: bytes of all messages after the set-up but those of scoring.
         ciphertext_bytes: bytes of those that carry ciphertexts.
         messages: their number.
-        offline_hidden_s: work done ahead inside waits, over all parties; not part of the total.
-        ahead_compute_s: of `compute_s`.
-        ahead_communication_s: of `communication_s`.
-        ahead_bytes: of `bytes_sent`.
-        ahead_ciphertext_bytes: of `ciphertext_bytes`.
-        ahead_messages: of `messages`.
+        offline_hidden_s: work done offline inside waits, over all parties; not part of the total.
+        offline_compute_s: of `compute_s`.
+        offline_communication_s: of `communication_s`.
+        offline_bytes: of `bytes_sent`.
+        offline_ciphertext_bytes: of `ciphertext_bytes`.
+        offline_messages: of `messages`.
     """
 
     compute_s: float
@@ -386,18 +389,18 @@ class JobCosts(Shown):
     ciphertext_bytes: int
     messages: int
     offline_hidden_s: float
-    ahead_compute_s: float
-    ahead_communication_s: float
-    ahead_bytes: int
-    ahead_ciphertext_bytes: int
-    ahead_messages: int
+    offline_compute_s: float
+    offline_communication_s: float
+    offline_bytes: int
+    offline_ciphertext_bytes: int
+    offline_messages: int
 
     @override
     def shown(self) -> dict[str, object]:
         """The ledger's totals."""
         phases = {name: s for name, s in self.compute_by_phase_s.items() if s}
-        ahead = {
-            "made ahead": f"{self.ahead_s:.3g} s of the total, {self.ahead_bytes:,} of the bytes",
+        offline = {
+            "made offline": f"{self.offline_s:.3g} s and {self.offline_bytes:,} bytes of these",
         }
         return {
             "total": f"{self.total_s:.3g} s and {self.setup_s:.3g} s of set-up",
@@ -405,7 +408,7 @@ class JobCosts(Shown):
             **{f"of it {name}": f"{seconds:.3g} s" for name, seconds in phases.items()},
             "communication": f"{self.communication_s:.3g} s in {self.round_trips:g} round trips",
             "sent": f"{self.bytes_sent:,} bytes in {self.messages} messages",
-            **(ahead if self.ahead_messages or self.ahead_s else {}),
+            **(offline if self.offline_messages or self.offline_s else {}),
         }
 
     def row(self) -> dict[str, Any]:
@@ -418,9 +421,9 @@ class JobCosts(Shown):
         return self.compute_s + self.communication_s
 
     @property
-    def ahead_s(self) -> float:
-        """Seconds of the total that were spent ahead of rounds."""
-        return self.ahead_compute_s + self.ahead_communication_s
+    def offline_s(self) -> float:
+        """Seconds of the total that were spent before rounds."""
+        return self.offline_compute_s + self.offline_communication_s
 
 
 def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
@@ -428,12 +431,12 @@ def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
     snapshots = [ledger.snapshots[rounds - 1] for ledger in ledgers.values()]
     last = max(snapshots, key=lambda snapshot: sum(snapshot.path.values())).path
     phases = {phase: last.get(phase, 0.0) for phase in PHASES}
-    if AHEAD in last:
-        phases[AHEAD] = last[AHEAD]
-    communication_ahead = last.get(AHEAD_COMMUNICATION, 0.0)
+    if CORRELATED_RANDOMNESS in last:
+        phases[CORRELATED_RANDOMNESS] = last[CORRELATED_RANDOMNESS]
+    communication_offline = last.get(OFFLINE_COMMUNICATION, 0.0)
     return JobCosts(
         compute_s=sum(phases.values()),
-        communication_s=last.get(COMMUNICATION, 0.0) + communication_ahead,
+        communication_s=last.get(COMMUNICATION, 0.0) + communication_offline,
         compute_by_phase_s=phases,
         setup_s=last.get(SETUP, 0.0),
         round_trips=max(snapshot.hops for snapshot in snapshots) / 2,
@@ -441,9 +444,9 @@ def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
         ciphertext_bytes=sum(snapshot.ciphertext_bytes for snapshot in snapshots),
         messages=sum(snapshot.messages for snapshot in snapshots),
         offline_hidden_s=sum(snapshot.hidden_s for snapshot in snapshots),
-        ahead_compute_s=phases.get(AHEAD, 0.0),
-        ahead_communication_s=communication_ahead,
-        ahead_bytes=sum(snapshot.ahead.bytes_sent for snapshot in snapshots),
-        ahead_ciphertext_bytes=sum(snapshot.ahead.ciphertext_bytes for snapshot in snapshots),
-        ahead_messages=sum(snapshot.ahead.messages for snapshot in snapshots),
+        offline_compute_s=phases.get(CORRELATED_RANDOMNESS, 0.0),
+        offline_communication_s=communication_offline,
+        offline_bytes=sum(snapshot.offline.bytes_sent for snapshot in snapshots),
+        offline_ciphertext_bytes=sum(snapshot.offline.ciphertext_bytes for snapshot in snapshots),
+        offline_messages=sum(snapshot.offline.messages for snapshot in snapshots),
     )

@@ -109,7 +109,7 @@ class RealChannel(NetworkEnd):
         )
         self.loop = loop
         self._peers, self._poll, self._carry = frozenset(peers), poll, carry
-        self._inbox, self._inbox_ahead = Inbox(), Inbox()
+        self._inbox, self._inbox_offline = Inbox(), Inbox()
         self._arrivals = count()
         self._taken: Counter[str] = Counter()
 
@@ -124,7 +124,7 @@ class RealChannel(NetworkEnd):
 
     def lose(self, peer: str, error: PeerError) -> None:
         """Nothing more will come from a peer; from any thread."""
-        for inbox in (self._inbox, self._inbox_ahead):
+        for inbox in (self._inbox, self._inbox_offline):
             self.loop.call_soon_threadsafe(inbox.lose, peer, time.monotonic(), error)
 
     @override
@@ -145,7 +145,7 @@ class RealChannel(NetworkEnd):
         deadline = None if timeout is None else began + timeout
         inbox, overrun, costs = self._inbox_of(stage), 0.0, self.costs
         self._poll(began)
-        if stage != "evaluation" and costs.ahead:
+        if stage != "evaluation" and costs.idle_work:
             overrun = await costs.work_until(lambda: self._over_for(inbox, senders, deadline))
         try:
             # The loop's clock is time.monotonic as well.
@@ -169,14 +169,14 @@ class RealChannel(NetworkEnd):
         return sender, message
 
     def _inbox_of(self, stage: Stage | None) -> Inbox:
-        return self._inbox_ahead if stage == "ahead" else self._inbox
+        return self._inbox_offline if stage == "offline" else self._inbox
 
     def _sort(self, peer: str, order: int, at: float, data: bytes) -> None:
-        """What is sent ahead waits apart: a round takes its own messages first."""
+        """What is sent offline waits apart: a round takes its own messages first."""
         envelope = self._next_of(peer, data)
         if isinstance(envelope, PeerError):
             # Of no known stage: whoever waits for this peer gets it.
-            for inbox in (self._inbox, self._inbox_ahead):
+            for inbox in (self._inbox, self._inbox_offline):
                 inbox.put(peer, Arrived(order, at, envelope, 0.0))
             return
         sent = sum(envelope.path.values())

@@ -25,7 +25,7 @@ from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.workplace import PartyData, Workplace
-from securevfl.protocols.vertical.runner import MadeAhead, MakeAhead, run_ahead
+from securevfl.protocols.vertical.runner import MadeOffline, MakeAhead, run_offline
 from securevfl.runtime.costs import JobCosts, Pace, Stopwatch, job_costs
 from securevfl.runtime.simulation import Program, Simulated, T, Tamper, simulate
 from securevfl.sparse import Matrix
@@ -36,10 +36,10 @@ __all__ = [
     "Made",
     "TrainingResult",
     "data_of",
-    "make_ahead",
+    "make_offline",
     "model_files",
     "plan_for",
-    "require_ahead",
+    "require_offline",
     "resolved",
     "save_models",
     "train",
@@ -68,8 +68,7 @@ class Environment:
         paces: by party, how much longer than measured it computes.
         keep_state: called after every round of every party with what it takes to go on.
         resume: by party, where to go on from; all from the same round.
-        pads: where pads are that were made ahead (`make_ahead`): used once if they are there. None
-            keeps none.
+        pads: where pads are that `make_offline` made: used once if they are there. None keeps none.
     """
 
     keys: KeyMaker = field(default_factory=KeyMaker)
@@ -194,21 +193,21 @@ def resolved(
 class Made:
     """What was made by each party, and its costs, which the job that uses it counts too."""
 
-    parts: dict[str, MadeAhead]
+    parts: dict[str, MadeOffline]
     costs: JobCosts
 
 
-def require_ahead(plan: Plan) -> MakeAhead:
+def require_offline(plan: Plan) -> MakeAhead:
     """How a job's exchange makes something ahead; ConfigError where rounds take nothing such."""
     if not isinstance(plan.exchange, KeepsShares):
         raise ConfigError(
-            f"ahead: exchange {plan.exchange.name!r} makes no pads, its rounds take nothing that "
-            "could be made before them; scheme = 'blind' does"
+            f"--offline: exchange {plan.exchange.name!r} makes no pads: nothing that rounds use "
+            "can be made before them; scheme = 'blind' does"
         )
-    return plan.exchange.make_ahead
+    return plan.exchange.make_offline
 
 
-def make_ahead(job: Job, dataset: VerticalDataset[Matrix], environment: Environment) -> Made:
+def make_offline(job: Job, dataset: VerticalDataset[Matrix], environment: Environment) -> Made:
     """Make the pads of a job, and write them to `environment.pads`.
 
     Raises:
@@ -218,9 +217,9 @@ def make_ahead(job: Job, dataset: VerticalDataset[Matrix], environment: Environm
         PeerError: a party broke the protocol (with fault injection).
     """
     plan, dataset = resolved(job, dataset, environment.modules)
-    make = require_ahead(plan)
+    make = require_offline(plan)
     if environment.pads is None:
-        raise ConfigError("ahead: nowhere to write pads to, and to keep their keys")
+        raise ConfigError("--offline: nowhere to write pads to, and to keep their keys")
     stores = [environment.pads.of(name) for name in plan.facts.names]
     for store in stores:
         store.require_none()
@@ -230,7 +229,7 @@ def make_ahead(job: Job, dataset: VerticalDataset[Matrix], environment: Environm
     }
     try:
         programs = {
-            name: partial(run_ahead, plan=plan, workplace=place, make=make)
+            name: partial(run_offline, plan=plan, workplace=place, make=make)
             for name, place in places.items()
         }
         simulated = _simulated(plan, programs, environment)

@@ -66,7 +66,9 @@ class TrainingResult(Shown):
             **{name: f"{each:.4g}" for name, each in figures.items() if each is not None},
             "learned": "yes" if self.learned else "nothing that can be told from chance",
             "total": f"{costs.total_s:.3g} s ({costs.compute_s:.3g} s of it computation)",
-            **({"made ahead": f"{costs.ahead_s:.3g} s of the total"} if costs.ahead_s else {}),
+            **(
+                {"made offline": f"{costs.offline_s:.3g} s of the total"} if costs.offline_s else {}
+            ),
             "sent": f"{costs.bytes_sent:,} bytes in {costs.messages} messages",
             **({} if guard is None else {"label guard ratio": f"{guard:.3f}"}),
         }

@@ -38,7 +38,7 @@ MAX_MESSAGE_BYTES = 1 << 30
 MAX_DIMENSIONS = 2
 
 Blobs = tuple[bytes, ...]
-Stage = Literal["setup", "ahead", "round", "evaluation"]
+Stage = Literal["setup", "offline", "round", "evaluation"]
 Carries = Literal["control", "values", "shares", "masked", "ciphertexts"]
 Shows = Literal[
     "nothing",
@@ -64,7 +64,7 @@ class Message:
 
     Attributes:
         number: by which it travels; never given to another kind.
-        stage: which part of a job it belongs to; `ahead` is what is made before the rounds that
+        stage: which part of a job it belongs to; `offline` is what is made before the rounds that
             use it, or between rounds for later ones.
         carries: `values` in clear; `shares` of a sum, under masks that cancel in it; `masked`
             values, whose mask the receiver knows; `ciphertexts`; or only `control`.

@@ -73,8 +73,8 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--parties 3 --steps 3:64 --loss logistic,taylor-logistic --rounds 2 --learning-rate 0.3 "
         "--repeats 1",
     ),
-    "ahead": (
-        blind.AheadRow, 4, "--steps 3:64 --rounds 1 --places 3",
+    "offline": (
+        blind.OfflineRow, 4, "--steps 3:64 --rounds 1 --places 3",
     ),
     "theorem1": (benchmarks.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
     "theorem2": (
@@ -373,8 +373,8 @@ def test_staleness_shows_who_waits(capsys: Capture) -> None:
     assert (bulk["largest_lead"], some["largest_lead"]) == (0, 3)
     assert free["largest_lead"] > 3
     assert free["refused_pulls"] == 0 < some["refused_pulls"] <= bulk["refused_pulls"]
-    in_turns = rows[9:]
-    assert in_turns[0]["total_s"] > in_turns[2]["total_s"]
+    alternating = rows[9:]
+    assert alternating[0]["total_s"] > alternating[2]["total_s"]
     assert all(row["seconds_to_target"] <= row["total_s"] for row in rows)
     # R(T) falls: batches are fitted better and better.
     assert bulk["regret"][0] > bulk["regret"][-1]

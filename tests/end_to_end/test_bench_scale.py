@@ -37,7 +37,7 @@ def test_it_shows_a_table_and_writes_its_rows(capsys: Capture) -> None:
         assert run("data", "make", "planted-sparse", *made.split()) == 0
     capsys.readouterr()
     options = (
-        "--shards planted-1000,planted-2000 --batch-size 100 --batches-a-message 2 "
+        "--shards planted-1000,planted-2000 --batch-size 100 --batches-per-message 2 "
         "--precision single --epochs 3 --profile"
     )
     files = ("--json", "out.json", "--html", "out.html")
@@ -80,7 +80,7 @@ def test_parties_that_are_processes_train_the_same_and_say_their_peak() -> None:
     made = "--rows 1000 --seed 5 --to planted --quiet"
     assert run("data", "make", "planted-sparse", *made.split()) == 0
     settings = ScaleSettings(
-        shards=(Path("planted"),), batch_size=(300,), batches_a_message=(1,), alone=False
+        shards=(Path("planted"),), batch_size=(300,), batches_per_message=(1,), alone=False
     )
     dataset = planted_shards(Path("planted"))
     job = job_at_scale(replace(settings, epochs=2, standardize=True), 300, 1, 900)
@@ -104,7 +104,12 @@ def test_an_exponent_is_of_rows_and_needs_two_sizes() -> None:
 def test_laws_are_of_whatever_sets_differ_in_the_other_size_fixed() -> None:
     def row(training: str, rows: int, columns: int, together: int = 1) -> Any:  # noqa: ANN401
         figures = {"cpu_s_per_epoch": rows * columns**0.5, "process_peak_bytes": None}
-        sizes = {"rows": rows, "columns": columns, "batch_size": 10, "batches_a_message": together}
+        sizes = {
+            "rows": rows,
+            "columns": columns,
+            "batch_size": 10,
+            "batches_per_message": together,
+        }
         others = dict.fromkeys(("virtual_s_per_epoch", "processes_s_per_epoch"))
         return {"training": training, **sizes, **figures, **others}
 

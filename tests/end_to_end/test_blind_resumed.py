@@ -22,12 +22,12 @@ from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.pad_store import PadPlaces, Pads, PadStore
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.views import View
-from securevfl.training import Environment, TrainingResult, make_ahead, plan_for, train
+from securevfl.training import Environment, TrainingResult, make_offline, plan_for, train
 from tests.jobs import all_weights
 from tests.made_data import made
 
 ROUNDS, BROKEN_AT = 4, 2
-AHEAD = (EncryptedPads, MaskedSteps, EncryptedPoints, MaskedShares, Corrections)
+CORRELATED_RANDOMNESS = (EncryptedPads, MaskedSteps, EncryptedPoints, MaskedShares, Corrections)
 # Parameters are opened on a grid of 2^-12, and roundings on the way are random.
 ROUNDING = 0.005
 # Tables of cosines have 8 bits.
@@ -66,11 +66,11 @@ class OtherBasis:
 
 def job_of(
     settings: dict[str, object] = BATCHES,
-    ahead_rounds: int | None = None,
+    offline_rounds: int | None = None,
     scores: str | None = None,
 ) -> Job:
     fixed = {"rounds": ROUNDS, "loss": "taylor-logistic", "eval_every": "never"}
-    exchange = {"scheme": "blind", "ahead_rounds": ahead_rounds, "scores": scores}
+    exchange = {"scheme": "blind", "offline_rounds": offline_rounds, "scores": scores}
     return Job.of(job={**fixed, **settings}, exchange=exchange)
 
 
@@ -94,7 +94,7 @@ def words_of(view: View) -> set[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "ahead_rounds", "parties"),
+    ("settings", "offline_rounds", "parties"),
     [
         (BATCHES, None, 2),
         ({"batch_size": "full"}, None, 3),
@@ -106,10 +106,10 @@ def words_of(view: View) -> set[bytes]:
 def test_it_ends_where_an_unbroken_one_ends_with_fresh_pads(
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, object],
-    ahead_rounds: int | None,
+    offline_rounds: int | None,
     parties: int,
 ) -> None:
-    job, dataset = job_of(settings, ahead_rounds), made(3, parties, columns=3)
+    job, dataset = job_of(settings, offline_rounds), made(3, parties, columns=3)
     whole, kept = whole_run(job, dataset)
     assert sorted(kept) == [1, 2, 3, 4]
     OtherBasis(monkeypatch)
@@ -125,7 +125,7 @@ def test_it_ends_where_an_unbroken_one_ends_with_fresh_pads(
 def test_shares_of_a_state_are_uniform_and_only_together_parameters(
     dataset: VerticalDataset, whole: tuple[TrainingResult, States]
 ) -> None:
-    """And a state holds nothing that was made ahead."""
+    """And a state holds nothing that was made offline."""
     states = [whole[1][BROKEN_AT], whole_run(job_of(), dataset)[1][BROKEN_AT]]
     label, other = (table.name for table in dataset.parties)
     for name, peer in ((label, other), (other, label)):
@@ -191,34 +191,38 @@ def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job, unaided = job_of(), whole[0]
-    timed = Environment(pads=places, stopwatch=FixedCosts({"ahead": 1.0}), record_views=True)
-    made = make_ahead(job, dataset, timed)
+    timed = Environment(
+        pads=places, stopwatch=FixedCosts({"correlated_randomness": 1.0}), record_views=True
+    )
+    made = make_offline(job, dataset, timed)
     OtherBasis(monkeypatch)
     result = train(job, dataset, timed)
     np.testing.assert_allclose(all_weights(result), all_weights(unaided), atol=ROUNDING)
     for view in result.views.values():
-        assert not [e for e in view.received() if isinstance(e.message, AHEAD)]
+        assert not [e for e in view.received() if isinstance(e.message, CORRELATED_RANDOMNESS)]
     costs, before = result.costs(), unaided.costs()
-    assert costs.ahead_bytes == made.costs.ahead_bytes == before.ahead_bytes
+    assert costs.offline_bytes == made.costs.offline_bytes == before.offline_bytes
     assert costs.messages == before.messages
-    assert costs.ahead_compute_s == made.costs.ahead_compute_s > 1
+    assert costs.offline_compute_s == made.costs.offline_compute_s > 1
     # Which party is last decides whose path counts.
-    assert costs.ahead_communication_s == pytest.approx(made.costs.ahead_communication_s, rel=0.1)
+    assert costs.offline_communication_s == pytest.approx(
+        made.costs.offline_communication_s, rel=0.1
+    )
 
 
-def test_three_parties_make_logistic_pads_ahead(
+def test_three_parties_make_logistic_pads_offline(
     places: PadPlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected: list[float] = []
     monkeypatch.setattr(PadStore, "require_room", lambda _, size: expected.append(size))
     job, dataset = job_of({"batch_size": "full", "loss": "logistic"}), made(3, 3, columns=3)
     unaided = train(job, dataset, Environment())
-    parts = make_ahead(job, dataset, Environment(pads=places)).parts
+    parts = make_offline(job, dataset, Environment(pads=places)).parts
     sizes = [part.size for part in parts.values()]
     np.testing.assert_allclose(sorted(expected), sorted(sizes), rtol=0.1)
     result = train(job, dataset, Environment(pads=places))
     np.testing.assert_allclose(all_weights(result), all_weights(unaided), atol=LOGISTIC_ROUNDING)
-    assert result.costs().ahead_bytes == unaided.costs().ahead_bytes
+    assert result.costs().offline_bytes == unaided.costs().offline_bytes
 
 
 def test_pads_that_a_peer_has_not_are_refused_and_kept(
@@ -226,11 +230,11 @@ def test_pads_that_a_peer_has_not_are_refused_and_kept(
 ) -> None:
     """Before anything of held-out rows is counted as shown."""
     job = job_of({**BATCHES, "eval_every": 0}, scores="rows")
-    make_ahead(job, dataset, Environment(pads=places))
+    make_offline(job, dataset, Environment(pads=places))
     first, second = (table.name for table in dataset.parties)
     places.of(second).discard()
     guarded = Environment(pads=places, guard_directory=tmp_path / "guards")
-    with pytest.raises(PeerViolation, match="holds pads made ahead and"):
+    with pytest.raises(PeerViolation, match="holds pads made offline and"):
         train(job, dataset, guarded)
     assert not list(tmp_path.rglob("held-out.json"))
     plan = plan_for(job, dataset)
@@ -241,7 +245,7 @@ def test_pads_that_a_peer_has_not_are_refused_and_kept(
 def test_pads_that_lack_something_are_refused(
     lacking: str, dataset: VerticalDataset, places: PadPlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_ahead(job_of(), dataset, Environment(pads=places))
+    make_offline(job_of(), dataset, Environment(pads=places))
     take = PadStore.take
 
     def without(store: PadStore, *of: Any) -> Pads:  # noqa: ANN401
@@ -251,7 +255,7 @@ def test_pads_that_lack_something_are_refused(
         return replace(pads, arrays=arrays)
 
     monkeypatch.setattr(PadStore, "take", without)
-    with pytest.raises(DataError, match=f"pads made ahead lack '{lacking}'"):
+    with pytest.raises(DataError, match=f"pads made offline lack '{lacking}'"):
         train(job_of(), dataset, Environment(pads=places))
 
 
@@ -260,12 +264,12 @@ def test_there_must_be_something_to_make_and_a_place_for_it(
 ) -> None:
     job = job_of()
     with pytest.raises(ConfigError, match="nowhere to write"):
-        make_ahead(job, dataset, Environment())
-    with pytest.raises(ConfigError, match="drop ahead_rounds"):
-        make_ahead(job_of(ahead_rounds=2), dataset, Environment(pads=places))
+        make_offline(job, dataset, Environment())
+    with pytest.raises(ConfigError, match="drop offline_rounds"):
+        make_offline(job_of(offline_rounds=2), dataset, Environment(pads=places))
     with pytest.raises(ConfigError, match="'plain' makes no pads"):
-        make_ahead(Job.of(exchange={"scheme": "plain"}), dataset, Environment(pads=places))
-    make_ahead(job, dataset, Environment(pads=places))
+        make_offline(Job.of(exchange={"scheme": "plain"}), dataset, Environment(pads=places))
+    make_offline(job, dataset, Environment(pads=places))
     with pytest.raises(DataError, match="there are some already"):
-        make_ahead(job, dataset, Environment(pads=places))
+        make_offline(job, dataset, Environment(pads=places))
     assert all(places.of(table.name).there for table in dataset.parties)

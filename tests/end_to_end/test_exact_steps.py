@@ -48,7 +48,7 @@ class Run:
         blocks[0] = np.hstack([blocks[0], np.ones((len(blocks[0]), 1))])
         plan = self.result.plan
         settings = plan.job.job
-        parties = 1 if plan.algorithm.in_turns else len(blocks)
+        parties = 1 if plan.algorithm.alternating else len(blocks)
         setting: dict[str, Any] = {
             "loss": plan.loss.name,
             "l2": plan.l2,
@@ -57,7 +57,7 @@ class Run:
             "proximal": settings.proximal,
             "tolerance": settings.tolerance,
             "accelerated": settings.acceleration == "nesterov",
-            "in_turns": plan.algorithm.in_turns,
+            "alternating": plan.algorithm.alternating,
             "window": 1 if plan.full_batches else min(max(plan.schedule.batches, 5), 20),
         }
         return Reference(

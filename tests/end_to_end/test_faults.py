@@ -65,7 +65,7 @@ TWO_TRIPS: dict[str, dict[str, object]] = {
 }
 DBCD = {"algorithm": "dbcd", "rounds": 300, "tolerance": 1e-7, "eval_every": 0, "l1": 0.01}
 FDML = {"algorithm": "fdml", "rounds": 40, "batch_size": 64, "learning_rate": 0.5, "start": "zero"}
-SEVERAL = {**FDML, "fdml": {"staleness": 3, "batches_a_message": 4}}
+SEVERAL = {**FDML, "fdml": {"staleness": 3, "batches_per_message": 4}}
 SINGLE = {**FDML, "fdml": {"precision": "single"}}
 HEAD = {
     **{"head": "logistic", "representation": 3, "model": "mlp", "hidden": [4], "rounds": 6},

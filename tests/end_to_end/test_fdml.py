@@ -32,7 +32,7 @@ FEW: dict[str, Any] = {
     **{"sampling": "shuffle", "start": "zero"},
 }
 NETWORK = {"model": "mlp", "hidden": [6], "start": "random"}
-SEVERAL = {"staleness": 3, "batches_a_message": 4}
+SEVERAL = {"staleness": 3, "batches_per_message": 4}
 NAMES = [table.name for table in breast_cancer().parties]
 
 
@@ -91,7 +91,7 @@ def replayed(
     [
         ({}, 1, np.float64, 1e-3),
         (SEVERAL, 4, np.float64, 0.0),
-        ({"staleness": 6, "batches_a_message": 7}, 7, np.float64, 0.0),
+        ({"staleness": 6, "batches_per_message": 7}, 7, np.float64, 0.0),
         ({"precision": "single"}, 1, np.float32, 0.0),
         (SEVERAL | {"precision": "single"}, 4, np.float32, 0.0),
     ],
@@ -160,7 +160,7 @@ def test_no_pull_is_answered_beyond_the_limit(limit: int) -> None:
 
 @pytest.mark.parametrize(("staleness", "lead"), [(3, 0), (6, 0), (7, 4), (12, 8)])
 def test_the_age_of_the_last_batch_counts_as_lead(staleness: int, lead: int) -> None:
-    served = with_straggler(8, staleness=staleness, batches_a_message=4).others[SERVER]
+    served = with_straggler(8, staleness=staleness, batches_per_message=4).others[SERVER]
     assert max(served.leads[NAMES[1]]) == lead
     assert served.refused[NAMES[1]] > 0
 
@@ -271,7 +271,7 @@ def test_every_round_has_its_costs_however_many_share_a_message() -> None:
 
 
 def test_several_batches_go_with_any_staleness_that_has_no_limit() -> None:
-    free = run(fdml={"staleness": "unbounded", "batches_a_message": 5})
+    free = run(fdml={"staleness": "unbounded", "batches_per_message": 5})
     assert free.rounds == FEW["rounds"]
 
 

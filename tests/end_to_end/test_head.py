@@ -39,7 +39,7 @@ STEPS: dict[str, Any] = {
 }
 LOCAL: dict[str, dict[str, Any]] = {
     "mlp": {"model": "mlp", "hidden": [4]},
-    "cnn": {"model": "cnn", "channels": [2, 3], "image_line": LINE},
+    "cnn": {"model": "cnn", "channels": [2, 3], "image_width": LINE},
     "linear": {"model": "linear"},
 }
 

@@ -99,7 +99,7 @@ MISTAKES = {
     f"{TAKES} --row-shards 2": "--row-shards are for parties that are --processes",
     f"{TAKES} --processes --row-shards 2 --resume": "such a job keeps no state",
     f"{TAKES} --processes --row-shards 2": "--row-shards: exchange 'ckks'",
-    f"{TAKES} --processes --ahead": "--ahead makes pads in this process",
+    f"{TAKES} --processes --offline": "--offline makes pads in this process",
 }
 
 

@@ -115,21 +115,21 @@ def test_new_rows_come_out_with_their_ids_probabilities_and_class_names(
     np.testing.assert_allclose(linear[:, 0], model.decision_function(frames), atol=1e-9)
 
 
-def test_what_was_made_ahead_stands_below_what_scoring_took(
+def test_what_was_made_offline_stands_below_what_scoring_took(
     job: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_some(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
-        return replace(job_costs(ledgers, rounds), ahead_compute_s=0.25, ahead_bytes=4000)
+        return replace(job_costs(ledgers, rounds), offline_compute_s=0.25, offline_bytes=4000)
 
     assert run("predict", job, "--out", "scores.csv") == 0
-    assert "ahead" not in capsys.readouterr().out
+    assert "offline" not in capsys.readouterr().out
     monkeypatch.setattr("securevfl.scoring.running.job_costs", with_some)
     assert run("predict", job, "--out", "scores.csv", "--force", "--json", "out.json") == 0
     told = capsys.readouterr().out
-    assert "made ahead of rounds" in told
+    assert "made before rounds" in told
     assert ["plain", "250", "ms", "-", "250", "ms", "4", "kB"] in map(str.split, told.splitlines())
     assert max(map(len, told.splitlines())) <= 80
-    assert rows_of("out.json", "predict")[0]["ahead_bytes"] == 4000
+    assert rows_of("out.json", "predict")[0]["offline_bytes"] == 4000
 
 
 def test_labels_that_are_there_are_told_of_and_parquet_and_standard_output_work(

@@ -75,8 +75,8 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("proximal", None, {"proximal": 0.1}),
         (r"\[fdml\] is for", None, {"algorithm": "fedsgd", "fdml": {"staleness": 3}}),
         ("all parties hold the labels", "dp", LABEL_NOISE),
-        ("1 iterations old", None, {"fdml": {"staleness": 0, "batches_a_message": 2}}),
-        ("4 iterations old", None, {"fdml": {"staleness": 3, "batches_a_message": 5}}),
+        ("1 iterations old", None, {"fdml": {"staleness": 0, "batches_per_message": 2}}),
+        ("4 iterations old", None, {"fdml": {"staleness": 3, "batches_per_message": 5}}),
     ]),
     "he_per_step": (breast_cancer, FEW, [
         ("needs a homomorphic scheme", {"scheme": "plain", "he_per_step": True}, {}),
@@ -106,11 +106,11 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
     ]),
     "cnn": (
         lambda: made(1, 2, rows=96, columns=30),
-        {**HEAD, "model": "cnn", "channels": [2, 3], "image_line": 5},
+        {**HEAD, "model": "cnn", "channels": [2, 3], "image_width": 5},
         [
-            ("model = 'cnn' needs image_line", None, {"image_line": None}),
-            ("30 columns are no image of lines of 7 pixels", None, {"image_line": 7}),
-            ("no image of lines of 3 pixels that 2 convolutions", None, {"image_line": 3}),
+            ("model = 'cnn' needs image_width", None, {"image_width": None}),
+            ("30 columns are no image of lines of 7 pixels", None, {"image_width": 7}),
+            ("no image of lines of 3 pixels that 2 convolutions", None, {"image_width": 3}),
             (r"job\.channels = \(2, 3\) belongs to model = 'cnn'", None, {"model": "mlp"}),
         ],
     ),
@@ -193,7 +193,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         }.items()),
         ("period is of logistic residuals", {"scheme": "blind", "period": 64}, {}),
         *((f"{name} is a setting of 'blind', not of 'bfv'", {"scheme": "bfv", name: value}, {})
-          for name, value in {"scores": "rows", "ahead_rounds": 3, "period": 64}.items()),
+          for name, value in {"scores": "rows", "offline_rounds": 3, "period": 64}.items()),
     ]),
 }  # fmt: skip
 

@@ -33,7 +33,7 @@ COMMANDS = [
             "label-guard",
             "l1",
             "blind",
-            "ahead",
+            "offline",
             "horizontal",
         )
     ),

@@ -67,7 +67,7 @@ def reference(result: TrainingResult, dataset: VerticalDataset, start: Starts) -
             eta /= np.sqrt(index + 1)
         given = {name: block[rows] @ weights[name] for name, block in blocks.items()}
         for name in [label, *(each for each in blocks if each != label)]:
-            if plan.algorithm.in_turns:
+            if plan.algorithm.alternating:
                 given = {each: block[rows] @ weights[each] for each, block in blocks.items()}
             x, others = blocks[name][rows], sum(given.values()) - given[name]
             others = others + (0 if offsets is None else offsets[rows])

@@ -132,7 +132,7 @@ class Reference:
                 eta=plan.step_size.at(index),
                 mu=plan.rule.proximal,
             )
-            if settings_of(plan).in_turns:
+            if settings_of(plan).alternating:
                 for name in ("bank", "shop"):
                     point = {**point, name: step(name, point)}
             else:
@@ -141,7 +141,7 @@ class Reference:
 
 
 @pytest.mark.parametrize(
-    ("more", "in_turns"),
+    ("more", "alternating"),
     [
         ({"local_steps": 1}, False),
         ({"local_steps": 5}, False),
@@ -152,9 +152,11 @@ class Reference:
         ({"local_steps": 4, "sampling": "shuffle"}, False),
     ],
 )
-def test_parties_take_the_steps_of_the_written_loss(more: dict[str, Any], in_turns: bool) -> None:
+def test_parties_take_the_steps_of_the_written_loss(
+    more: dict[str, Any], alternating: bool
+) -> None:
     starts = Starts()
-    result = run({"in_turns": in_turns}, None, Environment(wrap_model=starts), **more)
+    result = run({"alternating": alternating}, None, Environment(wrap_model=starts), **more)
     begun = {name: torch.tensor(weights) for name, weights in starts.items()}
     expected = Reference(made(), more.get("l2", 0.0)).train(result, begun)
     for name, weights in expected.items():
@@ -174,9 +176,9 @@ def test_linearized_steps_start_like_exact_ones_and_then_differ() -> None:
         assert np.abs(apart).max() > 1e-3
 
 
-@pytest.mark.parametrize("in_turns", [False, True])
-def test_a_round_takes_two_messages_and_a_scoring_two_and_a_verdict(in_turns: bool) -> None:
-    result = run({"in_turns": in_turns}, eval_every=2)
+@pytest.mark.parametrize("alternating", [False, True])
+def test_a_round_takes_two_messages_and_a_scoring_two_and_a_verdict(alternating: bool) -> None:
+    result = run({"alternating": alternating}, eval_every=2)
     assert result.costs().messages == 2 * 4
     # S rows of d = 5 numbers each way and Φ, of 8 bytes; the rest is envelopes.
     assert result.costs().bytes_sent > 4 * 8 * 5
@@ -277,9 +279,9 @@ def test_rows_of_the_label_partys_file_alone_train_and_are_not_left_out(
     assert load_model(Path("models/bank.safetensors")).phi is not None
 
 
-@pytest.mark.parametrize("in_turns", [False, True])
-def test_derived_step_sizes_train(in_turns: bool) -> None:
-    ftl = {"units": 16, "overlap": 0.3, "in_turns": in_turns}
+@pytest.mark.parametrize("alternating", [False, True])
+def test_derived_step_sizes_train(alternating: bool) -> None:
+    ftl = {"units": 16, "overlap": 0.3, "alternating": alternating}
     steps: dict[str, Any] = {"learning_rate": "auto", "rounds": 30, "batch_size": 64}
     result = run(ftl, dataset=breast_cancer(), eval_every=0, **steps)
     assert result.learned
@@ -310,7 +312,7 @@ def test_scores_that_leave_float64_end_training_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("scheme", "in_turns", "activation"),
+    ("scheme", "alternating", "activation"),
     [
         ("bfv", False, "tanh"),
         ("bfv", True, "sigmoid"),
@@ -319,8 +321,8 @@ def test_scores_that_leave_float64_end_training_with_the_reason(
         ("ckks", False, "tanh"),
     ],
 )
-def test_encryption_changes_nothing(scheme: str, in_turns: bool, activation: str) -> None:
-    ftl = {"in_turns": in_turns, "activation": activation}
+def test_encryption_changes_nothing(scheme: str, alternating: bool, activation: str) -> None:
+    ftl = {"alternating": alternating, "activation": activation}
     steps: dict[str, Any] = {"local_steps": 5, "l2": 0.01, "proximal": 0.1, "rounds": 6}
     twin = run(ftl, local_rule="gauss-newton", eval_every=3, **steps)
     found = run(ftl, scheme, eval_every=3, **steps)
@@ -335,9 +337,9 @@ def test_derived_step_sizes_are_those_of_the_twin() -> None:
     assert np.abs(all_weights(found) - all_weights(twin)).max() <= PARAMETERS
 
 
-@pytest.mark.parametrize("in_turns", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_homomorphic_work_is_the_same_whatever_q(in_turns: bool) -> None:
-    results = [run({"in_turns": in_turns}, "bfv", local_steps=q) for q in (1, 10)]
+@pytest.mark.parametrize("alternating", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_homomorphic_work_is_the_same_whatever_q(alternating: bool) -> None:
+    results = [run({"alternating": alternating}, "bfv", local_steps=q) for q in (1, 10)]
     counted = [
         {name: [each.operations[what] for what in PRODUCTS] for name, each in run.ledgers.items()}
         for run in results

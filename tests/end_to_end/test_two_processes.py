@@ -24,7 +24,12 @@ from securevfl.data.join import align_files, load_files
 from securevfl.data.read import FileSource
 from securevfl.job import parse_job
 from securevfl.protocols.session.keys import KeyMaker
-from securevfl.runtime.costs import AHEAD, AHEAD_COMMUNICATION, COMMUNICATION, Costs
+from securevfl.runtime.costs import (
+    COMMUNICATION,
+    CORRELATED_RANDOMNESS,
+    OFFLINE_COMMUNICATION,
+    Costs,
+)
 from securevfl.training import Environment, train
 from tests.end_to_end.one_party import Order
 
@@ -210,13 +215,13 @@ def test_two_processes_learn_what_the_simulation_learns(
         assert {"setup", "local"} <= set(told["path"])
 
 
-def test_two_processes_make_ahead_what_the_simulation_makes(pair: Pair) -> None:
+def test_two_processes_make_offline_what_the_simulation_makes(pair: Pair) -> None:
     """Pads are fresh in every run: weights agree to their last bits' rounding only."""
     job = pair.job("blind", scheme="blind", loss="taylor-logistic", rounds=4)
     for told, weights, outcome, ledger in pair.beside_the_simulation(job):
         np.testing.assert_allclose(weights, outcome.model.weights, atol=2e-3)
         assert set(told["bytes_sent"]) == set(ledger.bytes_sent)
-        assert {AHEAD, AHEAD_COMMUNICATION, COMMUNICATION} <= set(told["path"])
+        assert {CORRELATED_RANDOMNESS, OFFLINE_COMMUNICATION, COMMUNICATION} <= set(told["path"])
 
 
 def test_a_peer_that_dies_ends_the_job_in_one_line(pair: Pair) -> None:

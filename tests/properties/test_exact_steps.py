@@ -174,7 +174,7 @@ def test_one_party_with_squared_loss_is_done_in_one_step(
 
 @given(problems(), st.integers(1, 5))
 @settings(max_examples=50)
-def test_ahead_is_where_the_next_exchange_takes_place(
+def test_offline_is_where_the_next_exchange_takes_place(
     drawn: tuple[Problem, np.random.Generator], rounds: int
 ) -> None:
     problem, generator = drawn

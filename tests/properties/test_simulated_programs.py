@@ -22,7 +22,7 @@ from securevfl.runtime.costs import SCORING, Costs, FixedCosts, job_costs
 from securevfl.runtime.line import Line
 from securevfl.runtime.simulation import Program, Simulated, simulate
 from securevfl.wire.codec import Message, Stage
-from tests.made_ahead import Pad
+from tests.made_offline import Pad
 
 # 1000 bytes a second, or lines that are never busy.
 SLOW = Line(latency_ms=250, bandwidth_mbit=8e-3)
@@ -55,11 +55,11 @@ PHASE_SECONDS = {
     "encrypt": 1.91,
     "decrypt": 7.3,
     "offline": 0.0,
-    "ahead": 2.3,
+    "correlated_randomness": 2.3,
 }
 KINDS: Mapping[Stage, Callable[[int], Message]] = {
     "setup": lambda size: PublicKey("x", bytes(size)),
-    "ahead": lambda size: Pad(0, np.zeros(size // 8)),
+    "offline": lambda size: Pad(0, np.zeros(size // 8)),
     "round": lambda size: Predictions(0, np.zeros(size // 8)),
 }
 
@@ -163,12 +163,12 @@ def test_two_runs_with_fixed_costs_are_the_same_to_the_bit(events: list[Event]) 
 
 @given(random_events(4))
 @settings(deadline=None)
-def test_what_is_said_ahead_takes_the_time_and_bytes_it_takes_in_a_round(
+def test_what_is_said_offline_takes_the_time_and_bytes_it_takes_in_a_round(
     events: list[Event],
 ) -> None:
     """It moves between columns and changes no total."""
     called: list[Event] = [
-        replace(event, stage="round") if isinstance(event, Spoken) and event.stage == "ahead"
+        replace(event, stage="round") if isinstance(event, Spoken) and event.stage == "offline"
         else event
         for event in events
     ]  # fmt: skip
@@ -179,9 +179,9 @@ def test_what_is_said_ahead_takes_the_time_and_bytes_it_takes_in_a_round(
         assert all(m.hops <= other.hops for m, other in zip(moments, others, strict=True))
     some, none = job_costs(ahead.costs, 1), job_costs(rounds.costs, 1)
     assert (some.messages, some.bytes_sent) == (none.messages, none.bytes_sent)
-    said = [each for each in events if isinstance(each, Spoken) and each.stage == "ahead"]
-    assert some.ahead_messages == len(said)
-    assert (none.ahead_messages, none.ahead_bytes, none.ahead_communication_s) == (0, 0, 0.0)
+    said = [each for each in events if isinstance(each, Spoken) and each.stage == "offline"]
+    assert some.offline_messages == len(said)
+    assert (none.offline_messages, none.offline_bytes, none.offline_communication_s) == (0, 0, 0.0)
 
 
 @pytest.mark.parametrize(("parties", "network"), [(2, SLOW), (4, FAST)])

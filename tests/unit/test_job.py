@@ -51,6 +51,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("[job]\nlocal_step = 3", "unknown key 'job.local_step': nearest known key is 'local_st"),
+        ("[exchange]\nahead_rounds = 3", "'exchange.ahead_rounds': it is 'offline_rounds' now"),
         ("[jobs]", "unknown key 'jobs': nearest known key is 'job'"),
         ("rounds = 3", r"unknown key 'rounds': rounds belongs in \[job\]"),
         ("[job]\nstaleness = 2", r"unknown key 'job.staleness': staleness belongs in \[fdml\]"),
@@ -159,7 +160,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "hidden": [7],
         "activation": "tanh",
         "channels": [7],
-        "image_line": 7,
+        "image_width": 7,
         "precision": "single",
         "sampling": "shuffle",
         "start": "zero",
@@ -183,7 +184,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "round_trips": 1,
         "he_per_step": True,
         "prediction_bound": 7.0,
-        "ahead_rounds": 3,
+        "offline_rounds": 3,
         "period": 100,
         "scores": "rows",
     },
@@ -274,9 +275,9 @@ def test_an_mlp_has_one_hidden_layer_of_64_unless_told() -> None:
 
 
 def test_a_cnn_has_two_convolutions_of_64_and_no_dense_layer_unless_told() -> None:
-    job = parse_job(TWO_PARTIES + 'model = "cnn"\nimage_line = 28')
+    job = parse_job(TWO_PARTIES + 'model = "cnn"\nimage_width = 28')
     assert job.model_of("shop") == LocalModelSettings("cnn", (), "relu", (64, 64), 28)
-    job = parse_job(TWO_PARTIES + 'model = "cnn"\nhidden = [9]\nchannels = [8]\nimage_line = 4')
+    job = parse_job(TWO_PARTIES + 'model = "cnn"\nhidden = [9]\nchannels = [8]\nimage_width = 4')
     assert job.model_of("shop") == LocalModelSettings("cnn", (9,), "relu", (8,), 4)
 
 
@@ -292,7 +293,7 @@ def test_a_cnn_has_two_convolutions_of_64_and_no_dense_layer_unless_told() -> No
         ("hidden = [64]", r"party 'shop': hidden = \(64,\) belongs to model = 'mlp'"),
         ('activation = "relu"', "party 'shop': activation = 'relu' belongs to model = 'mlp'"),
         ("channels = [8]", r"party 'shop': channels = \(8,\) belongs to model = 'cnn'"),
-        ("image_line = 7", "party 'shop': image_line = 7 belongs to model = 'cnn'"),
+        ("image_width = 7", "party 'shop': image_width = 7 belongs to model = 'cnn'"),
     ],
 )
 def test_a_model_that_cannot_be_is_told(line: str, told: str) -> None:
@@ -311,7 +312,7 @@ def test_another_model_is_another_job() -> None:
         parse_job(TWO_PARTIES + line).hash()
         for line in (
             *("", 'model = "mlp"', 'model = "mlp"\nhidden = [3]', 'model = "custom"'),
-            *('model = "cnn"', 'model = "cnn"\nchannels = [3]', 'model = "cnn"\nimage_line = 4'),
+            *('model = "cnn"', 'model = "cnn"\nchannels = [3]', 'model = "cnn"\nimage_width = 4'),
         )
     }
     assert len(hashes) == 7

@@ -1,8 +1,8 @@
 """What ciphertexts give away, as rows of the audit: the product as it is, attacked from views.
 
-Of products ahead, for jobs whose parameters stay in shares, keys are made in a job and nobody gets
-at them: attacked are products of the same code, of as many of a feature party's columns and rows as
-an attack takes, by a key that the audit made.
+Jobs whose parameters stay in shares make the keys of their offline products themselves, and nobody
+can read those. The audit attacks products of the same code instead, with a key of its own, on as
+many of a feature party's columns and rows as an attack takes.
 """
 
 from collections.abc import Callable
@@ -138,7 +138,7 @@ def _immune(**schemes: str) -> Reason:
 def ratio(subject: Subject) -> Finding:
     """X from c₁ of replies and of inputs."""
     if subject.exchange.shares_parameters:
-        return _ratio_ahead(subject)
+        return _offline_ratio(subject)
     run = _run(subject, ROWS, 2)
     if isinstance(run.owner, CkksOwner):
         evaluator = CkksEvaluator(run.owner.public_bytes, run.product_format)
@@ -170,7 +170,7 @@ def ratio(subject: Subject) -> Finding:
 def noise(subject: Subject) -> Finding:
     """X from the noise of replies, which the owner sees and whose share X·e it can compute."""
     if subject.exchange.shares_parameters:
-        return _noise_ahead(subject)
+        return _offline_noise(subject)
     run = _run(subject, ROWS, QUERIES)
     if not isinstance(run.owner, BfvOwner):
         raise ConfigError("this attack reads the noise of bfv replies")
@@ -325,7 +325,7 @@ def _from_noise(noise: list[FloatArray], equations: list[FloatArray], matrix: In
     return Finding(NOISE_CORRELATION, value, chance=0.0, detail=detail)
 
 
-def _ratio_ahead(subject: Subject) -> Finding:
+def _offline_ratio(subject: Subject) -> Finding:
     """X from c₁ of a reply, were it neither re-randomized nor masked."""
     matrix, owner, evaluator = _ahead(subject)
     encrypted = owner.encrypt(ring.uniform(matrix.shape[1], 1))
@@ -335,7 +335,7 @@ def _ratio_ahead(subject: Subject) -> Finding:
     return Finding(RECOVERED, shared_values(seen.ravel(), guess.ravel()), chance=0.0)
 
 
-def _noise_ahead(subject: Subject) -> Finding:
+def _offline_noise(subject: Subject) -> Finding:
     matrix, owner, evaluator = _ahead(subject)
     opening = RingOpening(owner)
     equations, seen = [], []

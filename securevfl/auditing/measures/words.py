@@ -12,7 +12,7 @@ Each figure is a surprise: by how many orders of magnitude the least p-value, ti
 looked at (Bonferroni), lies below 1. Uniform words pass 6 once in a million times.
 
 What is tried is one link at a time. Its owner and its holder each have words of some quantities:
-residuals, the point, what L2 pulls by, and what came of the products ahead. A word of one of the
+residuals, the point, what L2 pulls by, and what came of the offline products. A word of one of the
 two and the other's make the hidden number; own ones are what a party combines its messages with.
 """
 

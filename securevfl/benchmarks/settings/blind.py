@@ -1,4 +1,4 @@
-"""What `bench blind` and `bench ahead` are told."""
+"""What `bench blind` and `bench offline` are told."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -44,7 +44,7 @@ class BlindSettings:
 
 
 @dataclass(frozen=True)
-class AheadSettings:
+class OfflineSettings:
     """One job under `blind`."""
 
     steps: Annotated[

@@ -9,7 +9,7 @@ from securevfl.benchmarks.settings import shared
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings
 
-# Fast, and long enough to hide what is made ahead.
+# Fast, and long enough to hide what is made offline.
 FAST_LINE = NetworkSettings(latency_ms=20, bandwidth_mbit=1000)
 
 

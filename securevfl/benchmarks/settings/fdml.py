@@ -36,7 +36,7 @@ class FdmlBenchSettings:
     staleness: Annotated[
         int | Literal["unbounded"], typer.Option(min=0, help="Tau: iterations, or `unbounded`.")
     ] = 0
-    batches_a_message: Annotated[
+    batches_per_message: Annotated[
         int, typer.Option(min=1, help="Iterations that share a message; at most tau + 1.")
     ] = 1
     precision: Annotated[

@@ -23,7 +23,7 @@ class NetworksSettings:
     channels: Annotated[
         tuple[int, ...], typer.Option(min=1, help="Of a cnn's convolutions, by commas.")
     ] = (64, 64)
-    image_line: Annotated[int, typer.Option(min=1, help="Pixels in a line of a cnn's image.")] = 28
+    image_width: Annotated[int, typer.Option(min=1, help="Pixels in a line of a cnn's image.")] = 28
     precision: Annotated[
         Literal["double", "single"], typer.Option(help="That networks compute in.")
     ] = "single"

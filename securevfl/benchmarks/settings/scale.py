@@ -29,7 +29,7 @@ class ScaleSettings:
     batch_size: Annotated[
         tuple[int, ...], typer.Option(min=1, help="S: rows a batch, by commas.")
     ] = (1000, 10000)
-    batches_a_message: Annotated[
+    batches_per_message: Annotated[
         tuple[int, ...],
         typer.Option(min=1, help="Iterations that share a message at each S; tau is one less."),
     ] = (4, 1)
@@ -50,8 +50,8 @@ class ScaleSettings:
     seed: shared.Seed = 0
 
     def __post_init__(self) -> None:
-        if len(self.batch_size) != len(self.batches_a_message):
+        if len(self.batch_size) != len(self.batches_per_message):
             raise ConfigError(
-                f"--batch-size has {len(self.batch_size)} values, --batches-a-message "
-                f"{len(self.batches_a_message)}: expected one each"
+                f"--batch-size has {len(self.batch_size)} values, --batches-per-message "
+                f"{len(self.batches_per_message)}: expected one each"
             )

@@ -30,8 +30,8 @@ class TransferSettings:
         10,
     )
     proximal: Annotated[tuple[float, ...], typer.Option(help="Values of μ, by commas.")] = (0.0,)
-    in_turns: Annotated[
-        bool, typer.Option("--in-turns", help="The label party steps first (FedBCD-s).")
+    alternating: Annotated[
+        bool, typer.Option("--alternating", help="The label party steps first (FedBCD-s).")
     ] = False
     overlap: Annotated[
         int | None, typer.Option(min=2, help="Rows that both parties hold; all if absent.")

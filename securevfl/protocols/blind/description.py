@@ -10,7 +10,7 @@ from typing_extensions import override
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import Logistic, QuadraticLoss
-from securevfl.protocols.blind.offline import make_ahead
+from securevfl.protocols.blind.offline import make_offline
 from securevfl.protocols.blind.rounds import BlindPart
 from securevfl.protocols.exchange import (
     Exchange,
@@ -36,7 +36,7 @@ NOT_TAKEN = (
 
 
 class Blind(Exchange):
-    """Shares of parameters, predictions and residuals; homomorphic work is done ahead."""
+    """Shares of parameters, predictions and residuals; homomorphic work is done offline."""
 
     name = "blind"
     takes = tuple(ExchangeSettings.model_fields)
@@ -52,9 +52,9 @@ class Blind(Exchange):
         """Rounds in shares."""
         return BlindPart(training)
 
-    async def make_ahead(self, training: Any) -> Any:  # noqa: ANN401
+    async def make_offline(self, training: Any) -> Any:  # noqa: ANN401
         """All pads, before the job that uses them."""
-        return await make_ahead(training)
+        return await make_offline(training)
 
     @override
     def check(self, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""What the two parties of a link make ahead of rounds: pads, and shares that follow from them.
+"""What the two parties of a link make before rounds: pads, and shares that follow from them.
 
 Per link and block of rounds; o the holder, k the owner, ζ_r = ζ⟨k⟩_r + τ_r the exchanged point. The
 rows of a round are those of the batch and, for L2, those of E (`schedule`), each with its pad:
@@ -46,7 +46,7 @@ from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey, take_key
 from securevfl.runtime.channel import collect, expect_shape
-from securevfl.runtime.costs import AHEAD, SETUP
+from securevfl.runtime.costs import CORRELATED_RANDOMNESS, SETUP
 from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
@@ -67,35 +67,35 @@ PADS, PULL_PADS, POINTS, STEPS, PULLS, PREDICTIONS = (
 )
 
 
-@message_kind(60, stage="ahead", carries="ciphertexts", shows="pads")
+@message_kind(60, stage="offline", carries="ciphertexts", shows="pads")
 class EncryptedPads(StepMessage):
     """Enc(u_r) of the rounds of a group, of which `step` is the first."""
 
     groups: Blobs
 
 
-@message_kind(61, stage="ahead", carries="ciphertexts", shows="pads")
+@message_kind(61, stage="offline", carries="ciphertexts", shows="pads")
 class MaskedSteps(StepMessage):
     """Their products with −N, masked."""
 
     groups: Blobs
 
 
-@message_kind(75, stage="ahead", carries="ciphertexts", shows="pads")
+@message_kind(75, stage="offline", carries="ciphertexts", shows="pads")
 class EncryptedPoints(StepMessage):
     """Enc(τ_r) in the same way, under the holder's other key."""
 
     groups: Blobs
 
 
-@message_kind(74, stage="ahead", carries="ciphertexts", shows="pads")
+@message_kind(74, stage="offline", carries="ciphertexts", shows="pads")
 class MaskedShares(StepMessage):
     """Their products with X, masked."""
 
     groups: Blobs
 
 
-@message_kind(62, stage="ahead", carries="masked", shows="pads")
+@message_kind(62, stage="offline", carries="masked", shows="pads")
 class Corrections(StepMessage):
     """e_r of every round of a block, and h_r − w_r of the rows of E, each of shape (R, P)."""
 
@@ -109,7 +109,7 @@ Answer: TypeAlias = MaskedSteps | MaskedShares
 
 @dataclass(eq=False)
 class _Words:
-    """Words made ahead, by what they are and by round; whoever uses one takes it out."""
+    """Words made offline, by what they are and by round; whoever uses one takes it out."""
 
     def arrays(self, start: str) -> dict[str, RingArray]:
         """All of it, by name."""
@@ -160,7 +160,7 @@ class OwnerPads(_Words):
 
 @dataclass(frozen=True, eq=False)
 class LinkPads:
-    """What a party has made ahead: as the owner of its own link, and as the holder of others'."""
+    """What a party has made offline: as the owner of its own link, and as the holder of others'."""
 
     own: OwnerPads
     held: Mapping[str, HolderPads]
@@ -354,20 +354,20 @@ class PartyLinks:
         party, holder, owners = self.party, self._holder, list(self._holdings)
         for group in groups:
             for name, holding in self._holdings.items():
-                async with party.costs.compute(AHEAD):
+                async with party.costs.compute(CORRELATED_RANDOMNESS):
                     message = holding.asked(kinds[0], group)
                 await party.channel.send(name, message)
             yield
         for group in groups:
             _, asked = await party.channel.receive([holder], kinds[0], group[0].index)
-            async with party.costs.compute(AHEAD):
+            async with party.costs.compute(CORRELATED_RANDOMNESS):
                 answer = self._answer(asked, group)
             await party.channel.send(holder, answer)
             yield
         for group in groups:
             answers = await collect(party.channel, owners, kinds[1], group[0].index)
             for name, found in answers.items():
-                async with party.costs.compute(AHEAD):
+                async with party.costs.compute(CORRELATED_RANDOMNESS):
                     self._holdings[name].take(name, found, group)
             yield
 
@@ -396,11 +396,11 @@ class PartyLinks:
             for each in rounds:
                 saw(Share(party.name, what, each.index, by_round[each.index]))
         for name, holding in self._holdings.items():
-            async with party.costs.compute(AHEAD):
+            async with party.costs.compute(CORRELATED_RANDOMNESS):
                 said = holding.end(name, rounds, saw)
             await party.channel.send(name, said)
         _, message = await party.channel.receive([holder], Corrections, first)
-        async with party.costs.compute(AHEAD):
+        async with party.costs.compute(CORRELATED_RANDOMNESS):
             shape = len(rounds), own.steps[first].size
             expect_shape(holder, message.points, shape)
             expect_shape(holder, message.pulls, shape)

@@ -27,7 +27,7 @@ from securevfl.protocols.blind.schedule import (
     owners_held_by,
 )
 from securevfl.protocols.session.pad_store import Pads, PadsHeader, agree_on_pads
-from securevfl.protocols.vertical.runner import MadeAhead, Training
+from securevfl.protocols.vertical.runner import MadeOffline, Training
 
 OWN, HELD, WEIGHTS, STEPS, FEATURES, SCALES, INTO, OUT = (
     *("own", "held", "weights", "steps", "features", "scales"),
@@ -98,7 +98,7 @@ class Offline:
     @classmethod
     async def made(cls, job: BlindJob, first: int, held: Mapping[str, RingArray]) -> "Offline":
         """With the first block made, and the next begun."""
-        blocks = job.schedule.blocks(first, job.training.plan.job.exchange.ahead_rounds)
+        blocks = job.schedule.blocks(first, job.training.plan.job.exchange.offline_rounds)
         links = await PartyLinks.establish(job, blocks)
         if first:
             _require_held(job, held)
@@ -131,7 +131,7 @@ class Offline:
             pass
         await links.end(block)
         if self.residuals is not None:
-            await self.residuals.make_ahead(sum(each.rows for each in block))
+            await self.residuals.make_offline(sum(each.rows for each in block))
         self._making = None
         if len(self._blocks) > 1:
             self._making = links.making(self._blocks[1])
@@ -173,21 +173,21 @@ class Offline:
                 (arrays[INTO], arrays[OUT]),
             )
         except KeyError as error:
-            raise DataError(f"pads made ahead lack {error}") from error
+            raise DataError(f"pads made offline lack {error}") from error
 
 
-async def make_ahead(training: Training) -> MadeAhead:
+async def make_offline(training: Training) -> MadeOffline:
     """One party's part of making everything before a job, and writing it.
 
     Raises:
-        ConfigError: a job that says `ahead_rounds`.
+        ConfigError: a job that says `offline_rounds`.
         RangeExceeded: fixed point has no room for the job.
         DataError: it cannot be written.
     """
     party, plan, store = training.party, training.plan, training.workplace.pads
     assert store is not None  # noqa: S101
-    if plan.job.exchange.ahead_rounds is not None:
-        raise ConfigError("ahead: all rounds are made before; drop ahead_rounds")
+    if plan.job.exchange.offline_rounds is not None:
+        raise ConfigError("--offline: all rounds are made before; drop offline_rounds")
     job = await BlindJob.of(training)
     store.require_room(expected_bytes(job))
     batch = await agree_on_pads(party, None)
@@ -201,8 +201,8 @@ async def make_ahead(training: Training) -> MadeAhead:
         first_round=0,
         rounds=plan.rounds,
     )
-    pads = Pads(header, foundation(job), made.arrays(), party.costs.made_ahead())
-    return MadeAhead(store.path, store.keep(pads), plan.rounds)
+    pads = Pads(header, foundation(job), made.arrays(), party.costs.made_offline())
+    return MadeOffline(store.path, store.keep(pads), plan.rounds)
 
 
 def foundation(job: BlindJob) -> str:

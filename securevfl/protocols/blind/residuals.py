@@ -14,8 +14,8 @@ its own cos(mρ₁) + i·sin(mρ₁), minus uniform masks.
 once; all other parties send theirs to both (`relays`). Both know z = H + ρ then, and add up the
 series on their own shares.
 
-Learns: nobody anything. Affine residuals take no message; of products ahead see `slot_products`; z
-    is uniform whatever H is, as either party's share of ρ is, and a pad is used once.
+Learns: nobody anything. Affine residuals take no message; for offline products see `slot_products`;
+    z is uniform whatever H is, as either party's share of ρ is, and a pad is used once.
 A residual is wrong altogether with the probability that `PhaseFormat.failure_probability` states,
 and of the other sign where |H| is beyond half a period, which nobody sees in a round; see
 `rounds.require_range`.
@@ -42,7 +42,7 @@ from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey, take_key
 from securevfl.runtime.channel import collect
-from securevfl.runtime.costs import AHEAD, SETUP
+from securevfl.runtime.costs import CORRELATED_RANDOMNESS, SETUP
 from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
@@ -54,14 +54,14 @@ _IN_FLIGHT = 16
 _WIRE = np.dtype("<u2")
 
 
-@message_kind(65, stage="ahead", carries="ciphertexts", shows="pads")
+@message_kind(65, stage="offline", carries="ciphertexts", shows="pads")
 class EncryptedPhases(StepMessage):
     """Enc(cos(mρ₂)), Enc(sin(mρ₂)) of the next angles, up to 8192; `step` counts such pairs."""
 
     parts: Blobs
 
 
-@message_kind(66, stage="ahead", carries="ciphertexts", shows="pads")
+@message_kind(66, stage="offline", carries="ciphertexts", shows="pads")
 class EncryptedPhaseProducts(StepMessage):
     """Their products by e^{imρ₁}, masked, under the receiver's key."""
 
@@ -137,11 +137,11 @@ class AffineResiduals:
         del index
         return self._with_labels(predictions, labels)
 
-    async def make_ahead(self, rows: int) -> None:
+    async def make_offline(self, rows: int) -> None:
         """Make with the other computing party what so many rows take."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """What was made ahead and is left, by name."""
+        """What was made offline and is left, by name."""
         return {}
 
     def _with_labels(self, share: RingArray, labels: Labels | None) -> RingArray:
@@ -202,10 +202,10 @@ class LogisticResiduals(AffineResiduals):
         return cls(party, peer, phase_format, first=False, own_key=own_key)
 
     @override
-    async def make_ahead(self, rows: int) -> None:
+    async def make_offline(self, rows: int) -> None:
         if self._key is None and self._own_key is None:
             raise CryptoError("phase pads: all of them have been made, no key is there for more")
-        async with self._party.costs.compute(AHEAD):
+        async with self._party.costs.compute(CORRELATED_RANDOMNESS):
             phases = uniform_phases(rows)
             parts = self.phase_format.parts(phases)
         if self._key is not None:
@@ -256,7 +256,7 @@ class LogisticResiduals(AffineResiduals):
         party, peer, shares = self._party, self._peer, np.empty(parts.shape, np.uint64)
         for step, block in enumerate(_blocks(parts.shape[1])):
             _, message = await party.channel.receive([peer], EncryptedPhases, step)
-            async with party.costs.compute(AHEAD):
+            async with party.costs.compute(CORRELATED_RANDOMNESS):
                 replies, shares[:, block] = checked(
                     peer, key.multiply, message.parts, parts[:, block]
                 )
@@ -271,7 +271,7 @@ class LogisticResiduals(AffineResiduals):
         for step in range(len(blocks) + _IN_FLIGHT):
             if step < len(blocks):
                 block = blocks[step]
-                async with party.costs.compute(AHEAD):
+                async with party.costs.compute(CORRELATED_RANDOMNESS):
                     encrypted = key.encrypt(np.ascontiguousarray(parts[:, block]))
                 party.costs.count("encryptions", 2 * (block.stop - block.start))
                 await party.channel.send(peer, EncryptedPhases(step, encrypted))
@@ -282,7 +282,7 @@ class LogisticResiduals(AffineResiduals):
     async def _decrypted(self, key: "SlotOwner", step: int, block: slice) -> RingArray:
         party, peer = self._party, self._peer
         _, message = await party.channel.receive([peer], EncryptedPhaseProducts, step)
-        async with party.costs.compute(AHEAD):
+        async with party.costs.compute(CORRELATED_RANDOMNESS):
             values = checked(peer, key.decrypt, message.parts, block.stop - block.start)
         party.costs.count("decryptions", values.size)
         record(party.channel, Decrypted(peer, step, values))

@@ -1,4 +1,4 @@
-"""A party's part of a blind job: its rounds, with what was made ahead, and the rounded reveal.
+"""A party's part of a blind job: its rounds, with what was made offline, and the rounded reveal.
 
 Per round r and party: its share of H is X·ζ⟨k⟩ + v_r and the h_r of the links that it holds; from
 shares of d it comes to a = d − w_r of its own link (`relays`); its share of θ_{r+1} is
@@ -151,10 +151,10 @@ async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) ->
 
 
 class BlindPart(Part):
-    """Everything is made ahead, all rounds are taken in shares, and the end reveals θ.
+    """Everything is made offline, all rounds are taken in shares, and the end reveals θ.
 
     What it keeps to go on are its shares of θ and ζ, with the basis that its own are in, and
-    nothing made ahead: a session that goes on has fresh keys and pads. It goes on before it agrees
+    nothing made offline: a resumed session has fresh keys and pads. It goes on before it agrees
     with the others, since what they agree on depends on the basis. Shares of ζ stay as they are:
     nobody has seen them, and what was sent of the round that is taken again was under pads.
 

@@ -66,7 +66,7 @@ class OwnKey:
         self.columns = columns
         self.product_format = product_format
         self._leakage = leakage
-        party.costs.ahead.append(owner.make_blinder)
+        party.costs.idle_work.append(owner.make_blinder)
 
     async def send_encrypted(
         self, step: Step, values: FloatArray, receivers: Sequence[str], what: str
@@ -145,7 +145,7 @@ class PeerKey:
         self.product_format = product_format
         self._prepared: dict[int, object] = {}
         self._vectors: tuple[bytes, ...] = ()
-        party.costs.ahead.append(evaluator.make_blinder)
+        party.costs.idle_work.append(evaluator.make_blinder)
 
     def within_bound(self, batch: Batch) -> tuple[Batch, IntArray]:
         """A Jacobian with each column times the power of two that brings it to the bound.

@@ -92,7 +92,7 @@ class UnderEncryption(Exchange):
             )
         if settings.hide != "residuals" or settings.predictions != "clear":
             raise ConfigError("round_trips = 1 needs hide = 'residuals' and predictions = 'clear'")
-        if plan.algorithm.in_turns:
+        if plan.algorithm.alternating:
             raise ConfigError("round_trips = 1 needs an algorithm whose parties step all at once")
         if plan.most_batch_rows > MOST_ROWS_AHEAD:
             raise ConfigError(
@@ -243,7 +243,7 @@ def takes_one_trip(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool
     if trips != "auto":
         return trips == 1
     linear = plan.networks.keys() <= {plan.facts.label_party}
-    return linear and not plan.algorithm.in_turns and one_trip_pays(plan, fmt, ahead)
+    return linear and not plan.algorithm.alternating and one_trip_pays(plan, fmt, ahead)
 
 
 def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:

@@ -1,6 +1,6 @@
 """What a party keeps sealed under keys of its own: one-time pads, and states that hold shares.
 
-Pads are made ahead, encrypted, and given out once. They are a file in the output folder, sealed
+Pads are made offline, encrypted, and given out once. They are a file in the output folder, sealed
 under a key that is a file elsewhere, in the party's own state. Whoever takes pads destroys the key
 first, on disk, so that no copy of the file is of any use and no crash gives pads out twice. A
 marker stays in the key's place, so that a key that is put back is not taken either. What this
@@ -12,7 +12,7 @@ authenticated), and sealed tensors (`crypto.sealing`, safetensors).
 Parties agree first on the batch of pads that all of them use, or make.
 
 Learns:
-    every party: whether the others hold pads that were made ahead, and the name of their batch.
+    every party: whether the others hold pads that were made offline, and the name of their batch.
 """
 
 import hashlib
@@ -361,7 +361,7 @@ class PadPlaces:
 class NamePads(Message):
     """Set-up, everyone to everyone: which pads does the sender hold?
 
-    `made` says that they were made ahead, and `name` is theirs; else `name` is fresh and random,
+    `made` says that they were made offline, and `name` is theirs; else `name` is fresh and random,
     and that of the pads to be made follows from all of them.
     """
 
@@ -372,7 +372,7 @@ class NamePads(Message):
 async def agree_on_pads(party: Party, held: str | None) -> str:
     """The name of a batch that all parties have halves of, or will make, 32 hex digits.
 
-    It is that of the pads that this party `held`, or a new one where none were made ahead.
+    It is that of the pads that this party `held`, or a new one where none were made offline.
 
     Raises:
         PeerViolation: a peer holds pads and this party has none, or the other way round, or others.
@@ -397,10 +397,10 @@ def _require_same(peer: str, theirs: NamePads, ours: NamePads) -> None:
     if theirs.made != ours.made:
         with_, without = (peer, "this party") if theirs.made else ("this party", peer)
         raise PeerViolation(
-            f"{with_} holds pads made ahead and {without} none: all make them again, or nobody"
+            f"{with_} holds pads made offline and {without} none: all make them again, or nobody"
         )
     if ours.made and theirs.name != ours.name:
         raise PeerViolation(
-            f"{peer} holds pads {theirs.name[:4].hex()}, made ahead, and this party "
+            f"{peer} holds pads {theirs.name[:4].hex()}, made offline, and this party "
             f"{ours.name[:4].hex()}: all make them again"
         )

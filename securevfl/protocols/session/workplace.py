@@ -81,7 +81,7 @@ class Workplace:
             the weights with it.
         keep_state: called after every round with what it takes to go on from there.
         resume: go on from here.
-        pads: where this party's pads are that were made ahead; None keeps none.
+        pads: where this party's pads are that were made offline; None keeps none.
     """
 
     data: PartyData

@@ -3,7 +3,7 @@
 The label party A has labelled rows, the other party B has others, and some rows both hold. Each
 trains one hidden layer; a row of B scores Φ·u_B, Φ the mean of y·u_A. A round: both give components
 of a batch of common rows, and each takes Q local steps from those of the other, both at once
-(FedBCD-p; FedSGD at Q = 1) or A first (`in_turns`, FedBCD-s). The objective is in `objective`.
+(FedBCD-p; FedSGD at Q = 1) or A first (`alternating`, FedBCD-s). The objective is in `objective`.
 """
 
 from collections.abc import Mapping
@@ -143,7 +143,7 @@ class FtlPart(Part):
         """Exchange components once, or once a turn, and take steps."""
         plan, side = self.plan, self._side
         batch, loss = self._batches.at(index), None
-        for step in steps_of(plan, index, in_turns=settings_of(plan).in_turns):
+        for step in steps_of(plan, index, alternating=settings_of(plan).alternating):
             signal = await side.signal(step, batch, self.objective(batch))
             if signal is None:
                 continue

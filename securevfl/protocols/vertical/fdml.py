@@ -117,7 +117,7 @@ class FdmlPart(Part):
         self._steps = plan.steps(self.model, self.inputs, columns)
         self.keeper = self._keeper = keeper_of(training, agreement)
         self._settings = plan.job.section(FdmlSettings, Fdml.name)
-        self.at_once = self._settings.batches_a_message
+        self.at_once = self._settings.batches_per_message
         assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
         self._release = plan.exchange.release(training.noise)
         return ServerScoring(training)
@@ -223,7 +223,7 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
             name: np.zeros(shape, TYPES[settings.precision]) for name in workers
         }
     _require_one_job(hellos, (plan.hash, shape[0], test_rows))
-    together, limit = settings.batches_a_message, settings.staleness
+    together, limit = settings.batches_per_message, settings.staleness
 
     def may_pull(lead: int) -> bool:
         # At the last of its batches a party's sums are so many iterations older.
@@ -358,10 +358,10 @@ class Fdml(VerticalAlgorithm):
 
 
 def _check_messages(settings: FdmlSettings) -> None:
-    several, limit = settings.batches_a_message, settings.staleness
+    several, limit = settings.batches_per_message, settings.staleness
     if limit != "unbounded" and several > limit + 1:
         raise ConfigError(
-            f"batches_a_message = {several}: the last of them steps with predictions that are "
+            f"batches_per_message = {several}: the last of them steps with predictions that are "
             f"{several - 1} iterations old, and staleness allows {limit}"
         )
 

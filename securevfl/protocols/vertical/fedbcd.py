@@ -69,7 +69,7 @@ class FedBcdPart(Part):
         async with party.costs.compute("local"):
             steps.begin(index, len(batch.rows), moves=keeper.lost is None)
         course, loss = Course(index), None
-        for turn, step in enumerate(steps_of(plan, index, in_turns=plan.algorithm.in_turns)):
+        for turn, step in enumerate(steps_of(plan, index, alternating=plan.algorithm.alternating)):
             async with party.costs.compute("local"):
                 predictions = model.predict(batch.inputs)
                 seen = batch.seen_by(model)
@@ -167,11 +167,11 @@ class FedBcd(VerticalAlgorithm):
     takes_head = True
     repeats_products = True
 
-    def __init__(self, name: str, *, in_turns: bool = False, one_step: bool = False) -> None:
+    def __init__(self, name: str, *, alternating: bool = False, one_step: bool = False) -> None:
         self.name = name
-        self.in_turns, self.one_step = in_turns, one_step
+        self.alternating, self.one_step = alternating, one_step
         # Rounds in shares are the exchange's, and know nothing of what a subclass changes.
-        in_shares = type(self) is FedBcd and not in_turns
+        in_shares = type(self) is FedBcd and not alternating
         self.needs = (GivesSignals, KeepsShares) if in_shares else (GivesSignals,)
 
     @override
@@ -193,7 +193,7 @@ class FedBcd(VerticalAlgorithm):
     def visits(self, plan: Plan) -> Visits:
         """One release a visit; between two turns the party that stepped releases once more."""
         steps = plan.rule.local_steps
-        if not self.in_turns:
+        if not self.alternating:
             return Visits(1, 1, steps)
         parties = len(plan.facts.names)
         # The last party's step is followed by no turn.
@@ -203,5 +203,5 @@ class FedBcd(VerticalAlgorithm):
 DESCRIPTIONS = (
     FedBcd("fedsgd", one_step=True),
     FedBcd("fedbcd-p"),
-    FedBcd("fedbcd-s", in_turns=True),
+    FedBcd("fedbcd-s", alternating=True),
 )

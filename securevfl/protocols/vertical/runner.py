@@ -296,7 +296,7 @@ async def _trained(
 
 
 @dataclass(frozen=True)
-class MadeAhead:
+class MadeOffline:
     """What a party made and wrote ahead of so many rounds: where, and how many bytes."""
 
     path: Path
@@ -304,12 +304,12 @@ class MadeAhead:
     rounds: int
 
 
-MakeAhead = Callable[[Training], Awaitable[MadeAhead]]
+MakeAhead = Callable[[Training], Awaitable[MadeOffline]]
 
 
-async def run_ahead(
+async def run_offline(
     channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, make: MakeAhead
-) -> MadeAhead:
+) -> MadeOffline:
     """Take one party through what a job can do before its rounds."""
     return await make(_begun(channel, costs, plan, workplace))
 
@@ -469,11 +469,11 @@ def keeper_of(training: Training, agreement: Agreement) -> Keeper:
     )
 
 
-def steps_of(plan: Plan, round_index: int, *, in_turns: bool) -> Iterator[Step]:
+def steps_of(plan: Plan, round_index: int, *, alternating: bool) -> Iterator[Step]:
     """The exchanges of a round: one for all parties, or one each, the label party first."""
     names, label_party = plan.facts.names, plan.facts.label_party
     turns = [names]
-    if in_turns:
+    if alternating:
         turns = [(label_party,), *((name,) for name in names if name != label_party)]
     index, fresh = round_index * len(turns) * plan.products, names
     for receivers in turns:

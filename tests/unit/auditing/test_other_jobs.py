@@ -124,7 +124,7 @@ def test_one_round_from_zero_tells_labels_that_are_certain() -> None:
     assert "of all rounds" in reason(cells["this job's first batch"])
 
 
-def test_c1_of_products_ahead_tells_nothing_unless_it_is_not_re_randomized(
+def test_c1_of_products_offline_tells_nothing_unless_it_is_not_re_randomized(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert verdict_of([only("ciphertext_ratio", blind()).outcome]) == "resists"
@@ -135,7 +135,7 @@ def test_c1_of_products_ahead_tells_nothing_unless_it_is_not_re_randomized(
 
 
 @pytest.mark.slow
-def test_noise_of_products_ahead_tells_nothing() -> None:
+def test_noise_of_products_offline_tells_nothing() -> None:
     """That it would without flooding: tests/unit/crypto/test_ring_leaks.py."""
     assert verdict_of([only("ciphertext_noise", blind()).outcome]) == "resists"
 

@@ -3,15 +3,15 @@ import statistics
 import pytest
 import typer
 
-from securevfl.benchmarks.ahead import ProfilingStopwatch, place_of
 from securevfl.benchmarks.blind import ROUNDING, Steps, blind, job_of
 from securevfl.benchmarks.blind_in_float import aucs_in_float
+from securevfl.benchmarks.offline import ProfilingStopwatch, place_of
 from securevfl.benchmarks.settings.blind import BlindSettings
 from securevfl.crypto.residues import uniform_words
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError
 from securevfl.reports.blind import BlindRow
-from securevfl.reports.rows import ahead_s
+from securevfl.reports.rows import offline_s
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +69,14 @@ def test_aucs_are_compared_with_the_logistic_loss_in_clear_seed_by_seed(
         assert any(row["apart"] != 0 for row in four)
 
 
-def test_a_round_is_of_the_party_that_sends_most_and_without_what_was_ahead(
+def test_a_round_is_of_the_party_that_sends_most_and_without_what_was_offline(
     rows: list[BlindRow],
 ) -> None:
     for row in rows:
         for run in row["runs"]:
-            online = run["bytes_sent"] - run["ahead_bytes"]
+            online = run["bytes_sent"] - run["offline_bytes"]
             assert online / 2 <= run["rounds"] * run["party_bytes"] < online
-            assert run["rounds_s"] == pytest.approx(run["total_s"] - ahead_s(run))
+            assert run["rounds_s"] == pytest.approx(run["total_s"] - offline_s(run))
             assert run["party_compute_s"] > 0
 
 
@@ -96,8 +96,8 @@ def test_runs_end_at_a_target_with_what_they_cost_until_then() -> None:
 
 
 def test_a_profile_is_of_the_phases_that_it_is_asked_for() -> None:
-    stopwatch = ProfilingStopwatch({"ahead"})
-    for phase in ("local", "ahead", "ahead"):
+    stopwatch = ProfilingStopwatch({"correlated_randomness"})
+    for phase in ("local", "correlated_randomness", "correlated_randomness"):
         stopwatch.start()
         uniform_words(100_000)
         assert stopwatch.stop(phase) > 0
@@ -132,5 +132,5 @@ def test_blind_makes_as_many_rounds_as_its_steps_take_in_float_with_the_same_see
             # In fixed point some of 2,800 pairs of held-out rows may change their order; scores
             # from sums of the classes are 0.006 away and more.
             assert run["auc"] == pytest.approx(curve[run["rounds"] - 1], abs=0.003)
-            assert run["ahead_bytes"] > 0
+            assert run["offline_bytes"] > 0
     assert low["rounds"] < high["rounds"]

@@ -81,4 +81,4 @@ def test_each_exchange_is_a_row_and_costs_its_own() -> None:
     assert bfv["label_guard_ratio"] is not None
     assert bfv["bytes_sent"] > plain["bytes_sent"]
     assert bfv["total_s"] > 0
-    assert all(row["ahead_compute_s"] == row["ahead_bytes"] == 0 for row in (plain, bfv))
+    assert all(row["offline_compute_s"] == row["offline_bytes"] == 0 for row in (plain, bfv))

@@ -155,7 +155,7 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
     assert (made_before_replies[0] < len(plaintexts)) == (layout.inputs <= layout.replies)
 
 
-def test_what_is_made_ahead_is_used_once(
+def test_what_is_made_offline_is_used_once(
     owner: RingProductOwner, matrix: IntArray, encrypted: bytes
 ) -> None:
     evaluator = RingProductEvaluator(owner.public_bytes, FORMAT)

@@ -102,7 +102,7 @@ def test_unknown_settings_are_refused_and_the_known_named(
 @pytest.mark.parametrize(
     ("scheme", "engine"), [("ckks", None), ("paillier", "phe")], ids=["ckks", "phe"]
 )
-def test_engines_that_make_nothing_ahead_say_so(scheme: str, engine: str | None) -> None:
+def test_engines_that_make_nothing_offline_say_so(scheme: str, engine: str | None) -> None:
     fmt = ProductFormat(rows=4, value_bound=1.0, matrix_bound=1.0)
     owner = make_owner(scheme, fmt, key_bits=2048 if engine else None, engine=engine)
     evaluator = make_evaluator(

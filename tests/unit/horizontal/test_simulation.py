@@ -84,7 +84,7 @@ def test_messages_change_nothing(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_what_travels_is_what_was_counted_ahead(problems: list[Quadratic], name: str) -> None:
+def test_what_travels_is_what_was_counted_offline(problems: list[Quadratic], name: str) -> None:
     by = federation(METHODS[name], BLOCKS, rounds=4)
     paper, up = floats_of_round(by)
     down = 4 * PARAMETERS * (1 + by.method.corrects)

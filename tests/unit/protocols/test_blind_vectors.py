@@ -34,7 +34,7 @@ def test_the_script_makes_the_vectors() -> None:
     assert all(made[name] == VECTORS[name] for name in VECTORS if name in made)
 
 
-def test_what_a_holder_makes_ahead() -> None:
+def test_what_a_holder_makes_offline() -> None:
     truncated = WIDTHS.truncated(words("pull_pads"), words("pads"), first=True)
     assert np.array_equal(truncated, words("u"))
     steps = MATRICES.of_residuals @ words("u") + words("mask_s")

@@ -35,7 +35,7 @@ from securevfl.protocols.blind.rounds import StaysInRange, require_range
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.runtime.channel import Channel
-from securevfl.runtime.costs import AHEAD, Costs
+from securevfl.runtime.costs import CORRELATED_RANDOMNESS, Costs
 from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Simulated, simulate
 from securevfl.runtime.views import Decrypted
@@ -79,7 +79,7 @@ def test_flooding_counts_every_pair_of_ciphertexts_of_every_block(
         first = party.name == "bank"
         side = await LogisticResiduals.establish(party, peer, FORMAT, blocks, first=first)
         for rows in blocks:
-            await side.make_ahead(rows)
+            await side.make_offline(rows)
 
     view = run(program, record_views=True).views["shop"]
     replies = len(view.received(EncryptedPhaseProducts))
@@ -98,8 +98,8 @@ def rounds_of(values: FloatArray) -> Program:
     async def program(party: Party, peer: str) -> RingArray:
         side = await side_of(party, peer, len(values))
         # In two pieces, of which the second is more than one pair of ciphertexts.
-        await side.make_ahead(BATCH)
-        await side.make_ahead(len(values) - BATCH)
+        await side.make_offline(BATCH)
+        await side.make_offline(len(values) - BATCH)
         own = shares[party.name]
         found = [
             await side.sigmoid_shares(index, own[at : at + BATCH])
@@ -129,7 +129,7 @@ def test_shares_add_up_to_the_residuals(done: Simulated[Any], values: FloatArray
     assert np.abs(found - (expit(values) - 0.5)).max() < 0.03
 
 
-def test_bytes_ahead_and_in_a_round(done: Simulated[Any]) -> None:
+def test_bytes_offline_and_in_a_round(done: Simulated[Any]) -> None:
     bank, shop = (done.costs[name] for name in NAMES)
     pairs = 1 + -(-(ROWS - BATCH) * FORMAT.terms // 8192)
     assert bank.messages["EncryptedPhaseProducts"] == shop.messages["EncryptedPhases"] == pairs
@@ -138,7 +138,7 @@ def test_bytes_ahead_and_in_a_round(done: Simulated[Any]) -> None:
     assert ahead / (pairs * 8192) < 72  # a row and term
     for costs in (bank, shop):
         assert costs.bytes_sent["MaskedPhases"] < ROWS // BATCH * (2 * BATCH + 200)
-        assert costs.seconds[AHEAD] > 0
+        assert costs.seconds[CORRELATED_RANDOMNESS] > 0
 
 
 def test_everything_that_is_seen_is_uniform(done: Simulated[Any]) -> None:
@@ -165,11 +165,11 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
     async def program(party: Party, peer: str) -> RingArray:
         first = party.name == "shop"
         made = await LogisticResiduals.establish(party, peer, FORMAT, [40], first=first)
-        await made.make_ahead(40)
+        await made.make_offline(40)
         kept = PhasePads(**made.arrays())
         later = LogisticResiduals(party, peer, FORMAT, first=first, pads=kept)
         with pytest.raises(CryptoError, match="no key is there for more"):
-            await later.make_ahead(1)
+            await later.make_offline(1)
         return await later.sigmoid_shares(0, shares[party.name])
 
     results = run(program).results
@@ -200,7 +200,7 @@ def test_what_no_party_would_send_is_refused(
 
     async def program(party: Party, peer: str) -> None:
         side = await side_of(party, peer, 4)
-        await side.make_ahead(4)
+        await side.make_offline(4)
         await side.sigmoid_shares(0, shares[party.name])
 
     with pytest.raises(error):
@@ -213,7 +213,7 @@ def test_few_pairs_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def program(party: Party, peer: str) -> int:
         side = await side_of(party, peer, rows)
-        await side.make_ahead(rows)
+        await side.make_offline(rows)
         return len(side.pads)
 
     done = run(program)

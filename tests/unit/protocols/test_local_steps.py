@@ -236,7 +236,7 @@ def test_a_signal_that_is_not_finite_ends_training() -> None:
         steps.apply(inputs, predictions=model.predict(inputs), signal=broken)
 
 
-def test_a_step_ahead_that_leaves_float64_ends_training() -> None:
+def test_a_step_offline_that_leaves_float64_ends_training() -> None:
     _, steps, inputs = party(rule=LocalRule(Squared(), 60), derived=False)
     steps.begin(0, ROWS)
     with pytest.raises(TrainingDiverged, match="use a smaller learning rate"):

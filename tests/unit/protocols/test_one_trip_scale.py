@@ -83,7 +83,7 @@ def test_no_sign_of_the_features_changes_the_scale(turned: str) -> None:
 
 
 @pytest.mark.parametrize(("weights", "rows"), [(1e200, 1e200), (1.0, 1e308)])
-def test_predictions_ahead_that_leave_float64_end_training(weights: float, rows: float) -> None:
+def test_predictions_offline_that_leave_float64_end_training(weights: float, rows: float) -> None:
     inputs = np.ones((7, 4))
     ahead = steps(np.full((4, 1), weights), inputs)
     with pytest.raises(TrainingDiverged, match="use a smaller learning rate"):

@@ -49,7 +49,7 @@ def pads_of(party: str = "bank", batch: str = BATCH, job: str = JOB) -> Pads:
         "empty": np.zeros((0, 4), np.uint64),
         "sine": np.full((2, 3, 4), 7, np.uint64),
     }
-    return Pads(header, DATA, arrays, {"ahead": 1.5})
+    return Pads(header, DATA, arrays, {"correlated_randomness": 1.5})
 
 
 class Place:
@@ -451,19 +451,19 @@ def test_the_new_name_follows_from_every_partys_word(name: str) -> None:
     assert all(found[name] != found[other] for other in NAMES if other != name)
 
 
-def test_pads_made_ahead_keep_their_name() -> None:
+def test_pads_made_offline_keep_their_name() -> None:
     assert set(agreed(BATCH, BATCH).values()) == {BATCH}
 
 
 @pytest.mark.parametrize(
     ("held", "why"),
     [
-        ((BATCH, None), r"(bank|this party) holds pads made ahead and \w+( party)? none"),
+        ((BATCH, None), r"(bank|this party) holds pads made offline and \w+( party)? none"),
         (
             (None, OTHER_BATCH),
-            r"(shop|this party) holds pads made ahead and (bank|this party) none",
+            r"(shop|this party) holds pads made offline and (bank|this party) none",
         ),
-        ((BATCH, OTHER_BATCH), r"holds pads 0[12]0[12]0[12]0[12], made ahead, and this party 0"),
+        ((BATCH, OTHER_BATCH), r"holds pads 0[12]0[12]0[12]0[12], made offline, and this party 0"),
         ((BATCH, BATCH, OTHER_BATCH), "holds pads 0"),
     ],
 )

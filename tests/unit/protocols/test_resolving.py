@@ -17,12 +17,12 @@ from tests.plans import NAMES, plan_of
 
 
 def test_in_fedbcd_p_all_parties_exchange_once_a_round() -> None:
-    assert list(steps_of(plan_of(parties=3), 4, in_turns=False)) == [Step(4, NAMES, NAMES)]
+    assert list(steps_of(plan_of(parties=3), 4, alternating=False)) == [Step(4, NAMES, NAMES)]
 
 
 def test_in_fedbcd_s_the_label_party_begins_and_each_sees_all_earlier_turns() -> None:
     plan = plan_of(parties=3, job={"algorithm": "fedbcd-s"})
-    assert list(steps_of(plan, 2, in_turns=True)) == [
+    assert list(steps_of(plan, 2, alternating=True)) == [
         Step(6, ("bank",), NAMES),
         Step(7, ("shop",), ("bank",)),
         Step(8, ("lab",), ("shop",)),
@@ -31,7 +31,7 @@ def test_in_fedbcd_s_the_label_party_begins_and_each_sees_all_earlier_turns() ->
 
 def test_no_two_exchanges_of_a_job_share_a_number() -> None:
     plan = plan_of(parties=3, job={"algorithm": "fedbcd-s"})
-    assert [step.index for t in range(5) for step in steps_of(plan, t, in_turns=True)] == list(
+    assert [step.index for t in range(5) for step in steps_of(plan, t, alternating=True)] == list(
         range(15)
     )
 

@@ -76,7 +76,7 @@ def test_what_goes_through_columns_takes_dense_ones() -> None:
 
 def test_other_networks_take_batches_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_part, "DENSE_BYTES", 8 * 12 * 20)
-    cnn = {**STEPS, "model": "cnn", "image_line": 4, "channels": [2]}
+    cnn = {**STEPS, "model": "cnn", "image_width": 4, "channels": [2]}
     refused("this network takes batches as arrays", job=cnn)
     LocalPart(plan_of(job={**cnn, "batch_size": 16}), table_of(), np.random.default_rng(0))
     refused("not precision = 'single'", job={**STEPS, "model": "mlp", "precision": "single"})

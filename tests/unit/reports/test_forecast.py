@@ -3,7 +3,7 @@
 import time
 
 from securevfl.reports.training import Forecast, SetupWatch
-from securevfl.runtime.costs import AHEAD, OFFLINE, SETUP
+from securevfl.runtime.costs import CORRELATED_RANDOMNESS, OFFLINE, SETUP
 
 
 def forecast(rounds: int, *, may_end: bool = False) -> Forecast:
@@ -48,22 +48,22 @@ def test_set_up_ends_with_the_first_section_of_another_phase() -> None:
     assert after("encrypt") == began
 
 
-def test_what_is_made_ahead_is_no_set_up_and_no_round() -> None:
+def test_what_is_made_offline_is_no_set_up_and_no_round() -> None:
     """3 s of it before rounds began, 5 s in the first."""
     one = forecast(10)
-    one.watch.ahead_before_s, one.watch.ahead_s = 3.0, 8.0
+    one.watch.offline_before_s, one.watch.offline_s = 3.0, 8.0
     one.watch.rounds_began = 105.0
     told = one.after(1, 130.0)
     assert told == (
-        "set-up took 2 s, what was made ahead 8 s, a round takes 20 s: "
+        "set-up took 2 s, what was made offline 8 s, a round takes 20 s: "
         "at most 10 rounds take about 200 s"
     )
 
 
-def test_a_stopwatch_tells_what_was_made_ahead_from_rounds() -> None:
+def test_a_stopwatch_tells_what_was_made_offline_from_rounds() -> None:
     watch = SetupWatch()
-    assert watch.charge(AHEAD, 2.0) == 2.0
+    assert watch.charge(CORRELATED_RANDOMNESS, 2.0) == 2.0
     assert watch.rounds_began is None
     watch.charge("local", 1.0)
-    watch.charge(AHEAD, 4.0)
-    assert (watch.ahead_before_s, watch.ahead_s) == (2.0, 6.0)
+    watch.charge(CORRELATED_RANDOMNESS, 4.0)
+    assert (watch.offline_before_s, watch.offline_s) == (2.0, 6.0)

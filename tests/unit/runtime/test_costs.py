@@ -192,7 +192,7 @@ def test_a_row_holds_every_figure_with_the_total() -> None:
 
 
 def pieces(count: int) -> Callable[[], bool]:
-    """So many pieces of work that can be done ahead."""
+    """So many pieces of work that can be done offline."""
     left = iter([True] * count)
     return lambda: next(left, False)
 
@@ -208,15 +208,15 @@ def pieces(count: int) -> Callable[[], bool]:
         ([1], -3.0, 0.0, 0.0, 1),  # a message that was there before the party asked for it
     ],
 )
-def test_a_wait_is_filled_with_work_ahead(
+def test_a_wait_is_filled_with_work_offline(
     sources: list[int], wait: float, outlasts: float, hidden: float, left: int
 ) -> None:
     costs = ledger(offline=2.0)
-    costs.ahead += map(pieces, sources)
+    costs.idle_work += map(pieces, sources)
     assert costs.work_for(wait) == outlasts
     assert costs.hidden_s == hidden
     assert costs.seconds.get("offline", 0.0) == 2.0 * (sum(sources) - left)
-    assert sum(work() for work in costs.ahead for _ in range(left)) == left
+    assert sum(work() for work in costs.idle_work for _ in range(left)) == left
     assert costs.path == {}
 
 

@@ -19,16 +19,16 @@ from securevfl.protocols.session.gathering import HeldOutPredictions, Prediction
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.protocols.session.scoring import Verdict
 from securevfl.runtime.costs import (
-    AHEAD,
-    AHEAD_COMMUNICATION,
     COMMUNICATION,
+    CORRELATED_RANDOMNESS,
+    OFFLINE_COMMUNICATION,
     SCORING,
     SETUP,
     FixedCosts,
 )
 from securevfl.runtime.real import ProgramThread, RealChannel
 from securevfl.wire.codec import encode
-from tests.made_ahead import Pad
+from tests.made_offline import Pad
 from tests.real_channels import (
     LONG,
     alone,
@@ -209,27 +209,27 @@ def test_a_clock_is_set_forward_to_that_of_a_peer_who_started_earlier() -> None:
     assert 1e6 <= a.costs.now == pytest.approx(summed(a.costs))
 
 
-def test_what_is_made_ahead_has_components_of_its_own() -> None:
+def test_what_is_made_offline_has_components_of_its_own() -> None:
     def came(channel: RealChannel) -> None:
-        channel.deliver("b", sealed(0, path={AHEAD: 1e6}, message=encode(pad())))
-        channel.deliver("b", sealed(1, path={AHEAD: 2e6}))
+        channel.deliver("b", sealed(0, path={CORRELATED_RANDOMNESS: 1e6}, message=encode(pad())))
+        channel.deliver("b", sealed(1, path={CORRELATED_RANDOMNESS: 2e6}))
 
     async def program(channel: RealChannel) -> None:
         costs = channel.costs
         await channel.send("b", pad())
-        assert set(costs.path) == {AHEAD_COMMUNICATION}
+        assert set(costs.path) == {OFFLINE_COMMUNICATION}
         await channel.receive(["b"], Pad)
-        assert set(costs.path) == {AHEAD, AHEAD_COMMUNICATION}
-        assert (costs.path[AHEAD], costs.hops) == (1e6, 0)
+        assert set(costs.path) == {CORRELATED_RANDOMNESS, OFFLINE_COMMUNICATION}
+        assert (costs.path[CORRELATED_RANDOMNESS], costs.hops) == (1e6, 0)
         await channel.receive(["b"], Predictions)
-        assert set(costs.path) == {AHEAD, COMMUNICATION}
-        assert (costs.path[AHEAD], costs.hops) == (2e6, 1)
+        assert set(costs.path) == {CORRELATED_RANDOMNESS, COMMUNICATION}
+        assert (costs.path[CORRELATED_RANDOMNESS], costs.hops) == (2e6, 1)
         assert summed(costs) == pytest.approx(costs.now)
 
     alone(program, came)
 
 
-def test_a_round_takes_its_own_message_past_one_that_was_sent_ahead() -> None:
+def test_a_round_takes_its_own_message_past_one_that_was_sent_offline() -> None:
     def came(channel: RealChannel) -> None:
         for number, message in enumerate([pad(), predictions(0), pad(1), predictions(1)]):
             channel.deliver("b", sealed(number, message=encode(message)))
@@ -242,7 +242,7 @@ def test_a_round_takes_its_own_message_past_one_that_was_sent_ahead() -> None:
     alone(program, came)
 
 
-def test_a_message_ahead_ends_no_rounds_wait_and_no_work_in_it() -> None:
+def test_a_message_offline_ends_no_rounds_wait_and_no_work_in_it() -> None:
     """Pieces are done until the message of the round is there, whatever comes before."""
     ended = []
 
@@ -257,7 +257,7 @@ def test_a_message_ahead_ends_no_rounds_wait_and_no_work_in_it() -> None:
             ended.append(which)
             return True
 
-        channel.costs.ahead.append(piece)
+        channel.costs.idle_work.append(piece)
         await channel.receive(["b"], Predictions)
 
     alone(works)
@@ -275,7 +275,7 @@ def test_what_is_wrong_with_a_peer_ends_any_wait_for_it(kind: type[Pad | Predict
         alone(program, lambda channel: channel.lose("b", PeerUnreachable("b hung up")))
 
 
-def test_work_ahead_fills_a_wait_whose_end_nobody_knows() -> None:
+def test_work_offline_fills_a_wait_whose_end_nobody_knows() -> None:
     done = threading.Semaphore(0)
 
     async def works(channel: RealChannel) -> None:
@@ -283,7 +283,7 @@ def test_work_ahead_fills_a_wait_whose_end_nobody_knows() -> None:
             done.release()
             return True
 
-        channel.costs.ahead.append(piece)
+        channel.costs.idle_work.append(piece)
         await channel.receive(["b"], Predictions)
 
     async def waits_for_pieces(channel: RealChannel) -> None:
@@ -308,7 +308,7 @@ def test_a_piece_that_outlasts_the_wait_is_on_the_path() -> None:
                 time.sleep(0.05)
             return more
 
-        channel.costs.ahead.append(piece)
+        channel.costs.idle_work.append(piece)
         await channel.receive(["b"], Predictions)
 
     costs = alone(works).costs
@@ -317,14 +317,14 @@ def test_a_piece_that_outlasts_the_wait_is_on_the_path() -> None:
     assert summed(costs) == pytest.approx(costs.now)
 
 
-def test_work_ahead_ends_with_its_supply_the_deadline_or_the_peer() -> None:
+def test_work_offline_ends_with_its_supply_the_deadline_or_the_peer() -> None:
     async def works(channel: RealChannel) -> None:
         pieces = iter([True, True])
-        channel.costs.ahead.append(lambda: next(pieces, False))
+        channel.costs.idle_work.append(lambda: next(pieces, False))
         with pytest.raises(PeerTimeout):
             await channel.receive(["b"], Predictions, timeout_seconds=0.01)
         assert next(pieces, None) is None
-        channel.costs.ahead.append(lambda: True)
+        channel.costs.idle_work.append(lambda: True)
         with pytest.raises(PeerTimeout):
             await channel.receive(["b"], Predictions, timeout_seconds=0.01)
         channel.lose("b", PeerUnreachable("b hung up"))
@@ -338,7 +338,7 @@ def test_scoring_waits_are_not_filled_with_work() -> None:
     """What would be done in them is on no ledger's path, and scoring shall not change it."""
 
     async def waits(channel: RealChannel) -> None:
-        channel.costs.ahead.append(lambda: pytest.fail("a piece was done"))
+        channel.costs.idle_work.append(lambda: pytest.fail("a piece was done"))
         with pytest.raises(PeerTimeout):
             await channel.receive(["b"], HeldOutPredictions, timeout_seconds=0.01)
 

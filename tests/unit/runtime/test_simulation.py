@@ -46,11 +46,11 @@ def test_a_message_arrives_after_latency_and_its_bytes_over_the_bandwidth() -> N
     assert done.costs["b"].path == {COMMUNICATION: arrival}
 
 
-def test_a_wait_is_used_for_work_ahead_and_only_what_outlasts_it_is_on_the_path() -> None:
+def test_a_wait_is_used_for_work_offline_and_only_what_outlasts_it_is_on_the_path() -> None:
     messages, pieces = [predictions(0, 10), predictions(1, 1000)], iter([True, True, False])
 
     async def receiver(channel: Channel, costs: Costs) -> list[float]:
-        costs.ahead.append(lambda: next(pieces))
+        costs.idle_work.append(lambda: next(pieces))
         both = party(receives("a", step=0), receives("a", step=1))
         return await both(channel, costs)
 

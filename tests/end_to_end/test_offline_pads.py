@@ -1,4 +1,4 @@
-"""`securevfl train --ahead`: pads made before a job, used once, by that job and nobody else."""
+"""`securevfl train --offline`: pads made before a job, used once, by that job and nobody else."""
 
 import shutil
 from pathlib import Path
@@ -56,7 +56,7 @@ def refused(capsys: Capture, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def unaided(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """The parameters without anything made ahead."""
+    """The parameters without anything made offline."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("unaided")
         patch.chdir(folder)
@@ -69,14 +69,14 @@ def test_the_next_run_uses_them_and_counts_what_they_cost(
     capsys: Capture, unaided: np.ndarray
 ) -> None:
     path = job()
-    assert run("train", path, "--ahead") == 0
+    assert run("train", path, "--offline") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert f"pads for {ROUNDS} rounds: bank 0." in printed
     assert "MB sent; the job that uses them counts all of it" in printed
     assert {each.name for each in PADS.iterdir()} == {f"{name}.pads" for name in PARTIES}
     assert not list(Path("models").glob("*.safetensors"))
     assert run("train", path, "--json", "out.json") == 0
-    assert f"uses the pads that were made ahead for {ROUNDS} rounds" in capsys.readouterr().err
+    assert f"uses the pads that were made offline for {ROUNDS} rounds" in capsys.readouterr().err
     np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
     assert {each.name for each in Path("models").iterdir()} == {
         f"{name}.safetensors" for name in PARTIES
@@ -84,42 +84,42 @@ def test_the_next_run_uses_them_and_counts_what_they_cost(
     assert not list(keys().rglob("*.key"))
     (row,) = rows_of("out.json", "train")
     sent = float(printed.split("computation), ")[1].split(" MB")[0]) * 1e6
-    assert row["ahead_bytes"] == pytest.approx(sent, rel=0.01)
+    assert row["offline_bytes"] == pytest.approx(sent, rel=0.01)
     # Whatever is encrypted was sent by the run before.
-    assert row["ahead_messages"] >= 2 * 3  # of each link, and those of phases
-    assert row["ahead_ciphertext_bytes"] == row["ciphertext_bytes"] > 0
-    assert row["ahead_compute_s"] == row["compute_by_phase_s"]["ahead"] > 0
-    assert row["total_s"] > row["ahead_compute_s"] + row["ahead_communication_s"]
+    assert row["offline_messages"] >= 2 * 3  # of each link, and those of phases
+    assert row["offline_ciphertext_bytes"] == row["ciphertext_bytes"] > 0
+    assert row["offline_compute_s"] == row["compute_by_phase_s"]["correlated_randomness"] > 0
+    assert row["total_s"] > row["offline_compute_s"] + row["offline_communication_s"]
 
 
 @pytest.mark.parametrize(
     ("scheme", "options", "why"),
     [
         ("plain", (), "exchange 'plain' makes no pads"),
-        ("blind", ("--resume",), "--ahead makes pads for a job that starts"),
-        ("blind", ("--json", "out.json"), "--ahead trains nothing"),
-        ("blind", ("--html", "out.html"), "--ahead trains nothing"),
+        ("blind", ("--resume",), "--offline makes pads for a job that starts"),
+        ("blind", ("--json", "out.json"), "--offline trains nothing"),
+        ("blind", ("--html", "out.html"), "--offline trains nothing"),
     ],
 )
 def test_it_says_why_it_has_nothing_to_make(
     capsys: Capture, scheme: str, options: tuple[str, ...], why: str
 ) -> None:
-    assert why in refused(capsys, "train", job(scheme), "--ahead", *options)
+    assert why in refused(capsys, "train", job(scheme), "--offline", *options)
     assert not PADS.exists()
 
 
 def test_none_are_replaced_unasked(capsys: Capture) -> None:
     path = job()
-    assert run("train", path, "--ahead", "--quiet") == 0
+    assert run("train", path, "--offline", "--quiet") == 0
     first = (PADS / "bank.pads").read_bytes()
-    assert "pads are there already" in refused(capsys, "train", path, "--ahead")
+    assert "pads are there already" in refused(capsys, "train", path, "--offline")
     assert (PADS / "bank.pads").read_bytes() == first
-    assert run("train", path, "--ahead", "--force", "--quiet") == 0
+    assert run("train", path, "--offline", "--force", "--quiet") == 0
     assert (PADS / "bank.pads").read_bytes() != first
     assert len(list(keys().rglob("*.key"))) == 2
     assert run("train", path, "--force") == 0
-    assert "uses the pads that were made ahead" in capsys.readouterr().err
-    assert "would be overwritten" in refused(capsys, "train", path, "--ahead")
+    assert "uses the pads that were made offline" in capsys.readouterr().err
+    assert "would be overwritten" in refused(capsys, "train", path, "--offline")
 
 
 def put_back(copy: Path) -> None:
@@ -132,7 +132,7 @@ def test_copies_put_back_are_refused_and_dropped_when_asked(
     capsys: Capture, tmp_path: Path
 ) -> None:
     path = job()
-    assert run("train", path, "--ahead", "--quiet") == 0
+    assert run("train", path, "--offline", "--quiet") == 0
     shutil.copytree("models", tmp_path / "copy")
     assert run("train", path, "--quiet") == 0
     put_back(tmp_path / "copy")
@@ -153,7 +153,7 @@ def changed_shop() -> None:
 
 def test_another_job_or_other_data_have_no_use_for_them(capsys: Capture) -> None:
     path = job()
-    assert run("train", path, "--ahead", "--quiet") == 0
+    assert run("train", path, "--offline", "--quiet") == 0
     job(rounds=ROUNDS + 1)
     assert "of another job" in refused(capsys, "train", path)
     job()
@@ -169,14 +169,14 @@ def test_another_job_or_other_data_have_no_use_for_them(capsys: Capture) -> None
 
 def test_a_half_of_other_pads_is_refused(capsys: Capture, tmp_path: Path) -> None:
     path = job()
-    assert run("train", path, "--ahead", "--quiet") == 0
+    assert run("train", path, "--offline", "--quiet") == 0
     shutil.copy(PADS / "bank.pads", tmp_path / "bank.pads")
     (PADS / "bank.pads").rename(PADS / "other")
     (PADS / "shop.pads").rename(PADS / "bank.pads")
     (PADS / "other").rename(PADS / "shop.pads")
     assert "they are 'shop''s" in refused(capsys, "train", path)
     shutil.rmtree("models")
-    assert run("train", path, "--ahead", "--quiet") == 0
+    assert run("train", path, "--offline", "--quiet") == 0
     shutil.copy(tmp_path / "bank.pads", PADS)
     assert "not made together with" in refused(capsys, "train", path)
     (PADS / "bank.pads").unlink()
@@ -189,7 +189,7 @@ def test_killed_when_pads_were_taken_they_are_not_used_again(
 ) -> None:
     """Between the two parties' taking, and between the last key's end and its file's."""
     path, delete = job(), PadStore._delete_file
-    assert run("train", path, "--ahead", "--quiet") == 0
+    assert run("train", path, "--offline", "--quiet") == 0
     left = [taken]
 
     def die(store: PadStore) -> None:
@@ -225,7 +225,7 @@ def test_a_job_that_goes_on_makes_new_pads(
     capsys: Capture, tmp_path: Path, unaided: np.ndarray
 ) -> None:
     path = job()
-    assert run("train", path, "--ahead", "--quiet") == 0
+    assert run("train", path, "--offline", "--quiet") == 0
     shutil.copytree("models", tmp_path / "copy")
     killed_after(5, "train", path, "--quiet")
     assert not PADS.exists()
@@ -235,11 +235,11 @@ def test_a_job_that_goes_on_makes_new_pads(
     assert run("train", path, "--resume", "--json", "out.json") == 0
     printed = capsys.readouterr().err
     assert "goes on after 4 rounds, with new keys and masks" in printed
-    assert "drops the pads that were made ahead: a job that goes on makes new ones" in printed
+    assert "drops the pads that were made offline: a job that goes on makes new ones" in printed
     np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
     (row,) = rows_of("out.json", "train")
     assert (row["rounds"], row["rounds_before"]) == (ROUNDS, 4)
-    assert row["ahead_messages"] >= 2 * 3
+    assert row["offline_messages"] >= 2 * 3
     assert not PADS.exists()
     assert not list(keys().rglob("*key"))
     for each in Path("models").iterdir():
@@ -264,7 +264,7 @@ def test_pads_killed_while_being_made_are_nobodys(
     with monkeypatch.context() as patch:
         patch.setattr(PadStore, "keep", die)
         with pytest.raises(Killed):
-            run("train", path, "--ahead", "--quiet")
+            run("train", path, "--offline", "--quiet")
     assert not list(keys().rglob("*.key"))
     assert not PADS.exists()
-    assert run("train", path, "--ahead", "--quiet") == 0
+    assert run("train", path, "--offline", "--quiet") == 0

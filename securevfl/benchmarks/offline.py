@@ -1,4 +1,4 @@
-"""Where the work ahead of blind rounds spends its time: what native code would have to do.
+"""Where the offline work of blind rounds spends its time: what native code would have to do.
 
 cProfile runs in the compute sections of that phase alone, of all parties. Functions of SEAL stand
 for themselves; the others' time, and that of compiled functions they call, is their module's.
@@ -16,11 +16,11 @@ from typing_extensions import override
 import securevfl
 from securevfl.benchmarks.blind import Steps
 from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.blind import AheadSettings
+from securevfl.benchmarks.settings.blind import OfflineSettings
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.reports.blind import AheadRow
-from securevfl.runtime.costs import AHEAD, Stopwatch
+from securevfl.reports.blind import OfflineRow
+from securevfl.runtime.costs import CORRELATED_RANDOMNESS, Stopwatch
 from securevfl.training import Environment, train
 
 PACKAGE = Path(securevfl.__file__).parent
@@ -29,7 +29,7 @@ OTHERS = "others"
 
 
 @dataclass
-class SpentAhead:
+class SpentOffline:
     """Seconds somewhere in the code, without those elsewhere that it called for."""
 
     calls: int = 0
@@ -45,7 +45,7 @@ class ProfilingStopwatch(Stopwatch):
 
     def __init__(self, phases: Collection[str]) -> None:
         super().__init__()
-        self.spent: defaultdict[str, SpentAhead] = defaultdict(SpentAhead)
+        self.spent: defaultdict[str, SpentOffline] = defaultdict(SpentOffline)
         self._phases = phases
         self._profile = cProfile.Profile()
 
@@ -93,15 +93,15 @@ def place_of(code: CodeType | str) -> str:
     return below.split("/")[0] if installed else "Python"
 
 
-def ahead(
-    settings: AheadSettings, dataset: VerticalDataset, report: Report = silent
-) -> Iterator[AheadRow]:
+def offline(
+    settings: OfflineSettings, dataset: VerticalDataset, report: Report = silent
+) -> Iterator[OfflineRow]:
     """Train once; yields places, those that take longest first, and then the others together."""
     steps = Steps.of(settings.steps)
     rate = None if steps.local_steps == "exact" else settings.learning_rate
     job = Job.of(
         job={
-            "name": "ahead",
+            "name": "offline",
             "rounds": settings.rounds,
             **steps.settings(rate, "constant"),
             "loss": settings.loss,
@@ -111,13 +111,13 @@ def ahead(
         },
         exchange={"scheme": "blind"},
     )
-    stopwatch = ProfilingStopwatch((AHEAD,))
+    stopwatch = ProfilingStopwatch((CORRELATED_RANDOMNESS,))
     report("the job")
     result = train(job, dataset, Environment(stopwatch=stopwatch))
     plan, total = result.plan, sum(each.seconds for each in stopwatch.spent.values())
     by_time = sorted(stopwatch.spent.items(), key=lambda each: -each[1].seconds)
     shown, rest = by_time[: settings.places], [spent for _, spent in by_time[settings.places :]]
-    others = SpentAhead(sum(each.calls for each in rest), sum(each.seconds for each in rest))
+    others = SpentOffline(sum(each.calls for each in rest), sum(each.seconds for each in rest))
     for place, spent in (*shown, (OTHERS, others)):
         yield {
             "place": place,

@@ -1,4 +1,4 @@
-"""A job that makes something ahead of its rounds, from its ledger to tables, pages and files."""
+"""A job that makes something before its rounds, from its ledger to tables, pages and files."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -12,13 +12,13 @@ from securevfl.job import Job
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchange import Established, Session
 from securevfl.reports.training import SetupWatch
-from securevfl.runtime.costs import AHEAD, FixedCosts, Stopwatch
+from securevfl.runtime.costs import CORRELATED_RANDOMNESS, FixedCosts, Stopwatch
 from securevfl.training import Environment, train
 from securevfl.wire.codec import encode
 from tests.end_to_end.commands import rows_of, run
 from tests.extension import ROUNDED8
 from tests.jobs import breast_cancer
-from tests.made_ahead import Pad
+from tests.made_offline import Pad
 
 PAD = Pad(0, np.zeros((50_000, 1)))
 JOB = """
@@ -46,7 +46,7 @@ class Padded(type(ROUNDED8)):  # type: ignore[misc]
         if not party.holds_labels:
             await party.channel.receive([party.label_party], Pad)
         for name in party.feature_parties if party.holds_labels else ():
-            async with party.costs.compute(AHEAD):
+            async with party.costs.compute(CORRELATED_RANDOMNESS):
                 np.sort(np.arange(100_000.0)[::-1])
             await party.channel.send(name, PAD)
         established: Established = await super().establish(session)
@@ -61,7 +61,7 @@ def installed() -> Iterator[None]:
 
 
 def fix_times(monkeypatch: pytest.MonkeyPatch, watch: type[Stopwatch]) -> None:
-    """Charge nothing but what is made ahead, every time 0.25 s more; what is noted is noted still.
+    """Charge nothing but what is made offline, 0.25 s more each time; what is noted is noted still.
 
     Whose path counts were open with measured times.
     """
@@ -69,43 +69,43 @@ def fix_times(monkeypatch: pytest.MonkeyPatch, watch: type[Stopwatch]) -> None:
 
     def charged(self: Stopwatch, phase: str, elapsed: float) -> float:
         charge(self, phase, elapsed)
-        return 0.25 * next(sections) if phase == AHEAD else 0.0
+        return 0.25 * next(sections) if phase == CORRELATED_RANDOMNESS else 0.0
 
     monkeypatch.setattr(watch, "charge", charged)
 
 
-def test_training_says_what_was_made_ahead(
+def test_training_says_what_was_made_offline(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fix_times(monkeypatch, SetupWatch)
     Path("job.toml").write_text(JOB, encoding="utf-8")
     assert run("train", "job.toml", "--json", "out.json", "--html", "out.html") == 0
     (row,) = rows_of("out.json", "train")
-    assert row["ahead_bytes"] == len(encode(PAD)) < row["bytes_sent"]
-    assert (row["ahead_messages"], row["ahead_ciphertext_bytes"]) == (1, 0)
-    assert row["ahead_compute_s"] == row["compute_by_phase_s"][AHEAD] == 0.25
+    assert row["offline_bytes"] == len(encode(PAD)) < row["bytes_sent"]
+    assert (row["offline_messages"], row["offline_ciphertext_bytes"]) == (1, 0)
+    assert row["offline_compute_s"] == row["compute_by_phase_s"][CORRELATED_RANDOMNESS] == 0.25
     # 0.5 ms and 400 kB over a line of 1000 Mbit/s.
-    assert row["ahead_communication_s"] == pytest.approx(0.0005 + len(encode(PAD)) * 8e-9)
+    assert row["offline_communication_s"] == pytest.approx(0.0005 + len(encode(PAD)) * 8e-9)
     assert row["compute_s"] + row["communication_s"] == pytest.approx(row["total_s"])
     assert row["curve"][-1]["total_s"] == row["total_s"]
     told = capsys.readouterr()
-    assert "what was made ahead " in told.err
-    assert "made ahead of rounds" in told.out
+    assert "what was made offline " in told.err
+    assert "made before rounds" in told.out
     assert max(map(len, told.out.splitlines())) <= 80
     page = Path("out.html").read_text(encoding="utf-8")
-    assert "computation ahead of rounds" in page
-    assert ">compute ahead</th>" in page
+    assert "computation before rounds" in page
+    assert ">offline compute</th>" in page
 
 
 def test_a_result_shows_it_where_there_is_some() -> None:
-    environment = Environment(stopwatch=FixedCosts({AHEAD: 0.25}))
+    environment = Environment(stopwatch=FixedCosts({CORRELATED_RANDOMNESS: 0.25}))
     plain, padded = (
         train(Job.of(job={"rounds": 2}, exchange={"scheme": scheme}), breast_cancer(), environment)
         for scheme in ("plain", Padded.name)
     )
-    assert "ahead" not in repr(plain)
+    assert "made offline" not in repr(plain)
     # All of it was made before the first round.
-    assert f"made ahead: {padded.costs(1).ahead_s:.3g} s of the total" in repr(padded)
+    assert f"made offline: {padded.costs(1).offline_s:.3g} s of the total" in repr(padded)
 
 
 def test_a_tradeoff_has_medians_of_it_beside_an_exchange_without(
@@ -116,12 +116,14 @@ def test_a_tradeoff_has_medians_of_it_beside_an_exchange_without(
     files = ["--json", "out.json", "--html", "out.html"]
     assert run("bench", "tradeoff", *arguments, "--target-auc", "0.5", *files) == 0
     plain, padded = rows_of("out.json", "bench tradeoff")
-    assert plain["ahead_compute_s"] == plain["ahead_bytes"] == plain["ahead_messages"] == 0
-    assert AHEAD not in plain["compute_by_phase_s"]
-    first, middle, last = (each["ahead_compute_s"] for each in padded["runs"])
+    assert plain["offline_compute_s"] == plain["offline_bytes"] == plain["offline_messages"] == 0
+    assert CORRELATED_RANDOMNESS not in plain["compute_by_phase_s"]
+    first, middle, last = (each["offline_compute_s"] for each in padded["runs"])
     assert first < middle < last
-    assert padded["ahead_compute_s"] == padded["compute_by_phase_s"][AHEAD] == middle
-    assert padded["ahead_bytes"] == len(encode(PAD))
-    _, table = capsys.readouterr().out.split("made ahead of rounds")
+    assert (
+        padded["offline_compute_s"] == padded["compute_by_phase_s"][CORRELATED_RANDOMNESS] == middle
+    )
+    assert padded["offline_bytes"] == len(encode(PAD))
+    _, table = capsys.readouterr().out.split("made before rounds")
     assert "plain" not in table.split("learning rate")[0]
-    assert ">compute ahead</th>" in Path("out.html").read_text(encoding="utf-8")
+    assert ">offline compute</th>" in Path("out.html").read_text(encoding="utf-8")
