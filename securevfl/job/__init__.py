@@ -59,7 +59,6 @@ __all__ = [
     "read_job",
 ]
 
-
 S = TypeVar("S", bound=Section)
 
 RENAMED = {
@@ -68,7 +67,7 @@ RENAMED = {
     "image_line": "image_width",
     "in_turns": "alternating",
 }
-"""Keys of version 0.1 under the names that they have now."""
+"""Former names of keys, for the error message."""
 
 MODEL_KEYS = {
     "hidden": ("mlp", "cnn"),
@@ -82,16 +81,15 @@ OWN_SECTIONS: dict[str, type[Section]] = {
     "dbcd": DbcdSettings,
     "ftl": FtlSettings,
 }
-"""What algorithms have of their own; those of other packages say so when they are made known."""
+"""Sections of single algorithms; registering an algorithm adds its section."""
 
 
 class Job(Shown, Section):
     """A whole job file.
 
     Attributes:
-        preprocess: what parties make of text and of missing values, each of its own; not given,
-            they are refused.
-        own: sections that belong to one algorithm, by its name; in a file they stand like others.
+        preprocess: how each party encodes text and missing values; without it they are refused.
+        own: sections of single algorithms, by algorithm; in a job file they are ordinary sections.
     """
 
     job: JobSettings = JobSettings()
@@ -109,10 +107,9 @@ class Job(Shown, Section):
         """A job from its sections, each a mapping of keys to values.
 
         Raises:
-            ConfigError: an unknown key or a value out of range; the first one is named.
+            ConfigError: an unknown key or a value out of range; names the first one.
         """
-        # By way of JSON, where pydantic can be strict: "5" and true are no numbers, lists and paths
-        # still are what they should be.
+        # JSON allows pydantic's strict mode ("5" and true are not numbers) with lists and paths.
         given = {**sections, **dict(_mapping(sections.get("own")))}
         own = {name: given.pop(name) for name in OWN_SECTIONS if name in given}
         given.pop("own", None)
@@ -123,36 +120,35 @@ class Job(Shown, Section):
         return job.model_copy(update={"own": {n: _own_section(n, each) for n, each in own.items()}})
 
     def with_settings(self, **changes: object) -> "Job":
-        """The same job with other values in `[job]`, validated.
+        """The same job with changed values in `[job]`, validated.
 
         Raises:
             ConfigError: see `of`.
         """
-        said = {name: getattr(self.job, name) for name in self.job.model_fields_set}
-        return Job.of(**{**dict(self), "job": {**said, **changes}})
+        given = {name: getattr(self.job, name) for name in self.job.model_fields_set}
+        return Job.of(**{**dict(self), "job": {**given, **changes}})
 
     @override
     def shown(self) -> dict[str, object]:
-        """What differs from a job that says nothing."""
-        said = self.model_dump(mode="json", exclude_defaults=True)
-        parties = said.pop("party", [])
+        """Settings that differ from their defaults."""
+        sections = self.model_dump(mode="json", exclude_defaults=True)
+        parties = sections.pop("party", [])
         found: dict[str, object] = (
             {"parties": ", ".join(p["name"] for p in parties)} if parties else {}
         )
-        sections = {**said, **said.pop("own", {})}
-        for section, keys in sections.items():
+        for section, keys in {**sections, **sections.pop("own", {})}.items():
             found |= {f"{section}.{key}": value for key, value in keys.items()}
         return found
 
     @property
     def without_protection(self) -> "Job":
-        """The same training, its exchanges without protection."""
+        """The same training with unprotected exchanges."""
         return self.model_copy(
             update={"exchange": ExchangeSettings(), "privacy": PrivacySettings()}
         )
 
     def section(self, kind: type[S], name: str) -> S:
-        """What a job says in an algorithm's own section; its defaults where it says nothing."""
+        """The settings in an algorithm's own section, or their defaults."""
         found = self.own.get(name, kind())
         assert isinstance(found, kind)  # noqa: S101
         return found
@@ -177,12 +173,12 @@ class Job(Shown, Section):
         return models == {"linear"}
 
     def hash(self) -> bytes:
-        """SHA-256 over what all parties must agree on; compared before the first round."""
+        """SHA-256 over all settings that parties must agree on, compared before the first round."""
         agreed = {
             "job": self.job.model_dump(mode="json"),
             "exchange": self.exchange.model_dump(mode="json", exclude={"workers"}),
             "privacy": self.privacy.model_dump(mode="json"),
-            "network": self.network.model_dump(mode="json"),  # schemes trade bytes by it
+            "network": self.network.model_dump(mode="json"),  # round_trips = "auto" depends on it
             "own": {name: each.model_dump(mode="json") for name, each in self.own.items()},
             "parties": [
                 (party.name, party.role, asdict(self.model_of(party.name))) for party in self.party
@@ -192,11 +188,11 @@ class Job(Shown, Section):
 
 
 def parse_job(text: str, where: str = "job") -> Job:
-    """The job that TOML text describes.
+    """Parse and validate a job in TOML.
 
     Raises:
-        ConfigError: text that is no TOML, an unknown key, a value out of range, or parties that
-            make no job; one line that names the first problem.
+        ConfigError: invalid TOML, an unknown key, a value out of range, or inconsistent sections;
+            one line that names the first problem.
     """
     try:
         job = Job.of(**tomllib.loads(text))
@@ -209,12 +205,7 @@ def parse_job(text: str, where: str = "job") -> Job:
 
 
 def read_job(path: Path) -> Job:
-    """The job in a file.
-
-    Raises:
-        DataError: the file cannot be read.
-        ConfigError: see `parse_job`.
-    """
+    """Read a job file; a DataError if it cannot be read, otherwise see `parse_job`."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -225,11 +216,7 @@ def read_job(path: Path) -> Job:
 
 
 def check_job(job: Job) -> None:
-    """Check what no single key can tell.
-
-    Raises:
-        ConfigError: parties or network settings that do not fit together.
-    """
+    """Raise a ConfigError if sections or keys contradict one another."""
     if job.party and job.job.dataset:
         raise ConfigError("give either job.dataset or [[party]] sections, not both")
     if not job.party and not job.job.dataset:
@@ -247,7 +234,7 @@ def check_job(job: Job) -> None:
 def _check_parties(parties: tuple[PartySettings, ...]) -> None:
     names = [party.name for party in parties]
     if len(parties) < 2:  # noqa: PLR2004
-        raise ConfigError(f"{len(parties)} party: expected at least 2")
+        raise ConfigError(f"{len(parties)} [[party]] section: expected at least 2")
     if len(set(names)) < len(names):
         raise ConfigError(f"party names are not unique: {', '.join(names)}")
     labels = [party.name for party in parties if party.role == "label"]
@@ -256,11 +243,7 @@ def _check_parties(parties: tuple[PartySettings, ...]) -> None:
 
 
 def check_models(job: Job) -> None:
-    """Check that what belongs to networks of a kind stands beside one.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise a ConfigError for settings of a kind of network that no local model is."""
     sections: list[tuple[str, JobSettings | PartySettings, set[str]]] = [
         (f"party {each.name!r}: ", each, {job.model_of(each.name).model}) for each in job.party
     ]
@@ -269,9 +252,7 @@ def check_models(job: Job) -> None:
         for key, homes in MODEL_KEYS.items():
             if getattr(section, key) is not None and not models & set(homes):
                 home = " or ".join(map(repr, homes))
-                raise ConfigError(
-                    f"{where}{key} = {getattr(section, key)!r} belongs to model = {home}"
-                )
+                raise ConfigError(f"{where}{key} = {getattr(section, key)!r} needs model = {home}")
 
 
 def _json(sections: object) -> bytes:
@@ -292,26 +273,26 @@ def _own_section(name: str, values: object) -> Section:
 def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
     problem = error.errors()[0]
     where = (*within, *problem["loc"])
-    # What follows a key tells branches of its type, which nobody wrote.
+    # Deeper parts of the location are branches of the key's type.
     depth = 3 if where[0] == "party" else 2
     place = ".".join(str(part) for part in where[:depth])
     if problem["type"] == "missing":
         return f"{place} is missing"
     if problem["type"] != "extra_forbidden":
-        # One problem for each type that a value may be of.
-        told = [each["msg"] for each in error.errors() if each["loc"][:2] == problem["loc"][:2]]
-        first, *others = dict.fromkeys(told)
+        # pydantic reports one problem for each type that the value may have.
+        same = [each["msg"] for each in error.errors() if each["loc"][:2] == problem["loc"][:2]]
+        first, *others = dict.fromkeys(same)
         ways = [first, *(other.removeprefix("Input should be ") for other in others)]
         return f"{place} = {problem['input']!r}: {', or '.join(ways)}"
     key, sections = str(where[-1]), _sections()
     if new := RENAMED.get(key):
-        return f"unknown key {place!r}: it is {new!r} now"
+        return f"unknown key {place!r}: renamed to {new!r}"
     home = next((name for name, kind in sections.items() if key in kind.model_fields), None)
     if home is not None:
         heading = "[[party]]" if home == "party" else f"[{home}]"
         return f"unknown key {place!r}: {key} belongs in {heading}"
     if key in sections:
-        return f"unknown key {place!r}: [{key}] is a section of its own"
+        return f"unknown key {place!r}: [{key}] is a separate section"
     beside = list(sections if len(where) == 1 else sections[str(where[0])].model_fields)
     nearest = difflib.get_close_matches(key, beside, n=1, cutoff=0.0)
     return f"unknown key {place!r}: nearest known key is {nearest[0]!r}"

@@ -24,78 +24,91 @@ Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
 class Section(BaseModel):
-    """What all sections share: unknown keys are errors, and nothing changes once it is read."""
+    """Base of all sections: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class JobSettings(Section):
-    """`[job]`: the algorithm and its settings.
+    """`[job]`: the algorithm, the model and how it is trained.
 
     Attributes:
-        name: of the job, in messages.
-        dataset: a data set by name, with its parties; or give `[[party]]` sections with files.
-        parties: K for a data set by name; its usual split by default.
-        algorithm: by name; what an algorithm alone has is in a section of its own.
-        rounds: at most; 100 where not given, and 20 of exact steps whose parameters stay in
-            shares; with learning_rate = "auto" the label party may end training before.
-        batch_size: S, or "full"; where not given, full for exact steps and where gradients are
-            revealed, and else 128.
-        local_steps: Q, or "exact": the minimum of the quadratic that they go towards, for linear
-            models. Where not given, exact with learning_rate = "auto" where that can be, else 5,
-            or 20 where networks train with "auto".
-        acceleration: Nesterov's extrapolation between rounds, or none; where not given, with exact
-            steps of all parties at once.
-        learning_rate: η0, or "auto": each party's follows from the curvature of its own part, and
-            the label party watches its loss.
-        tolerance: with "auto", training ends once three rounds together gain less, as a part of
-            the loss of the best constant; 0 never ends it.
-        l1: λ₁ of λ₁‖θ‖₁ without the intercept, for linear models in clear; scikit-learn's C is
-            1/(λ₁N).
-        l2: λ; where not given 1/N with learning_rate = "auto" and no l1, as scikit-learn's C = 1,
-            else 0.
-        schedule: constant η0, or inverse-sqrt: η0/√(i+1) at round i; where not given, constant,
-            and inverse-sqrt under fdml unless "auto" finds the steps of linear models, without dp.
-        divide_by_sqrt_parties: η0/√K in place of η0, for many parties.
-        loss: logistic (multinomial beyond two classes), squared, taylor-logistic, squared-hinge or
-            hinge, which bends without bound: it takes a learning_rate and a rule without curvature.
-            Squared takes real targets too, in units of their deviation within the job, so for l1.
-        proximal: μ of μ/2·‖θ − θ_last‖², the pull towards the last exchanged weights.
-        local_rule: curvature follows the party's own changes within a bound on what the loss bends,
-            frozen repeats the residual, and exact follows the loss itself, for which feature
-            parties are told labels and the sum of the others' predictions, under plain alone;
-            gauss-newton is curvature on a network's linearization, as encryption has it.
-        sampling: partition draws from fixed batches of the data set, shuffle reshuffles.
-        head: what the label party makes of the others' numbers: their sum, or logistic: a layer of
-            its own over vectors u_k that local models give in place of predictions.
-        representation: w, the numbers in each u_k; 64 where not given.
-        model: the local model of parties that name none: linear, mlp, cnn, or custom, a module
-            from Python.
-        hidden: units of each hidden layer of an mlp, one of 64 where not given; dense layers after
-            the convolutions of a cnn, none where not given.
-        activation: between the layers of a network; relu where not given.
-        channels: of each 3 x 3 convolution of a cnn; two of 64 where not given.
-        image_width: a cnn's columns are an image, line by line, of so many pixels each (28 for
-            mnist, whose lines are columns of the image).
-        precision: networks compute in float64, or in float32 at half the time and memory or less;
-            what they hand on is float64 either way.
-        start: random hides the first residuals, by θ⁰ with std(H⁰) = 1 at the label party, or for
-            gradient steps of linear models by an offset that it adds to every row's H for the
-            whole job; or zero. Where not given, zero if parameters stay in shares, or all parties
-            hold the labels and train no network, and else random.
-        intercept: a constant column at the label party.
-        standardize: features to mean 0 and deviation 1 at each party; where not given, as is
-            usual for the data set.
-        seed: of batches, starts and the held-out fifth; never of keys, masks or noise.
-        target_auc: stop once the held-out AUC reaches it.
-        eval_every: rounds between scorings on the held-out rows; "doubling" scores after 1, 2, 4,
-            8, 16 and 32 rounds and then every 20th, 0 after the last only, as fdml does anyway,
-            and "never" not at all. Where not given, doubling, but 0 where rounds hide residuals or
-            single predictions, as scorings are counted there; 1 with target_auc.
-        label_guard: what the guard counts of a linear model: batches counts the gradients of one
-            batch once, visits every time, as a cheating peer could make use of it.
-        allow_label_leak: run although the aggregated gradients carry too much about the labels.
-        allow_feature_leak: run although scorings show too much of held-out rows' features.
+        name: name of the job in messages.
+        dataset: a built-in data set, which comes with its parties; without it, describe the
+            parties' own files in `[[party]]` sections.
+        parties: number of parties K to split a built-in data set among; by default the data set's
+            usual parties.
+        algorithm: the training algorithm. Settings of one algorithm only are in its own section.
+        rounds: the most communication rounds. The default is 20 for exact steps on secret-shared
+            parameters (`blind`), otherwise 100. With learning_rate = "auto" the label party may
+            stop earlier.
+        batch_size: rows per batch S, or "full". The default is "full" for exact steps and where
+            gradients are revealed, otherwise 128.
+        local_steps: local steps per round Q, or "exact" to go straight to the minimum of the
+            quadratic that local steps approximate (linear models). With learning_rate = "auto" the
+            default is "exact" where it is supported and 20 for networks; otherwise 5.
+        acceleration: Nesterov extrapolation between rounds. It is the default for exact steps that
+            all parties take at the same time.
+        learning_rate: initial learning rate η0. "auto" derives each party's learning rate from the
+            curvature of its part of the model, and the label party monitors the training loss.
+        tolerance: with learning_rate = "auto", training stops when three consecutive rounds
+            together lower the loss by less than this fraction of the best constant prediction's
+            loss; 0 disables early stopping.
+        l1: λ₁ of the penalty λ₁‖θ‖₁ (intercept excluded), for linear models trained without
+            encryption. scikit-learn's C equals 1/(λ₁N).
+        l2: weight λ of the L2 penalty. The default is 1/N with learning_rate = "auto" and no l1,
+            like C = 1 in scikit-learn; otherwise 0.
+        schedule: keep η0 constant, or use η0/√(i+1) in round i. The default is constant, except
+            for `fdml`, which uses inverse-sqrt unless it trains linear models with
+            learning_rate = "auto" and without `dp`.
+        divide_by_sqrt_parties: use η0/√K instead of η0, for many parties.
+        loss: the training loss; multiclass logistic becomes multinomial. Squared loss also takes
+            real-valued targets, which are divided by their standard deviation during training, so
+            l1 refers to these units. Hinge has unbounded curvature, so it needs a numeric
+            learning_rate and a local_rule that does not use curvature.
+        proximal: μ of the proximal term μ/2·‖θ − θ_last‖², which pulls local steps towards the
+            weights of the last exchange.
+        local_rule: how local steps update the residual between exchanges. curvature corrects it
+            for the party's own changes with an upper bound on the loss's curvature; frozen reuses
+            it unchanged; exact recomputes it from the loss, so feature parties receive the labels
+            and the sum of the other parties' predictions (scheme `plain` only); gauss-newton
+            applies the curvature rule to a network's linearization, as under encryption.
+        sampling: draw fixed batches of the data set (partition), or reshuffle the rows every epoch
+            (shuffle).
+        head: how the label party combines the parties' outputs: their sum, or a trainable logistic
+            layer over the representations u_k that the local models then produce.
+        representation: length w of each u_k; 64 by default.
+        model: local model of every party that does not name its own. custom is a PyTorch module
+            passed from Python.
+        hidden: units per hidden layer. The default is one layer of 64 for an mlp, and no dense
+            layers after the convolutions of a cnn.
+        activation: activation function of a network; relu by default.
+        channels: channels of each 3 x 3 convolution of a cnn; two convolutions of 64 by default.
+        image_width: pixels per row when a cnn reads a party's columns as an image, row by row. For
+            mnist this is 28, and a row of pixels is a column of the original image.
+        precision: networks compute in float64 (double), or in float32 (single) with at most half
+            the time and memory. Exchanged values are float64 either way.
+        start: initial weights. random hides the first residuals: the label party starts with
+            predictions of standard deviation 1, or, for gradient steps of linear models, adds a
+            secret offset to each row's prediction throughout the job. The default is zero if
+            parameters stay secret-shared, or if all parties hold the labels and no network is
+            trained; otherwise random.
+        intercept: add a constant column at the label party.
+        standardize: scale each party's features to mean 0 and standard deviation 1; the default
+            depends on the data set.
+        seed: seed of the batches, the initial weights and the held-out split. Keys, masks and noise
+            never depend on it.
+        target_auc: stop when the held-out AUC reaches this value.
+        eval_every: rounds between evaluations on the held-out rows. "doubling" evaluates after 1,
+            2, 4, 8, 16 and 32 rounds and then every 20, 0 after the last round only (`fdml` always
+            does so), and "never" not at all. The default is 1 with target_auc, 0 where rounds hide
+            residuals or individual predictions, because a guard counts evaluations there, and
+            otherwise "doubling".
+        label_guard: how the label guard counts a linear model's gradients: once per distinct batch
+            (batches), or at every visit (visits), which also covers a peer that deviates from the
+            protocol.
+        allow_label_leak: run even if the aggregated gradients reveal too much about the labels.
+        allow_feature_leak: run even if evaluations reveal too much about held-out rows' features.
     """
 
     name: str = "job"
@@ -136,32 +149,35 @@ class JobSettings(Section):
 
 
 class PartySettings(Section):
-    """`[[party]]`: one organization, its local model, and where it keeps its own files.
+    """`[[party]]`: one organization, its local model and its data files.
 
     Paths are relative to the job file.
 
     Attributes:
-        name: of the party, and of its model file.
-        role: one party has the labels, the others features alone.
-        address: where it is reached in a real run, which is not part of version 0.1.
-        data: its rows, CSV or Parquet; a fifth is held out where there is no test_data.
-        test_data: rows to score on, at every party or at none.
+        name: name of the party and of its model file.
+        role: exactly one party holds the labels; the others hold features only.
+        address: network address of the party. Unused in version 0.1.
+        data: training rows, as CSV, Parquet or a shard. Without test_data, a fifth of them is held
+            out.
+        test_data: held-out rows, at every party or at none.
         new_data: rows that `securevfl predict` scores.
-        id_column: joins the parties' rows.
-        id_format: how ids are compared: text, number (00017 is 17) or folded (case, blanks).
-        label_column: what is learned, at the label party alone.
-        features: columns to use; all but the id and the label where not given.
-        drop: columns not to use.
-        separator: of a CSV; found out where not given, as the next three are.
-        decimal: the sign before decimals.
-        thousands: the sign between thousands.
-        encoding: of the file.
-        preprocess: in place of the job's, as a whole.
-        model: its local model; the job's where not given, as what follows is.
-        hidden: units of each hidden layer.
-        activation: between the layers of a network.
-        channels: of each convolution of a cnn.
-        image_width: pixels a line of the image that a cnn's columns are.
+        id_column: column that joins the parties' rows.
+        id_format: compare ids as text, as numbers (00017 equals 17), or folded (ignoring case and
+            surrounding blanks).
+        label_column: the target column, at the label party only.
+        features: columns to use; by default all except the id and the label.
+        drop: columns to leave out.
+        separator: field separator of a CSV file. This and the next three keys are detected by
+            default.
+        decimal: decimal mark.
+        thousands: thousands separator.
+        encoding: text encoding, by its Python name.
+        preprocess: replaces the job's `[preprocess]` section for this party.
+        model: local model. This and the keys below default to those of `[job]`.
+        hidden: units per hidden layer.
+        activation: activation function of a network.
+        channels: channels of each convolution of a cnn.
+        image_width: pixels per row of a cnn's image.
     """
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
@@ -189,7 +205,7 @@ class PartySettings(Section):
 
 @dataclass(frozen=True)
 class LocalModelSettings:
-    """One party's local model; hidden and activation are a network's, the rest a cnn's."""
+    """One party's local model, with the job's defaults filled in."""
 
     model: Model
     hidden: tuple[int, ...] = (64,)
@@ -199,32 +215,35 @@ class LocalModelSettings:
 
 
 class ExchangeSettings(Section):
-    """`[exchange]`: how a round's predictions and residuals travel.
+    """`[exchange]`: how parties exchange predictions and residuals.
 
     Attributes:
-        scheme: which exchange, by name.
-        hide: with a homomorphic scheme: the residuals, or both sides.
-        predictions: clear, or masked so that only their sum shows (three parties or more).
-        key_bits: Paillier modulus; the scheme's 128-bit default where not given.
-        engine: implementation of the scheme; its default where not given.
-        value_fraction_bits: fixed point of residuals and predictions; the scheme's where not
-            given.
-        feature_fraction_bits: the most for features; the scheme's where not given. Features that
-            are exact with fewer, as 0/1 columns are, take fewer.
-        round_trips: two a round as a rule; one where the scheme can compute the next predictions
-            under encryption, at the price of larger replies; auto takes what is faster.
+        scheme: the exchange.
+        hide: with homomorphic encryption: encrypt the residuals only, or both the residuals and
+            the predictions.
+        predictions: send predictions in the clear, or masked so that only their sum is visible
+            (three or more parties).
+        key_bits: size of the Paillier modulus; by default the scheme's size for 128-bit security.
+        engine: implementation of the scheme, if it has several.
+        value_fraction_bits: fixed-point precision of residuals and predictions; the scheme's
+            default if omitted.
+        feature_fraction_bits: the most fixed-point precision of features; the scheme's default if
+            omitted. Features that need less, such as 0/1 columns, use less.
+        round_trips: 2 in general; 1 where the scheme can compute the next predictions under
+            encryption, which makes replies larger; auto chooses the faster one.
         he_per_step: for benchmarks: repeat the homomorphic product in every local step, as other
-            systems do, in place of one a round; Q times the work for the same model.
-        workers: processes for a party's own homomorphic products; each party's own affair.
-        offline_rounds: of blind: pads of so many rounds are made together, those of the next ones
-            while parties wait; all before the first where not given.
-        prediction_bound: public bound on |H_k| for losses whose residuals are unbounded; what
-            is beyond is clipped and counted where both sides are hidden, else refused.
-        period: of the series that stands for σ in logistic residuals in shares, which holds while
-            |H| stays 4 below half of it; where not given, as long as rounds ask for.
-        scores: what blind opens of held-out rows to the label party, at the end: only sums over
-            classes (of squared errors of real targets), or H of every row, which an exact AUC takes
-            and between two parties is the other's H_k; sums where not given.
+            systems do, instead of once per round. The model is the same, at Q times the work.
+        workers: processes for a party's homomorphic products. Each party may choose its own number.
+        offline_rounds: with `blind`: number of rounds whose pads are generated together; later
+            pads are generated while parties wait. By default all are generated before round 1.
+        prediction_bound: public bound on |H_k| for losses with unbounded residuals. Values beyond
+            it are clipped and counted if both sides are hidden, and refused otherwise.
+        period: period of the series that approximates the sigmoid on secret shares. It is accurate
+            while |H| stays 4 below half the period. The default follows from the number of rounds.
+        scores: what `blind` reveals about held-out rows to the label party at the end. sums reveals
+            only sums per class (of squared errors for real-valued targets). rows reveals each row's
+            prediction H, which an exact AUC requires; with two parties this reveals the other
+            party's H_k. The default is sums.
     """
 
     scheme: str = "plain"
@@ -244,12 +263,12 @@ class ExchangeSettings(Section):
 
 
 class NetworkSettings(Section):
-    """`[network]`: a preset by name, or latency and bandwidth.
+    """`[network]`: the simulated network, as a preset or as latency and bandwidth.
 
     Attributes:
         preset: lan, wan or intercontinental.
-        latency_ms: of a message, one way, in milliseconds.
-        bandwidth_mbit: of the line between two parties, in Mbit/s.
+        latency_ms: one-way latency of a message, in milliseconds.
+        bandwidth_mbit: bandwidth between two parties, in Mbit/s.
     """
 
     preset: str | None = None
@@ -257,11 +276,7 @@ class NetworkSettings(Section):
     bandwidth_mbit: PositiveFloat | None = None
 
     def resolve(self) -> Line:
-        """The network these settings name.
-
-        Raises:
-            ConfigError: an unknown preset.
-        """
+        """The simulated line between two parties; an unknown preset is a ConfigError."""
         if self.latency_ms is not None and self.bandwidth_mbit is not None:
             return Line(self.latency_ms, self.bandwidth_mbit)
         if self.preset not in PRESETS:
@@ -273,11 +288,12 @@ class NetworkSettings(Section):
 
 
 class OutputSettings(Section):
-    """`[output]`: where models go, and how often they are written on the way.
+    """`[output]`: where models are saved, and how often checkpoints are written.
 
     Attributes:
-        directory: of models and of what `--resume` goes on from, from where the command runs.
-        checkpoint_every: rounds between two states that are kept; 0 keeps none.
+        directory: folder of the models and checkpoints, relative to the working directory.
+        checkpoint_every: rounds between checkpoints, from which `--resume` continues; 0 writes
+            none.
     """
 
     directory: Path = Path("models")
@@ -285,23 +301,27 @@ class OutputSettings(Section):
 
 
 class PrivacySettings(Section):
-    """`[privacy]`: noise on what the `dp` exchange shares, and what it may spend.
+    """`[privacy]`: the noise that the `dp` exchange adds, and its privacy budgets.
 
-    Noise multipliers are in units of a sensitivity: of 2·clip for predictions, 2·gradient_clip for
-    gradients, and of one flipped label for residuals.
+    A noise multiplier is the noise's standard deviation (its scale, for Laplace) divided by a
+    sensitivity: 2·clip for predictions, 2·gradient_clip for gradients, and the effect of one
+    flipped label for residuals.
 
     Attributes:
-        mechanism: of the noise on predictions and residuals; gradients take gaussian noise.
-        noise_multiplier: z on predictions; the least that keeps the budget where not given.
-        clip: β; predictions are clipped to [−β, β] before noise.
-        delta: of every (epsilon, delta).
-        gradient_clip: β_g, the largest length of a sample's gradient at feature parties; not
-            given, their steps are exact and nothing is promised end to end.
-        gradient_noise_multiplier: z_g; the least that keeps the budget where not given.
-        label_noise_multiplier: z on residuals; 0 leaves them exact.
-        release_budget: the most epsilon of the releases, the model taken as given.
-        budget: the most epsilon end to end.
-        noise_seed: repeatable noise, for experiments: it promises nothing.
+        mechanism: noise on predictions and residuals; gradients always use Gaussian noise.
+        noise_multiplier: z for predictions; by default the smallest that meets the budget.
+        clip: β: predictions are clipped to [−β, β] before noise is added.
+        delta: δ of every (ε, δ) guarantee.
+        gradient_clip: β_g: the largest norm of one row's gradient at feature parties. Without it,
+            feature parties take exact steps and there is no end-to-end guarantee.
+        gradient_noise_multiplier: z_g for gradients; by default the smallest that meets the
+            budget.
+        label_noise_multiplier: z for residuals; 0 adds no noise.
+        release_budget: the largest ε of the released values, if the model itself is considered
+            public.
+        budget: the largest end-to-end ε.
+        noise_seed: makes the noise reproducible for experiments, which voids every privacy
+            guarantee.
     """
 
     mechanism: Literal["gaussian", "laplace"] = "gaussian"
@@ -317,28 +337,29 @@ class PrivacySettings(Section):
 
 
 class AuditSection(Section):
-    """`[audit]`: what the audit of this job checks.
+    """`[audit]`: what `securevfl audit` requires of this job.
 
     Attributes:
-        must_resist: attacks that the job must be shown to resist, by name.
+        must_resist: names of attacks that must fail against this job.
     """
 
     must_resist: tuple[str, ...] = ()
 
 
 class FdmlSettings(Section):
-    """`[fdml]`.
+    """`[fdml]`: asynchronous training with bounded staleness.
 
     Attributes:
-        staleness: τ: how many iterations a party may be ahead of the slowest; unbounded lets it
-            run.
-        own_prediction: what a party adds to the sum of the others' that it pulls: its exact
-            prediction, or the noisy one that it pushed, as the paper has it; without noise they
-            are the same.
-        batches_per_message: n iterations share one push and one pull, their predictions at the
-            weights before the first of them; others' are then n - 1 iterations old at the last,
-            which is part of staleness.
-        precision: predictions travel in float64, or in float32 at half the bytes.
+        staleness: τ: how many iterations a party may be ahead of the slowest party, or
+            "unbounded".
+        own_prediction: which of its own predictions a party adds to the sum of the other parties'
+            predictions: the exact one, or the noisy one that it sent, as in the paper. Without
+            noise they are equal.
+        batches_per_message: n iterations share one message in each direction, with predictions at
+            the weights before the first of them. In the last of them, the other parties'
+            predictions are n - 1 iterations old, which counts towards staleness.
+        precision: send predictions as float64 (double), or as float32 (single) in half the
+            bytes.
     """
 
     staleness: Annotated[int, Field(ge=0)] | Literal["unbounded"] = 0
@@ -348,20 +369,20 @@ class FdmlSettings(Section):
 
 
 class DbcdSettings(Section):
-    """`[dbcd]`.
+    """`[dbcd]`: block coordinate descent with an L1 penalty.
 
-    Of `[job]` it takes l1, or a path; local_steps as passes of coordinate descent, "exact" going on
-    until they have converged; tolerance as the part of the objective that it may be above its
-    least; and starts at zero whatever start says.
+    This algorithm requires job.l1 or a path, interprets job.local_steps as passes of coordinate
+    descent ("exact" iterates until convergence) and job.tolerance as the largest relative
+    suboptimality of the objective, and always starts at zero.
 
     Attributes:
-        working_set: the columns that a party moves in a round: all, or greedily those that break
-            the conditions of optimality most.
-        size: how many of them, where it is greedy; 10 where not given.
-        path: λ₁ one after another, falling, each from where the last one ended, in place of
-            job.l1; rounds are those of the whole path.
-        momentum: search along the last step too, but for noise, which takes fewer rounds than the
-            paper's search along the new direction alone.
+        working_set: columns that a party updates per round: all of them, or those that violate the
+            optimality conditions most (greedy).
+        size: number of columns in a greedy working set; 10 by default.
+        path: decreasing values of λ₁, each warm-started from the previous solution, instead of
+            job.l1. job.rounds limits the whole path.
+        momentum: also search along the previous step (not under noise), which takes fewer rounds
+            than the paper's search along the new direction alone.
     """
 
     working_set: Literal["all", "greedy"] = "all"
@@ -374,13 +395,15 @@ class FtlSettings(Section):
     """`[ftl]`: federated transfer learning.
 
     Attributes:
-        units: w, of the hidden layer that each party trains.
-        activation: of these units; a bounded one under encryption.
-        alignment: g of g·‖u_A − u_B‖², the mean over rows that both hold; by default 2g = 1/64,
-            FATE's κ.
-        overlap: how many of the rows that both hold both train on: a part, or a number of rows;
-            the others are the label party's alone, as are rows of its file that the other lacks.
-        alternating: the label party steps first, and the other from what it then has (FedBCD-s).
+        units: width w of the hidden layer that each party trains.
+        activation: activation function of the hidden layer; bounded if exchanges are encrypted.
+        alignment: weight g of the alignment loss g·‖u_A − u_B‖², averaged over shared rows. The
+            default corresponds to κ = 1/64 = 2g in FATE.
+        overlap: fraction or number of the shared rows that both parties train on. The remaining
+            shared rows belong to the label party alone, like the rows of its file that the other
+            party lacks.
+        alternating: the label party steps first, and the other party steps on the result
+            (FedBCD-s).
     """
 
     units: PositiveInt = 64
@@ -393,5 +416,5 @@ class FtlSettings(Section):
     @classmethod
     def _more_than_one_row(cls, overlap: object) -> object:
         if type(overlap) is int and overlap == 1:
-            raise ValueError("1 is one row, which is too few; 1.0 is all of them")
+            raise ValueError("1 means a single row, at least 2 are needed; 1.0 means all rows")
         return overlap

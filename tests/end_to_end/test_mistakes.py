@@ -22,7 +22,7 @@ MISTAKES = {
     "bench tradeoff --exchange plian": "nearest is 'plain'",
     "bench tradeoff --exchange masked": "at least 3 parties",
     "bench tradeoff --exchange plain --he-per-step": "no homomorphic exchange",
-    "bench tradeoff --hidden 3": "belongs to model = 'mlp'",
+    "bench tradeoff --hidden 3": "needs model = 'mlp'",
     "bench tradeoff --local-steps 0": "local_steps = 0",
     "bench tradeoff --local-steps 1,two": "--local-steps",
     "bench tradeoff --batch-size -5": "--batch-size",

@@ -295,7 +295,7 @@ def test_a_model_that_learned_nothing_is_told(scored: str | int) -> None:
 
 
 def test_one_row_in_common_is_too_few_and_no_whole() -> None:
-    with pytest.raises(ConfigError, match=r"1 is one row, which is too few"):
+    with pytest.raises(ConfigError, match=r"1 means a single row"):
         job_of(**settings({"overlap": 1})).section(FtlSettings, "ftl")
     assert job_of(**settings({"overlap": 1.0})).section(FtlSettings, "ftl").overlap == 1.0
 
