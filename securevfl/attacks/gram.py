@@ -33,8 +33,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.adversary_view import SeenRound
 from securevfl.attacks.least_squares import ridge_solution, shrinkage
-from securevfl.attacks.seat import SeenRound
 from securevfl.errors import ConfigError
 from securevfl.protocols.local_steps import Course, LocalRule, Pace
 

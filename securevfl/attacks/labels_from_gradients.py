@@ -45,9 +45,9 @@ from scipy.sparse.linalg import lsqr
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks import LabelEstimate
+from securevfl.attacks.adversary_view import AdversaryView, Visit, replay
 from securevfl.attacks.least_squares import box_least_squares
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, stacked
-from securevfl.attacks.seat import Seat, Visit, replay
 from securevfl.errors import ConfigError
 from securevfl.models.losses import Loss
 
@@ -76,7 +76,7 @@ class SeenJob:
     """One job at one party, and who its rows are."""
 
     gradients: Sequence[FloatArray]  # Xᵀd/S as the attacker learned it, one a round, shapes (P, C)
-    seat: Seat  # what else the party holds of that job
+    adversary: AdversaryView  # what else the party holds of that job
     people: IntArray  # of each of its rows the number among all N people, shape (rows of the job,)
 
 
@@ -121,10 +121,10 @@ def labels_from_gradients(jobs: Sequence[SeenJob], own_model: FloatArray) -> Lab
     signs: Signs = []
     spaces: dict[tuple[bytes, bytes], RowSpace] = {}
     for job in jobs:
-        loss = job.seat.plan.rule.loss
+        loss = job.adversary.plan.rule.loss
         if loss.label_change != 1:
             raise ConfigError(f"residuals of {loss.name} loss are not s(H) - y")
-        seen, last = replay(job.gradients, job.seat)
+        seen, last = replay(job.gradients, job.adversary)
         beyond = _predictions(loss, own_model[job.people]) - last
         guesses += [label_part(loss, visit.predictions + beyond[visit.rows]) for visit in seen]
         if loss.name in SIGN_LOSSES:
@@ -273,14 +273,14 @@ def _signs_at_leverage_one(visits: Sequence[Visit]) -> Signs:
 def targets_from_residuals(
     residuals: Sequence[FloatArray],
     gradients: Sequence[FloatArray],
-    seat: Seat,
+    adversary: AdversaryView,
     own_model: FloatArray,
 ) -> FloatArray:
     """Read targets off residuals, one a round, shapes (S, 1), and Xᵀd/S of these; shape (N,).
 
     `own_model` is what the best model of the attacker's columns says of every row, shape (N, 1).
     """
-    visits, _ = replay(gradients, seat)
+    visits, _ = replay(gradients, adversary)
     targets = own_model[:, 0].copy()
     for visit, values in zip(visits, residuals, strict=True):
         # The last look counts: others' H is then nearest to what their columns say of y.
@@ -289,10 +289,10 @@ def targets_from_residuals(
 
 
 def targets_from_gradients(
-    gradients: Sequence[FloatArray], seat: Seat, own_model: FloatArray
+    gradients: Sequence[FloatArray], adversary: AdversaryView, own_model: FloatArray
 ) -> FloatArray:
     """Read targets off all gradients of a job, shape (N,); see `targets_from_residuals`."""
-    visits, last = replay(gradients, seat)
+    visits, last = replay(gradients, adversary)
     sums: dict[int, tuple[Visit, FloatArray, float]] = {}
     for visit in visits:
         beyond = visit.predictions - last[visit.rows]

@@ -1,7 +1,7 @@
 """The matrix attack × exchange: real runs recorded, attacked, and judged over seeds.
 
-An attack gets a party's seat of a recorded run and what its row calls side knowledge. A cell is a
-measurement of these attacks on this job, not a proof: `resists` means that they found nothing.
+An attack gets one party's view of a recorded run and the side knowledge that its row names. A cell
+measures these attacks on this job and proves nothing: `resists` means that they found nothing.
 
 A policy asks that attacks be shown to resist: a leak breaks it, and so does whatever was not shown.
 Negative controls are no attacks, and what-ifs are other jobs: neither keeps a policy nor breaks it.

@@ -1,8 +1,8 @@
 """What an audit attacks: recorded runs of a job under one exchange, made when first asked for.
 
-A recording is handed out by party: an attack of one party gets that party's view and its seat,
-which is its own columns, its own θ⁰ and what all parties know, and nothing else of the run. Only
-scores look at the truth.
+An attack by one party gets the messages that this party received and its `AdversaryView` (its own
+columns, its own θ⁰ and what all parties know), and nothing else of the run. Only scores look at the
+truth.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
-from securevfl.attacks.seat import Seat
+from securevfl.attacks.adversary_view import AdversaryView
 from securevfl.auditing.views import courses_of, gradients_of, shown_beyond
 from securevfl.data.labels import TargetScaling
 from securevfl.data.scaling import Scaling
@@ -60,10 +60,10 @@ class Recording:
     # secret from it
     trails: Mapping[str, list[FloatArray]] = field(default_factory=dict)
 
-    def seat(self, party: str) -> Seat:
+    def adversary(self, party: str) -> AdversaryView:
         """What one party holds."""
         part = local_part(self.plan, self.dataset, party)
-        return Seat(
+        return AdversaryView(
             name=party,
             inputs=require_dense(part.inputs, "an audit"),
             model=part.model,

@@ -96,7 +96,7 @@ def _run(settings: LabelGuardSettings, dataset: VerticalDataset, size: int, seed
 
 def _shown(run: Recording, party: str) -> list[tuple[IntArray, RowSpace]]:
     """The distinct batches of a run, and what a party's columns see of each."""
-    inputs = run.seat(party).inputs
+    inputs = run.adversary(party).inputs
     return [(rows, RowSpace.of(inputs[rows])) for rows in distinct(run.batches)]
 
 
@@ -105,7 +105,7 @@ def _bounds(
 ) -> list[Finding]:
     """What label sums tell, from each of the attacker's own models."""
     labels = run.dataset.train_labels
-    alone = own_models(run.seat(party).inputs, labels)
+    alone = own_models(run.adversary(party).inputs, labels)
     truth = (labels[:, None] == _classes(alone[0])).astype(np.float64)
     sums = [space.basis.T @ truth[rows] for rows, space in shown]
     return [

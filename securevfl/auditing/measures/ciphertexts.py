@@ -112,7 +112,7 @@ class Exchanged:
     @property
     def matrix(self) -> IntArray:
         """The feature party's X of the batch as integers, for scores; shape (S, P)."""
-        inputs = self.recording.seat(self.party).inputs[self.recording.batches[0]]
+        inputs = self.recording.adversary(self.party).inputs[self.recording.batches[0]]
         fmt = self.product_format
         return encode(inputs, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
 
@@ -226,11 +226,11 @@ def approximate_key(subject: Subject) -> Finding:
     run = _run(subject, KEY_ROWS, 2)
     if not isinstance(run.owner, CkksOwner):
         raise ConfigError("this attack reads the key of ckks")
-    seat = run.recording.seat(subject.feature_party)
+    adversary = run.recording.adversary(subject.feature_party)
     bits = run.product_format.value_fraction_bits
     # Products tell the residuals of so few rows, up to what was rounded and flooded.
-    sums = run.recording.view(seat.name).learned()[0].values * len(run.matrix)
-    residuals = np.linalg.lstsq(seat.inputs[run.recording.batches[0]].T, sums, rcond=None)[0]
+    sums = run.recording.view(adversary.name).learned()[0].values * len(run.matrix)
+    residuals = np.linalg.lstsq(adversary.inputs[run.recording.batches[0]].T, sums, rcond=None)[0]
     slots = ckks_slots(run.product_format, np.rint(np.ldexp(residuals[:, 0], bits)))
     value = shared_values(ckks_key_guess(run.inputs[0], slots), ckks_key(run.owner, run.inputs[0]))
     return Finding(RECOVERED, value, chance=0.0)
@@ -255,7 +255,7 @@ def crafted_query(subject: Subject) -> Finding:
     owner, fmt = run.owner, run.product_format
     assert isinstance(owner, BfvOwner)  # noqa: S101
     names = run.recording.plan.facts.names
-    columns = {each: len(run.recording.seat(each).model.weights) for each in names}
+    columns = {each: len(run.recording.adversary(each).model.weights) for each in names}
     del columns[subject.dataset.label_party]
     queries = list(crafted_replies(fmt, [columns[subject.feature_party]]))
     pooled = list(crafted_replies(fmt, list(columns.values())))

@@ -16,6 +16,7 @@ from math import ceil
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.attacks.adversary_view import SeenRound, rounds_of
 from securevfl.attacks.factored_features import (
     binary_columns,
     features_from_anchors,
@@ -31,7 +32,6 @@ from securevfl.attacks.gram import (
     factor_from_minibatches,
 )
 from securevfl.attacks.scored_features import features_beside
-from securevfl.attacks.seat import SeenRound, rounds_of
 from securevfl.auditing.figures import (
     binary_ones,
     feature_error,
@@ -235,7 +235,7 @@ def _full_batches(subject: Subject) -> tuple[Subject, Recording, int]:
 
 def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> Recovered:
     rounds = label_party_rounds(recording, subject.feature_party)
-    features = recording.seat(subject.feature_party).inputs
+    features = recording.adversary(subject.feature_party).inputs
     own = table_of(recording.dataset, recording.dataset.label_party).train
     return Recovered(_factor(recording, rounds, size), features, own, case, len(rounds))
 
@@ -246,7 +246,7 @@ def label_party_rounds(recording: Recording, party: str) -> list[SeenRound]:
     others = [table.name for table in recording.dataset.parties if table.name != label_party]
     view = recording.view(label_party)
     seen = {name: predictions_of(view, name) for name in others}
-    return rounds_of(seen, recording.seat(label_party), party)
+    return rounds_of(seen, recording.adversary(label_party), party)
 
 
 def _factor(recording: Recording, rounds: Sequence[SeenRound], size: int) -> FloatArray:
@@ -267,9 +267,9 @@ def _factor(recording: Recording, rounds: Sequence[SeenRound], size: int) -> Flo
 
 def exact_knowledge(recording: Recording, size: int) -> ExactKnowledge:
     """How a party of the run steps."""
-    plan, seat = recording.plan, recording.seat(recording.dataset.label_party)
+    plan, adversary = recording.plan, recording.adversary(recording.dataset.label_party)
     _check_derived(plan)
-    pace = plan.steps(seat.model, seat.inputs, recording.columns).pace
+    pace = plan.steps(adversary.model, adversary.inputs, recording.columns).pace
     return ExactKnowledge(size, plan.rule, pace, recording.courses)
 
 
@@ -302,7 +302,7 @@ def _rank(subject: Subject) -> int:
 def _by_rounds(subject: Subject) -> dict[str, object]:
     small, recording, size = _full_batches(subject)
     rounds = label_party_rounds(recording, small.feature_party)
-    features = recording.seat(small.feature_party).inputs
+    features = recording.adversary(small.feature_party).inputs
     counts = np.unique(np.geomspace(2, len(rounds), 2 * CURVE_POINTS).astype(int))
     errors = [gram_error(_factor(recording, rounds[:count], size), features) for count in counts]
     return curve(
@@ -325,8 +325,8 @@ def _from_representations(subject: Subject) -> Finding:
     """X of the other rows, from the u_k that the view has last of each."""
     recording = subject.record(rounds=min(subject.job.job.rounds, HEAD_ROUNDS))
     dataset, party = recording.dataset, subject.feature_party
-    seat = recording.seat(dataset.label_party)
-    seen = predictions_of(recording.view(seat.name), party)
+    adversary = recording.adversary(dataset.label_party)
+    seen = predictions_of(recording.view(adversary.name), party)
     given = np.zeros((len(dataset.train_labels), seen[0].shape[1]))
     visited = np.zeros(len(given), dtype=bool)
     # In turns a round's first exchange is the one that all take part in.
@@ -335,7 +335,7 @@ def _from_representations(subject: Subject) -> Finding:
     ):
         given[rows], visited[rows] = values, True
     features = table_of(dataset, party).train[visited]
-    given, own = given[visited], seat.inputs[visited]
+    given, own = given[visited], adversary.inputs[visited]
     rank = int(np.linalg.matrix_rank(features))
     count = min(KNOWN * (given.shape[1] + own.shape[1]), len(features) // 2)
     generator = np.random.default_rng([subject.seed, 7])

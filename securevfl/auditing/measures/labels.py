@@ -80,9 +80,9 @@ def residual_labels(subject: Subject) -> Finding:
     party = subject.feature_party
     if subject.plan.facts.real_targets:
         recording = _epochs(subject, EPOCHS)
-        seat, own = recording.seat(party), _own_estimate(recording, party)
+        adversary, own = recording.adversary(party), _own_estimate(recording, party)
         seen = residuals_of(recording.view(party))
-        found = targets_from_residuals(seen, gradients_seen(recording, party), seat, own)
+        found = targets_from_residuals(seen, gradients_seen(recording, party), adversary, own)
         return _target_finding(found, recording, party)
     loss = subject.job.job.loss
     if loss not in SIGN_LOSSES | HINGES:
@@ -139,13 +139,13 @@ def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
 
 def read_labels(recording: Recording, party: str) -> Finding:
     """Labels from all gradients of a run that a feature party learned."""
-    seat, gradients = recording.seat(party), gradients_seen(recording, party)
+    adversary, gradients = recording.adversary(party), gradients_seen(recording, party)
     if recording.plan.facts.real_targets:
-        found = targets_from_gradients(gradients, seat, _own_estimate(recording, party))
+        found = targets_from_gradients(gradients, adversary, _own_estimate(recording, party))
         return _target_finding(found, recording, party)
-    own = best(own_models(seat.inputs, recording.labels)).probabilities
+    own = best(own_models(adversary.inputs, recording.labels)).probabilities
     everyone = np.arange(len(recording.labels))
-    estimate = labels_from_gradients([SeenJob(gradients, seat, everyone)], own)
+    estimate = labels_from_gradients([SeenJob(gradients, adversary, everyone)], own)
     return _finding(estimate, recording, party)
 
 
@@ -158,31 +158,31 @@ def _one_round(subject: Subject) -> Finding:
     gradients = gradients_seen(recording, party)
     if not gradients:
         raise ConfigError("gradients: 0 rounds, expected 1")
-    found = labels_from_one_round(gradients[0], recording.seat(party).inputs[rows], predicted)
+    found = labels_from_one_round(gradients[0], recording.adversary(party).inputs[rows], predicted)
     return _finding(LabelEstimate(rows, found.scores), recording, party)
 
 
 def gradients_seen(recording: Recording, party: str) -> Sequence[FloatArray]:
     """What the view holds, or, where residuals are in clear, Xᵀd/S made from them."""
-    view, seat = recording.view(party), recording.seat(party)
+    view, adversary = recording.view(party), recording.adversary(party)
     learned = gradients_of(view)
     if learned:
         return learned
-    pairs = zip(seat.answered, residuals_of(view), strict=False)
-    return [seat.inputs[rows].T @ residuals / len(rows) for rows, residuals in pairs]
+    pairs = zip(adversary.answered, residuals_of(view), strict=False)
+    return [adversary.inputs[rows].T @ residuals / len(rows) for rows, residuals in pairs]
 
 
 def _own_estimate(recording: Recording, party: str) -> FloatArray:
-    return own_estimate(recording.seat(party).inputs, recording.labels)
+    return own_estimate(recording.adversary(party).inputs, recording.labels)
 
 
 def _finding(estimate: LabelEstimate, recording: Recording, party: str) -> Finding:
-    alone = own_models(recording.seat(party).inputs, recording.labels)
+    alone = own_models(recording.adversary(party).inputs, recording.labels)
     return label_finding(estimate, recording.labels, alone, recording.described)
 
 
 def _target_finding(estimate: FloatArray, recording: Recording, party: str) -> Finding:
-    inputs = recording.seat(party).inputs
+    inputs = recording.adversary(party).inputs
     return target_finding(estimate, inputs, recording.labels, recording.described)
 
 

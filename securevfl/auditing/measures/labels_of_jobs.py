@@ -195,7 +195,7 @@ def _finding(
     alone = own_models(_columns_used(subject, found, attackers), labels)
     own = best(alone)
     jobs = [
-        SeenJob(gradients_seen(recording, name), recording.seat(name), varied.people)
+        SeenJob(gradients_seen(recording, name), recording.adversary(name), varied.people)
         for recording, varied in found
         for name in attackers
     ]
@@ -269,13 +269,13 @@ def _other_rows(subject: Subject) -> Finding:
 
 
 def _end(recording: Recording, party: str, people: IntArray) -> JobEnd:
-    seat, plan = recording.seat(party), recording.plan
+    adversary, plan = recording.adversary(party), recording.plan
     model = recording.result.outcomes[party].model
     penalty = np.full(len(model.weights), plan.l2)
-    if seat.model.intercept:
+    if adversary.model.intercept:
         penalty[-1] = 0.0
     rounded = np.ldexp(np.floor(np.ldexp(model.weights, REVEALED_BITS)), -REVEALED_BITS)
-    return JobEnd(seat.inputs, rounded, penalty, people)
+    return JobEnd(adversary.inputs, rounded, penalty, people)
 
 
 def _end_finding(subject: Subject, ends: list[JobEnd]) -> Finding:

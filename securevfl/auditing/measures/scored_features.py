@@ -141,7 +141,7 @@ def equality_solving(subject: Subject) -> Finding:
     weights = {name: outcome.model.weights for name, outcome in recording.result.outcomes.items()}
     target = tables[subject.feature_party].test
     predictions = {
-        name: recording.seat(name).model.inputs(table.test) @ weights[name]
+        name: recording.adversary(name).model.inputs(table.test) @ weights[name]
         for name, table in tables.items()
     }
     total = np.sum(list(predictions.values()), axis=0)

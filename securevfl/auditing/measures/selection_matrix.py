@@ -112,10 +112,10 @@ def selection_matrix(subject: Subject) -> Finding:
     two_trips = with_section(subject.job, "exchange", round_trips=2)
     rounds = min(job.rounds, SLOW_ROUNDS if subject.is_slow else ROUNDS)
     recording = Subject(two_trips, subject.dataset, subject.seed, keys).record(rounds=rounds)
-    seat, truth = recording.seat(subject.feature_party), recording.labels
-    gradients, columns = gradients_of(recording.view(seat.name)), seat.inputs.shape[1]
-    answered, fmt = seat.answered, keys.formats[0]
-    own = own_model(seat.inputs, truth)
+    adversary, truth = recording.adversary(subject.feature_party), recording.labels
+    gradients, columns = gradients_of(recording.view(adversary.name)), adversary.inputs.shape[1]
+    answered, fmt = adversary.answered, keys.formats[0]
+    own = own_model(adversary.inputs, truth)
     found = labels_from_selections(
         gradients,
         answered,

@@ -50,7 +50,7 @@ def component_labels(subject: Subject) -> Finding:
     """V·Φ of the components in clear."""
     recording, party = _epochs(subject, 1), subject.feature_party
     estimate = labels_from_components(components_of(recording.view(party)), recording.batches)
-    alone = own_models(recording.seat(party).inputs, recording.labels)
+    alone = own_models(recording.adversary(party).inputs, recording.labels)
     return label_finding(estimate, recording.labels, alone, recording.described)
 
 
@@ -77,7 +77,7 @@ def unit_labels(subject: Subject) -> Iterable[AttackCase]:
 
 def _unit_labels(subject: Subject) -> Finding:
     recording, party = _epochs(subject, EPOCHS), subject.feature_party
-    alone = own_models(recording.seat(party).inputs, recording.labels)
+    alone = own_models(recording.adversary(party).inputs, recording.labels)
     estimate = labels_from_unit_gradients(
         _visits(recording, party), settings_of(recording.plan).alignment, best(alone).probabilities
     )
@@ -86,7 +86,7 @@ def _unit_labels(subject: Subject) -> Finding:
 
 def _visits(recording: Recording, party: str) -> list[UnitVisit]:
     """What a party saw of every batch, at its own weights then; the first few of each batch."""
-    seat, view = recording.seat(party), recording.view(party)
+    adversary, view = recording.adversary(party), recording.view(party)
     learned, given = gradients_of(view), components_of(view)
     gamma, counts = settings_of(recording.plan).alignment, dict[bytes, int]()
     visits = []
@@ -96,7 +96,7 @@ def _visits(recording: Recording, party: str) -> list[UnitVisit]:
         if counts[rows.tobytes()] > MOST_VISITS:
             continue
         layer = DenseLayer(weights, activation=settings_of(recording.plan).activation)
-        inputs = seat.inputs[rows]
+        inputs = adversary.inputs[rows]
         units, slopes = layer.with_slopes(inputs)
         if learned:
             gradient = learned[index]
@@ -127,7 +127,7 @@ def unit_features(subject: Subject) -> Iterable[AttackCase]:
 
 
 def _from_units(subject: Subject, whose: str, by: str) -> Finding:
-    """The error of a party's columns of the first batch, by the other's seat."""
+    """The error of a party's columns of the first batch, by the other's adversary."""
     recording = subject.record(rounds=1)
     settings = settings_of(recording.plan)
     if whose == subject.feature_party:
@@ -136,8 +136,8 @@ def _from_units(subject: Subject, whose: str, by: str) -> Finding:
         ((values, phi),) = components_of(recording.view(by))
         units = units_from_components(values, phi, settings.alignment)
     rows = recording.batches[0]
-    own = recording.seat(by).inputs[rows]
-    features = recording.seat(whose).inputs[rows][:, :-1]  # its constant column is known
+    own = recording.adversary(by).inputs[rows]
+    features = recording.adversary(whose).inputs[rows][:, :-1]  # its constant column is known
     factor = factor_of_units(units, settings.activation)
     generator = np.random.default_rng([subject.seed, 5])
     known = spread_anchors(factor, factor.shape[1], generator)

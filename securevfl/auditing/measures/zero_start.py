@@ -16,6 +16,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks import LabelEstimate
+from securevfl.attacks.adversary_view import AdversaryView
 from securevfl.attacks.integer_decoding import (
     UNKNOWN,
     IntegerKnowledge,
@@ -23,7 +24,6 @@ from securevfl.attacks.integer_decoding import (
     count_categories,
     labels_by_meeting,
 )
-from securevfl.attacks.seat import Seat
 from securevfl.auditing.figures import own_model, score
 from securevfl.auditing.judging import RECOVERED, Finding, Metric, NotShown
 from securevfl.auditing.measures.ciphertexts import RememberedKeys
@@ -145,37 +145,37 @@ def _first_round(subject: Subject, party: str = "", **changes: Any) -> _FirstRou
     keys = RememberedKeys(subject.keys)
     first = Subject(subject.job, subject.dataset, subject.seed, keys)
     recording = first.record(rounds=1, start="zero", **changes)
-    seat, rows = recording.seat(party or subject.feature_party), recording.batches[0]
+    adversary, rows = recording.adversary(party or subject.feature_party), recording.batches[0]
     by_class = recording.plan.loss.residuals(np.zeros((2, 1)), np.arange(2))
     told = float(by_class[0, 0]), float(by_class[1, 0])
     labels = as_classes(recording.dataset.train_labels)
     if subject.exchange.shares_parameters:
-        gradient, tolerance = _from_end(recording, seat)
-        knowledge = IntegerKnowledge(seat.inputs[rows], told, tolerance * len(rows))
-        return _FirstRound(gradient, knowledge, rows, seat.inputs, labels)
-    matrix, tolerance = seat.inputs[rows], EXACT
+        gradient, tolerance = _from_end(recording, adversary)
+        knowledge = IntegerKnowledge(adversary.inputs[rows], told, tolerance * len(rows))
+        return _FirstRound(gradient, knowledge, rows, adversary.inputs, labels)
+    matrix, tolerance = adversary.inputs[rows], EXACT
     if keys.made:
         fmt = keys.made[0][1]
         bits = fmt.matrix_fraction_bits
         matrix = decode(encode(matrix, bits, fmt.matrix_bound, "features"), bits)
         tolerance = EXACT if SCHEMES[subject.scheme].exact else APPROXIMATE
-    view = recording.view(seat.name)
+    view = recording.view(adversary.name)
     gradients, residuals = gradients_of(view), residuals_of(view)
     if not gradients and not residuals:
         raise ConfigError("the first round shows neither a gradient nor residuals")
     gradient = gradients[0] if gradients else matrix.T @ residuals[0] / len(rows)
     knowledge = IntegerKnowledge(matrix, told, tolerance)
-    return _FirstRound(gradient[:, 0], knowledge, rows, seat.inputs, labels)
+    return _FirstRound(gradient[:, 0], knowledge, rows, adversary.inputs, labels)
 
 
-def _from_end(recording: Recording, seat: Seat) -> tuple[FloatArray, float]:
+def _from_end(recording: Recording, adversary: AdversaryView) -> tuple[FloatArray, float]:
     """The first gradient, shape (P,), from what one step made of it, and how far it may be off."""
     plan = recording.plan
-    rows = seat.inputs[recording.batches[0]]
-    steps = plan.steps(seat.model, seat.inputs, recording.columns)
+    rows = adversary.inputs[recording.batches[0]]
+    steps = plan.steps(adversary.model, adversary.inputs, recording.columns)
     undone = np.linalg.inv(steps.planned(0, rows).matrix)
-    end = recording.result.outcomes[seat.name].model.weights[:, 0]
-    curvature = Curvature(seat.model, seat.inputs, plan.loss.curvature, plan.l2)
+    end = recording.result.outcomes[adversary.name].model.weights[:, 0]
+    curvature = Curvature(adversary.model, adversary.inputs, plan.loss.curvature, plan.l2)
     into, _ = curvature.whitening
     off = np.abs(undone @ into).sum(axis=1).max()
     return -undone @ end, float(off * 2.0 ** (1 - REVEALED_BITS))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
+from securevfl.attacks.adversary_view import SeenRound
 from securevfl.attacks.gram import (
     GramKnowledge,
     factor_from_fixed_batches,
@@ -12,7 +13,6 @@ from securevfl.attacks.gram import (
     factor_from_minibatches,
     symmetric_solution,
 )
-from securevfl.attacks.seat import SeenRound
 from securevfl.auditing.figures import gram_error
 from securevfl.auditing.measures.features import label_party_rounds
 from securevfl.auditing.subject import Subject, with_columns
@@ -45,7 +45,7 @@ def recorded(
         exchange={"scheme": scheme},
     )
     recording = Subject(job, narrow(columns), seed=0).record()
-    return label_party_rounds(recording, "party2"), recording.seat("party2").inputs
+    return label_party_rounds(recording, "party2"), recording.adversary("party2").inputs
 
 
 def knowledge(columns: int, rounds: int, local_steps: int = 1, **other: Any) -> GramKnowledge:  # noqa: ANN401
@@ -124,7 +124,7 @@ def few_rows(visits: int, sampling: str) -> tuple[float, int]:
     )
     recording = Subject(job, some_rows(narrow(5), 60), seed=0).record()
     rounds = label_party_rounds(recording, "party2")
-    truth = recording.seat("party2").inputs
+    truth = recording.adversary("party2").inputs
     return gram_error(factor_from_minibatches(rounds, 60, 0.1, 5), truth), len(rounds)
 
 
@@ -225,7 +225,7 @@ def test_the_replayed_residuals_are_those_of_the_run(exchange: dict[str, object]
     job = Job.of(job={"rounds": 6, "batch_size": 115, "local_steps": 3}, exchange=exchange)
     recording = Subject(job, load("breast_cancer"), seed=0).record()
     rounds = label_party_rounds(recording, "party2")
-    inputs, view = recording.seat("party2").inputs, recording.result.views["party2"]
+    inputs, view = recording.adversary("party2").inputs, recording.result.views["party2"]
     assert len(rounds) == 6
     for index, each in enumerate(rounds):
         gradient = inputs[each.rows].T @ each.residuals / len(each.rows)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
+from securevfl.attacks.adversary_view import SeenRound
 from securevfl.attacks.gram import ExactKnowledge, factor_from_exact_steps
-from securevfl.attacks.seat import SeenRound
 from securevfl.auditing.figures import gram_error
 from securevfl.auditing.judging import Finding, NotShown
 from securevfl.auditing.measures.features import exact_knowledge, gram, label_party_rounds
@@ -33,7 +33,7 @@ def seen(dataset: VerticalDataset, scheme: str = "plain", **settings: object) ->
     job = Job.of(job={"tolerance": 0, **settings}, exchange={"scheme": scheme})
     recording = Subject(job, dataset, seed=0).record()
     rounds = label_party_rounds(recording, "party1")
-    inputs = recording.seat("party1").inputs
+    inputs = recording.adversary("party1").inputs
     return rounds, exact_knowledge(recording, inputs.shape[1]), inputs
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
+from securevfl.attacks.adversary_view import replay
 from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
-from securevfl.attacks.seat import replay
 from securevfl.auditing.figures import own_model, score
 from securevfl.auditing.judging import AUC, Finding, verdict_of
 from securevfl.auditing.measures.labels import advise, exact_steps, read_labels, recommended
@@ -37,9 +37,9 @@ def run(dataset: VerticalDataset, scheme: str = "plain", **settings: object) -> 
 
 def estimated(recording: Recording, gradients: list[FloatArray], party: str) -> LabelEstimate:
     """The attack on gradients, from the best logistic model of the party's columns."""
-    seat = recording.seat(party)
-    own = own_model(seat.inputs, recording.labels).probabilities
-    return labels_from_gradients([SeenJob(gradients, seat, np.arange(len(own)))], own)
+    adversary = recording.adversary(party)
+    own = own_model(adversary.inputs, recording.labels).probabilities
+    return labels_from_gradients([SeenJob(gradients, adversary, np.arange(len(own)))], own)
 
 
 def accuracy(recording: Recording, party: str = "party2") -> float:
@@ -114,7 +114,7 @@ def test_a_full_batch_with_a_category_of_one_person_tells_that_person() -> None:
     changed = PartyTable("peer", (*table.columns, "rare"), columns[0], columns[1])
     dataset = replace(dataset, parties=(dataset.parties[0], changed), standardize=False)
     recording = run(dataset, learning_rate="auto", batch_size="full", rounds=10)
-    inputs = recording.seat("peer").inputs
+    inputs = recording.adversary("peer").inputs
     gradients = [inputs.T @ each / 600 for each in residuals_of(recording.view("peer"))]
     found = estimated(recording, gradients, "peer")
     assert found.scores[place, 0] == found.scores.max()
@@ -125,25 +125,25 @@ def test_gradients_of_other_labels_tell_nothing() -> None:
     dataset = load("breast_cancer")
     recording = run(dataset, rounds=9)
     others = np.random.default_rng(0).permutation(dataset.train_labels)
-    nothing = np.zeros((recording.seat("party2").inputs.shape[1], 1))
+    nothing = np.zeros((recording.adversary("party2").inputs.shape[1], 1))
     found = estimated(recording, [nothing for _ in recording.batches], "party2")
     assert score(found, others).auc < 0.6  # 456 rows: 0.5 ± 0.03, beyond 0.6 once in 2,000
 
 
 def test_the_replayed_training_is_the_partys_own() -> None:
     recording = run(load("breast_cancer"), "bfv", rounds=12, eval_every=0)
-    seat = recording.seat("party2")
-    _, last = replay(gradients_of(recording.view("party2")), seat)
-    trained = seat.inputs @ recording.result.outcomes["party2"].model.weights
+    adversary = recording.adversary("party2")
+    _, last = replay(gradients_of(recording.view("party2")), adversary)
+    trained = adversary.inputs @ recording.result.outcomes["party2"].model.weights
     np.testing.assert_allclose(last, trained, atol=1e-12)
 
 
 def test_gradients_that_do_not_fit_are_refused() -> None:
     recording = run(load("breast_cancer"), rounds=2)
     with pytest.raises(ConfigError, match="0 rounds"):
-        replay([], recording.seat("party2"))
+        replay([], recording.adversary("party2"))
     with pytest.raises(ConfigError, match="shape"):
-        replay([np.zeros((3, 1))], recording.seat("party2"))
+        replay([np.zeros((3, 1))], recording.adversary("party2"))
 
 
 def test_ten_classes_are_read_too() -> None:

@@ -89,7 +89,7 @@ def test_jobs_add_up_to_what_none_of_them_tells() -> None:
         varied = measure._other_batches(attacked, (), number)
         recording = Subject(attacked.job, varied.dataset, 0).record(rounds=13, **varied.settings)
         gradients = gradients_seen(recording, "party1")
-        jobs.append(SeenJob(gradients, recording.seat("party1"), varied.people))
+        jobs.append(SeenJob(gradients, recording.adversary("party1"), varied.people))
 
     def read(chosen: list[SeenJob]) -> float:
         return score(labels_from_gradients(chosen, own.probabilities), labels).auc

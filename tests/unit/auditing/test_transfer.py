@@ -42,12 +42,12 @@ def test_the_recording_has_the_rows_that_both_parties_hold() -> None:
     attacked = subject()
     recording = attacked.record()
     assert len(recording.dataset.train_labels) == OVERLAP
-    seat = recording.seat(attacked.feature_party)
-    assert seat.labels is None
-    assert len(seat.inputs) == OVERLAP
+    adversary = recording.adversary(attacked.feature_party)
+    assert adversary.labels is None
+    assert len(adversary.inputs) == OVERLAP
     weights = recording.weights(attacked.feature_party)
     assert len(weights) == recording.result.rounds == 9
-    np.testing.assert_array_equal(weights[0], seat.model.weights)
+    np.testing.assert_array_equal(weights[0], adversary.model.weights)
     last = recording.result.outcomes[attacked.feature_party].model.weights
     assert not np.allclose(weights[-1], last)
     assert len(recording.trails[attacked.feature_party]) == 1 + 9 * 2

@@ -40,23 +40,23 @@ def with_other_labels(recording: Recording) -> Recording:
 
 
 @pytest.mark.parametrize("algorithm", ["fedbcd-p", "fdml"])
-def test_a_feature_partys_seat_holds_no_label(algorithm: str) -> None:
+def test_a_feature_partys_view_holds_no_label(algorithm: str) -> None:
     recording = subject("plain", algorithm=algorithm, rounds=2).record()
     other = with_other_labels(recording)
     for table in recording.dataset.parties:
-        seat, same = recording.seat(table.name), other.seat(table.name)
+        adversary, same = recording.adversary(table.name), other.adversary(table.name)
         holds_labels = table.name == recording.dataset.label_party
         if holds_labels:
-            np.testing.assert_array_equal(seat.labels, recording.dataset.train_labels)
+            np.testing.assert_array_equal(adversary.labels, recording.dataset.train_labels)
             np.testing.assert_array_equal(same.labels, other.dataset.train_labels)
         else:
-            assert seat.labels is None
+            assert adversary.labels is None
             assert same.labels is None
         # Whatever else it holds is its own and does not follow the labels.
         assert recording.view(table.name) is other.view(table.name)
-        assert seat.inputs.shape == (ROWS, len(table.columns) + holds_labels)
-        np.testing.assert_allclose(same.inputs, seat.inputs, rtol=1e-12)
-        np.testing.assert_allclose(same.model.weights, seat.model.weights, rtol=1e-12)
+        assert adversary.inputs.shape == (ROWS, len(table.columns) + holds_labels)
+        np.testing.assert_allclose(same.inputs, adversary.inputs, rtol=1e-12)
+        np.testing.assert_allclose(same.model.weights, adversary.model.weights, rtol=1e-12)
 
 
 def transfer() -> Subject:

@@ -1,8 +1,8 @@
-"""What a party holds when it turns against the others, and what it can repeat of its own training.
+"""The adversary's view: what a party holds, and how it repeats its own training from that.
 
-A party that knows its θ⁰, its columns, the schedule and the job can take its own steps once more:
-a feature party from the gradients in its view (`replay`), the label party from predictions
-(`rounds_of`). So it has its own predictions, or the residuals, of every round, too.
+A party knows its θ⁰, its columns, the schedule and the job, and can therefore repeat its own steps:
+a feature party from the gradients that it learned (`replay`), the label party from the predictions
+that it received (`rounds_of`). This gives it its own predictions, or the residuals, of every round.
 """
 
 from collections import deque
@@ -22,30 +22,30 @@ from securevfl.protocols.plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
-class Seat:
-    """All that a party holds anyway, beside what it received."""
+class AdversaryView:
+    """All that a party holds besides the messages that it received (`runtime.views.View`)."""
 
     name: str
     inputs: FloatArray  # its X as it trains on it, shape (N, P)
     model: LocalModel  # its local model at θ⁰
     labels: Labels | None  # shape (N,), at the label party only
-    # What it adds to H, shape (N, C), at the label party only, if anything
+    # Added to H, shape (N, C), at the label party only
     row_offsets: FloatArray | None
     plan: Plan  # of the job as it ran: public
     batches: Sequence[IntArray]  # the row numbers of every round: public
-    columns: int  # P of all parties together, told before the first round
-    courses: Sequence[Course]  # what the label party told all others at every round
+    columns: int  # P of all parties together: public
+    courses: Sequence[Course]  # what the label party sent to all others in every round
 
     @property
     def answered(self) -> list[IntArray]:
-        """The rows of every round that was answered by residuals."""
+        """The rows of each round that the label party answered with residuals."""
         pairs = zip(self.batches, self.courses, strict=True)
         return [rows for rows, course in pairs if not (course.back or course.stop)]
 
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """One look at a batch: basisᵀd."""
+    """What one visit of a batch shows: basisᵀd."""
 
     rows: IntArray  # shape (S,)
     space: RowSpace  # of J, for which Jᵀd was seen: X of the batch, or a Jacobian
@@ -53,22 +53,26 @@ class Visit:
     predictions: FloatArray  # the party's own H_k then, shape (S, C)
 
 
-def replay(gradients: Sequence[FloatArray], seat: Seat) -> tuple[list[Visit], FloatArray]:
+def replay(
+    gradients: Sequence[FloatArray], adversary: AdversaryView
+) -> tuple[list[Visit], FloatArray]:
     """Repeat a feature party's training from its gradients Xᵀd/S, with a linear model.
 
-    Gradients have shape (P, C), one a round, of steps that follow no more than them. Returns its
-    visits, and its H_k of all rows after the last round, shape (N, C).
+    There is one gradient per round, of shape (P, C); steps must depend on nothing else. Returns the
+    party's visits, and its H_k of all rows after the last round, shape (N, C).
     """
-    if seat.plan.rule.own_loss:
+    if adversary.plan.rule.own_loss:
         raise ConfigError("steps that follow the loss itself are not repeated from gradients")
-    if not gradients or len(gradients) > len(seat.batches):
-        raise ConfigError(f"gradients: {len(gradients)} rounds, expected 1 to {len(seat.batches)}")
-    model = LinearModel(seat.model.weights)
+    if not gradients or len(gradients) > len(adversary.batches):
+        raise ConfigError(
+            f"gradients: {len(gradients)} rounds, expected 1 to {len(adversary.batches)}"
+        )
+    model = LinearModel(adversary.model.weights)
     spaces: dict[bytes, RowSpace] = {}
     visits = []
-    steps = seat.plan.steps(model, seat.inputs, seat.columns)
+    steps = adversary.plan.steps(model, adversary.inputs, adversary.columns)
     pending = deque(gradients)
-    for index, (rows, course) in enumerate(zip(seat.batches, seat.courses, strict=True)):
+    for index, (rows, course) in enumerate(zip(adversary.batches, adversary.courses, strict=True)):
         steps.begin(index, len(rows))
         if course.back or course.stop:
             steps.follow(course)
@@ -76,11 +80,11 @@ def replay(gradients: Sequence[FloatArray], seat: Seat) -> tuple[list[Visit], Fl
         if not pending:
             break
         gradient = pending.popleft()
-        if gradient.shape != seat.model.weights.shape:
+        if gradient.shape != adversary.model.weights.shape:
             raise ConfigError(
-                f"gradient of shape {gradient.shape}, expected {seat.model.weights.shape}"
+                f"gradient of shape {gradient.shape}, expected {adversary.model.weights.shape}"
             )
-        matrix = seat.inputs[rows]
+        matrix = adversary.inputs[rows]
         key = rows.tobytes()
         if key not in spaces:
             spaces[key] = RowSpace.of(matrix)
@@ -88,12 +92,12 @@ def replay(gradients: Sequence[FloatArray], seat: Seat) -> tuple[list[Visit], Fl
         predictions = model.predict(matrix)
         visits.append(Visit(rows, space, space.coordinates(gradient * len(rows)), predictions))
         steps.take(course, matrix, predictions=predictions, signal=GradientSignal(gradient))
-    return visits, model.predict(seat.inputs)
+    return visits, model.predict(adversary.inputs)
 
 
 @dataclass(frozen=True, eq=False)
 class SeenRound:
-    """One exchange as the label party has it."""
+    """One round as the label party sees it."""
 
     rows: IntArray  # of the batch, shape (S,)
     predictions: FloatArray  # H_k of the party under attack, shape (S, C)
@@ -101,28 +105,27 @@ class SeenRound:
 
 
 def rounds_of(
-    predictions: Mapping[str, Sequence[FloatArray]], seat: Seat, party: str
+    predictions: Mapping[str, Sequence[FloatArray]], adversary: AdversaryView, party: str
 ) -> list[SeenRound]:
-    """Repeat the label party's own training, to have d of every round, for attacks on one party.
+    """Repeat the label party's own training to compute d of every round, and attack one party.
 
-    Predictions are by feature party what the view holds of it, one a round, shapes (S, C). Parties
-    that take turns are not attacked.
+    Predictions are those received from each feature party, one per round, of shapes (S, C).
     """
-    plan = seat.plan
+    plan = adversary.plan
     if plan.algorithm.alternating:
-        raise ConfigError("parties take turns: the attack takes rounds that all take together")
+        raise ConfigError("this attack needs rounds in which all parties step together")
     for name, seen in predictions.items():
-        if len(seen) < len(seat.batches):
+        if len(seen) < len(adversary.batches):
             raise ConfigError(f"predictions of {name}: {len(seen)} rounds in the view")
-    assert seat.labels is not None  # noqa: S101
-    model, rounds = deepcopy(seat.model), []
-    steps = plan.steps(model, seat.inputs, seat.columns)
-    for index, (rows, course) in enumerate(zip(seat.batches, seat.courses, strict=True)):
+    assert adversary.labels is not None  # noqa: S101
+    model, rounds = deepcopy(adversary.model), []
+    steps = plan.steps(model, adversary.inputs, adversary.columns)
+    for index, (rows, course) in enumerate(zip(adversary.batches, adversary.courses, strict=True)):
         steps.begin(index, len(rows))
         others = np.asarray(np.sum([seen[index] for seen in predictions.values()], axis=0))
-        if seat.row_offsets is not None:
-            others = others + seat.row_offsets[rows]
-        inputs, labels = seat.inputs[rows], seat.labels[rows]
+        if adversary.row_offsets is not None:
+            others = others + adversary.row_offsets[rows]
+        inputs, labels = adversary.inputs[rows], adversary.labels[rows]
         own = model.predict(inputs)
         residuals = plan.rule.loss.residuals(others + own, labels)
         rounds.append(SeenRound(rows, predictions[party][index], residuals))
