@@ -206,7 +206,7 @@ def test_steps_that_change_are_known_with_one_local_step() -> None:
 def test_parties_in_turns_are_not_replayed() -> None:
     job = Job.of(job={"rounds": 2, "algorithm": "fedbcd-s"})
     recording = Subject(job, load("breast_cancer"), seed=0).record()
-    with pytest.raises(ConfigError, match="take turns"):
+    with pytest.raises(ConfigError, match="all parties step together"):
         label_party_rounds(recording, "party2")
 
 
