@@ -49,7 +49,7 @@ format: .venv/installed-dev
 
 # Tables only; `bench/results.sh` measures.
 docs: .venv/installed
-	$(BIN)/python -m securevfl.reports.documents README.md SECURITY.md docs/how-to/audit.md docs/how-to/exchange.md docs/results/*.md
+	$(BIN)/python -m securevfl.reports.documents SECURITY.md docs/how-to/audit.md docs/reference/exchanges.md docs/results/*.md
 
 # What is in docs/, and the reference from the code, as pages in build/site.
 site: .venv/installed-dev

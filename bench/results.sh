@@ -42,7 +42,7 @@ data = "$1_hetero_host.csv"
 END
 }
 
-# README.md
+# docs/reference/exchanges.md
 result opening-breast_cancer 20 bench tradeoff --exchange plain,bfv --local-steps 1,10,exact \
     --tuning per-q --network wan --repeats 3
 result opening-credit 60 bench tradeoff --dataset credit --exchange plain,bfv --batch-size 256 \

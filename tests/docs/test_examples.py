@@ -8,6 +8,7 @@ from securevfl.auditing import measuring
 from tests.docs.examples import Block, Reader, blocks, commands, is_said
 
 DOCS = Path(__file__).parents[2] / "docs"
+README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 PAGES = {
     path.stem: path
@@ -21,6 +22,11 @@ pytestmark = pytest.mark.usefixtures("clean_place", "own_attacks")
 def own_attacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attack that a page adds is known on that page alone."""
     monkeypatch.setattr(measuring, "_ATTACKS", dict(measuring.known_attacks()))
+
+
+def test_the_readme_runs_as_written() -> None:
+    assert Reader().follow(README) > 3
+    assert {path.stem for path in Path("models").iterdir()} == {"clinic", "laboratory"}
 
 
 def test_the_tutorial_runs_as_written() -> None:
