@@ -13,7 +13,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.data.csv_files import FOUND_OUT, CsvFormat, as_point, find_format, opened, read_csv
-from securevfl.data.ids import IdFormat, as_ids
+from securevfl.data.ids import IdFormat, normalized_ids
 from securevfl.data.labels import label_values
 from securevfl.data.libsvm import (
     LARGE,
@@ -163,7 +163,9 @@ def _writer(
 def _compared(ids: list[str], id_format: IdFormat, where: str) -> list[str]:
     if id_format == "text":
         return ids
-    compared: list[str] = as_ids(pl.Series(ids, dtype=pl.String), id_format, where).to_list()
+    compared: list[str] = normalized_ids(
+        pl.Series(ids, dtype=pl.String), id_format, where
+    ).to_list()
     return compared
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import IntArray, Labels
 from securevfl.data.csv_files import FOUND_OUT
 from securevfl.data.features import make_table, suspicious
-from securevfl.data.ids import AlignedIds, why_few
+from securevfl.data.ids import AlignedIds, explain_mismatch
 from securevfl.data.labels import as_compared, encode_labels, label_values
 from securevfl.data.read import FileSource, PartyRows, read_party, require_usable
 from securevfl.data.shards import Shard, is_shard, open_shard
@@ -348,7 +348,7 @@ def rows_in_common(
         counts = ", ".join(f"{name!r} {len(side)}" for name, side in sides.items())
         raise DataError(
             f"no common ids among {among} ({counts} ids), expected at least 1: "
-            f"{why_few(_ids(sides), 0)}"
+            f"{explain_mismatch(_ids(sides), 0)}"
         )
     wanted = common.sort("key" if of_files else "row").select("key")
     return {name: _looked_up(each, wanted) for name, each in frames.items()}
@@ -397,7 +397,7 @@ def _few_in_common(held: Mapping[str, _Held], common: int, *, of_files: bool) ->
     rows = len(held[smallest].train)
     if 2 * common >= rows:
         return ()
-    why = why_few(_ids({name: each.train for name, each in held.items()}), common)
+    why = explain_mismatch(_ids({name: each.train for name, each in held.items()}), common)
     where = "in every file" if of_files else "at every party"
     column = held[smallest].source.id_column if of_files else None
     text = f"only {common} of {rows} ids are {where}: {why}"

@@ -1,4 +1,4 @@
-"""Labels as they stand in files, made class numbers or real targets, and the scale of targets."""
+"""Labels in files as class numbers or real targets, and the scaling of real targets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MOST_CLASSES, FEWEST_A_CLASS = 20, 5
 
 
 def label_values(labels: Sequence[str]) -> NDArray[np.float64] | NDArray[np.str_]:
-    """Labels of a file: numbers if all of them are, else text, shape (rows,)."""
+    """Labels as numbers if all of them are numbers, otherwise as text, shape (rows,)."""
     import polars as pl  # noqa: PLC0415  # slow to import, and needed only for files
 
     numbers = pl.Series(labels, dtype=pl.String).cast(pl.Float64, strict=False)
@@ -29,14 +29,14 @@ def encode_labels(
     *,
     regression: bool,
 ) -> tuple[tuple[str, ...], list[Labels]]:
-    """Names of classes, and both splits' labels 0..C-1; no names where they are real targets.
+    """Class names, empty for real targets, and the labels of both splits.
 
-    Values are numbers, or text where they are not all numbers; the `first` are training rows'. With
-    `regression`, more than two different numbers are real targets.
+    The `first` values are the training rows'. With `regression`, more than two different numbers
+    are real targets.
 
     Raises:
-        DataError: numbers that are not finite or look like targets of a regression, or a class that
-            occurs among the held-out rows only.
+        DataError: numbers that are not finite or look like regression targets, or a class that
+            occurs among the test rows only.
     """
     numeric = values.dtype.kind == "f"
     named = "labels" if column is None else repr(column)
@@ -46,8 +46,7 @@ def encode_labels(
     classes, codes = np.unique(values, return_inverse=True)
     if numeric and len(classes) > 2:  # noqa: PLR2004
         if regression:
-            targets = values.astype(np.float64, copy=False)
-            return (), [targets[:first], targets[first:]]
+            return (), [values[:first].astype(np.float64), values[first:].astype(np.float64)]
         _require_classes(where, classes.astype(np.float64), len(values))
     codes = codes.astype(np.int64, copy=False)
     train, test = codes[:first], codes[first:]
@@ -59,7 +58,7 @@ def encode_labels(
 
 
 def class_names(classes: Sequence[float | str]) -> tuple[str, ...]:
-    """What classes are called: whole numbers without decimals."""
+    """Class names; whole numbers are written without decimals."""
     return tuple(
         str(label) if isinstance(label, str) or label != int(label) else f"{label:.0f}"
         for label in classes
@@ -75,24 +74,23 @@ def as_compared(label: str) -> str | float:
 
 
 def _require_classes(where: str, values: NDArray[np.float64], rows: int) -> None:
-    """Refuse more than two numbers with fractions among them, or too many for so few rows."""
+    """Refuse numbers that look like regression targets: fractions, or too many distinct values."""
     fractions = bool((values != np.rint(values)).any())
     if fractions or len(values) > MOST_CLASSES or rows < FEWEST_A_CLASS * len(values):
         raise DataError(
             f"{where} has {len(values)} different numbers among {rows} rows"
-            f"{', fractions among them' if fractions else ''}: for regression say "
-            "loss = 'squared' under [job]; classes need names that are no numbers"
+            f"{', fractions among them' if fractions else ''}: for regression set "
+            "loss = 'squared' under [job]; for classification use class names, not numbers"
         )
 
 
 @dataclass(frozen=True)
 class TargetScaling:
-    """The label party's scale of real targets, which are `mean` + `scale`·y.
+    """The label party's scale of real targets: target = `mean` + `scale`·y.
 
-    Both numbers are its own: no other party learns them, and its model file keeps them, so that
-    predictions come out in the targets' units. Inside a job y has mean 0 and mean square 1, so that
-    bounds on predictions, noise and a random start mean the same whatever is predicted. Without an
-    intercept the mean is 0.
+    Only the label party and its model file hold these two numbers. Within a job y has mean 0 and
+    mean square 1, so that bounds on predictions, noise and the random start do not depend on the
+    targets' units. Without an intercept the mean is 0.
     """
 
     mean: float
@@ -100,7 +98,7 @@ class TargetScaling:
 
     @classmethod
     def fit(cls, train: FloatArray, *, centered: bool) -> Self:
-        """Learn both from training targets, shape (N,), whose deviation must be finite."""
+        """Fit to training targets, shape (N,), whose deviation must be finite."""
         with np.errstate(over="ignore", invalid="ignore"):
             mean = float(train.mean()) if centered else 0.0
             scale = float(np.sqrt(np.mean((train - mean) ** 2)))
@@ -109,6 +107,5 @@ class TargetScaling:
         return cls(mean, scale)
 
     def apply(self, targets: Labels) -> FloatArray:
-        """Targets in units of the job, shape (N,)."""
-        scaled: FloatArray = (targets.astype(np.float64) - self.mean) / self.scale
-        return scaled
+        """Targets in the job's units, shape (N,)."""
+        return np.asarray((targets - self.mean) / self.scale, np.float64)

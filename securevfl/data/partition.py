@@ -1,9 +1,8 @@
-"""Which rows make a batch: fixed per person, so that later rounds show no new sums of labels.
+"""Which rows make a batch: fixed by row, so that later rounds reveal no new sums of labels.
 
-A row's batch follows from its own digest and the number of batches: a row more or less leaves all
-other batches as they were, unless the number changes. Other draws come from raw PCG64 output and a
-stable sort, whose streams NumPy guarantees across versions and machines, so parties need not agree
-on more than who the rows are.
+A row's batch follows from its own digest and the number of batches. Adding or removing a row leaves
+all other batches unchanged, unless their number changes. Draws use raw PCG64 output and a stable
+sort, which NumPy guarantees across versions and machines.
 """
 
 import hashlib
@@ -26,11 +25,11 @@ RowNumbers = NDArray[np.unsignedinteger[Any]]
 
 
 def fixed_partition(row_digests: Digests, batch_size: int) -> list[NDArray[np.int64]]:
-    """Part N rows into batches of about S, sorted and read-only; every row is in exactly one.
+    """Partition N rows into batches of about S rows, sorted and read-only.
 
     A row falls into one of floor(N / S) equal ranges of digests; a range with fewer than S/2 rows
-    joins the next. Sizes therefore vary like draws, by some √S. The job's seed plays no part: two
-    jobs on the same data use the same batches (FedBCD's assumption A2).
+    is merged with the next. Batch sizes therefore vary by about √S. The job's seed is not used: two
+    jobs on the same data use the same batches (assumption A2 of FedBCD).
 
     Raises:
         ConfigError: S < 1 or S > N.
@@ -54,10 +53,10 @@ def fixed_partition(row_digests: Digests, batch_size: int) -> list[NDArray[np.in
 
 @dataclass(eq=False)
 class BatchSchedule:
-    """The batch of every round, of N rows in batches of S, the same at every party.
+    """The batch of every round, the same at every party, for N rows in batches of S.
 
-    The sampling "partition" draws uniformly among the fixed batches; "shuffle" parts the rows
-    afresh every epoch.
+    The sampling "partition" draws uniformly among the fixed batches; "shuffle" reshuffles the rows
+    every epoch.
 
     Raises:
         ConfigError: S < 1, S > N, or an unknown sampling.
@@ -77,7 +76,7 @@ class BatchSchedule:
 
     @cached_property
     def batches(self) -> int:
-        """How many batches there are, about floor(N / S)."""
+        """Number of batches, about floor(N / S)."""
         if self.sampling == "shuffle":
             return self.rows // self.batch_size
         return len(self.fixed)
@@ -94,14 +93,14 @@ class BatchSchedule:
 
     @property
     def most_rows(self) -> int:
-        """The largest S of a batch: the remainder of a shuffle is spread."""
+        """Size of the largest batch."""
         if self.sampling == "shuffle":
             return -(-self.rows // self.batches)
         return max(map(len, self.fixed))
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether batches come again: those of a fixed partition, and the full batch."""
+        """Whether batches repeat, as in the fixed partition and for the full batch."""
         return self.sampling == "partition" or self.batches == 1
 
     def batch(self, round_number: int) -> NDArray[np.int64]:
@@ -110,7 +109,7 @@ class BatchSchedule:
             return self.fixed[self.batch_key(round_number)]
         epoch, index = divmod(round_number, self.batches)
         if epoch not in self._epochs:
-            if len(self._epochs) == KEPT_EPOCHS:  # parties need not be in the same one
+            if len(self._epochs) == KEPT_EPOCHS:  # parties may be in different epochs
                 self._epochs.pop(min(self._epochs))
             self._epochs[epoch] = self._shuffled(epoch)
         rows = self._epochs[epoch][index].astype(np.int64)
@@ -118,12 +117,12 @@ class BatchSchedule:
         return rows
 
     def batch_key(self, round_number: int) -> int:
-        """What tells distinct batches apart: the batch's index, or the round where none repeats."""
+        """What identifies a batch: its index, or the round where no batch repeats."""
         if round_number < 0:
             raise ConfigError(f"round: {round_number}, expected at least 0")
         if not self.repeats:
             return round_number
-        # All parties ask for the same round, several times each.
+        # Cached, as all parties ask for the same round several times.
         last = self._last_draw
         if last[0] != round_number:
             draw = _generator(f"draw|{self._fingerprint}|{self.seed}|{round_number}").random_raw()
@@ -135,10 +134,10 @@ class BatchSchedule:
         return rows_fingerprint(self.row_digests)
 
     def _shuffled(self, epoch: int) -> list[RowNumbers]:
-        """All rows, in floor(N / S) batches whose sizes differ by at most one."""
+        """All rows in floor(N / S) batches whose sizes differ by at most one."""
         seed = f"shuffle|{self._fingerprint}|{self.batch_size}|{self.seed}|{epoch}"
         order = np.argsort(_generator(seed).random_raw(self.rows), kind="stable")
-        # Of millions of rows an epoch's order is much of what a party holds.
+        # For millions of rows the order takes much of a party's memory.
         narrow: RowNumbers = order.astype(np.min_scalar_type(self.rows))
         parts = np.array_split(narrow, self.rows // self.batch_size)
         for part in parts:

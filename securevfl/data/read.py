@@ -17,7 +17,7 @@ from securevfl.data.csv_files import (
     find_format,
     read_csv,
 )
-from securevfl.data.ids import IdFormat, as_ids, falls_into_test
+from securevfl.data.ids import IdFormat, is_held_out, normalized_ids
 from securevfl.data.labels import class_names
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.tables import Note, as_array, row_digests
@@ -122,7 +122,7 @@ class PartyRows:
     @property
     def held_out(self) -> NDArray[np.bool_]:
         """Whether a row is in the fifth that is held out where there are no test files."""
-        return np.fromiter(map(falls_into_test, self.ids), bool, len(self))
+        return np.fromiter(map(is_held_out, self.ids), bool, len(self))
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -305,7 +305,7 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> "tuple[pl.Series, pl.Seri
         )
     where = f"party {source.name!r}: {source.id_column!r}"
     written = _as_text(source.name, column)
-    ids = as_ids(written, source.id_format, where)
+    ids = normalized_ids(written, source.id_format, where)
     if double := len(ids) - ids.n_unique():
         first = ids.filter(ids.is_duplicated())[0]
         raise DataError(

@@ -1,4 +1,4 @@
-"""Standardizing a party's own columns by its own training rows."""
+"""Standardization of a party's columns by its own training rows."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -15,16 +15,16 @@ BLOCK = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Means and population deviations, shape (P,); constant columns keep scale 1 and become 0."""
+    """Means and population standard deviations, shape (P,); constant columns have scale 1."""
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
 
     @classmethod
     def fit(cls, train: Matrix) -> Self:
-        """Learn both from training rows, shape (N, P), whose deviation must be finite."""
+        """Fit to training rows, shape (N, P), whose deviations must be finite."""
         if train.shape[0] == 0:
-            raise DataError("train: 0 rows to scale by, expected at least 1")
+            raise DataError("no training rows to scale by")
         with np.errstate(over="ignore", invalid="ignore"):
             mean, scale, constant = _moments(train)
         if not (np.isfinite(mean).all() and np.isfinite(scale).all()):
@@ -42,14 +42,14 @@ class Scaling:
 
 
 def _moments(train: Matrix) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-    """Mean and deviation of every column, and whether all its values are the same.
+    """Mean and deviation of every column, and whether it is constant.
 
-    Compared by value: rounding in the mean can leave a constant column a tiny deviation.
+    Constancy is tested by value: rounding in the mean can leave a tiny deviation.
     """
     if isinstance(train, SparseRows):
         return moments_of(train)
     mean = train.mean(axis=0)
-    # Block by block: one array of deviations would take as much memory as the rows.
+    # One array of all deviations would take as much memory as the rows.
     blocks = (train[start : start + BLOCK] for start in range(0, len(train), BLOCK))
     squares = sum(((block - mean) ** 2).sum(axis=0) for block in blocks)
     return mean, np.sqrt(squares / len(train)), (train == train[0]).all(axis=0)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-from securevfl.data.ids import IdFormat, falls_into_test
+from securevfl.data.ids import IdFormat, is_held_out
 from securevfl.data.shards import FORMAT, HEADER, MOST_COLUMNS, Header, duplicates, is_shard
 from securevfl.data.tables import row_digests, rows_fingerprint
 from securevfl.errors import DataError
@@ -89,7 +89,7 @@ class GrowingArray:
 
 @dataclass(frozen=True, eq=False)
 class RowIds:
-    """Who N rows are: their ids, and of each `row_digests` and `falls_into_test`."""
+    """Who N rows are: their ids, and of each `row_digests` and `is_held_out`."""
 
     text: Sequence[str]
     digests: NDArray[np.uint64]
@@ -102,7 +102,7 @@ class RowIds:
             raise DataError("an id is empty")
         if wrong := [each for each in ids if "\n" in each]:
             raise DataError(f"id {wrong[0]!r} has a line break in it")
-        return cls(ids, row_digests(ids), np.fromiter(map(falls_into_test, ids), bool, len(ids)))
+        return cls(ids, row_digests(ids), np.fromiter(map(is_held_out, ids), bool, len(ids)))
 
 
 class ShardWriter:

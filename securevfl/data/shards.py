@@ -154,7 +154,7 @@ def open_shard(path: Path) -> Shard:
             raise DataError(f"shard {path}: labels beyond its {len(header.classes)} classes")
     digests = _mapped(path, "digests", np.uint64, rows)
     if rows_fingerprint(digests) != header.fingerprint:
-        raise DataError(f"shard {path}: its ids do not have its fingerprint")
+        raise DataError(f"shard {path}: its ids do not match its fingerprint")
     if double := duplicates(digests):
         raise DataError(f"shard {path}: {double} duplicate ids")
     _check_rows(path, header, pointers, indices)

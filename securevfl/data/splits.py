@@ -1,4 +1,4 @@
-"""Parting one table's columns among parties, and rows into training and test."""
+"""Splitting one table's columns among parties, and its rows into training and test rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from securevfl.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class JointTable:
-    """A data set before it is parted.
+    """A data set before its columns are split among parties.
 
     Attributes:
         columns: P names, the first party's columns first.
-        values: of training and test rows, shape (rows, P).
-        labels: shape (rows,), 0..classes-1, or real targets.
+        values: training and test rows, shape (rows, P).
+        labels: shape (rows,): classes 0..C-1, or real targets.
         test: shape (rows,): which rows are held out.
-        label_names: one for each class; none for real targets.
-        party_columns: how many columns each default party holds.
-        ids: shape (rows,), numbers at the source; the rows' own numbers where there are none.
-        label_last: whether the last party holds the labels, rather than the first.
+        label_names: one per class; empty for real targets.
+        party_columns: number of columns of each default party.
+        ids: shape (rows,), row numbers at the source; by default the rows' positions.
+        label_last: the last party holds the labels, not the first.
         standardize: see `VerticalDataset`.
-        unit_columns: how many neighbouring columns must stay together.
+        unit_columns: number of neighbouring columns that must stay together.
     """
 
     columns: tuple[str, ...]
@@ -44,12 +44,10 @@ class JointTable:
 def part(
     name: str, table: JointTable, default_parties: Sequence[str], parties: int | None
 ) -> VerticalDataset:
-    """Part a table the default way, or into as many nearly equal blocks as asked for.
-
-    Asking for the default number of parties gives the default parties.
+    """Split a table among its default parties, or into nearly equal blocks of columns.
 
     Raises:
-        ConfigError: fewer than two parties, or more than there are columns (or units) to part.
+        ConfigError: fewer than two parties, or more than there are columns (or units) to split.
         DataError: see `check`.
     """
     if parties is None or parties == len(default_parties):
@@ -84,7 +82,7 @@ def part(
 
 
 def block_sizes(units: int, parties: int) -> tuple[int, ...]:
-    """Sizes of nearly equal blocks, at least two, the smaller first: 17 by 5 is 3, 3, 3, 4, 4."""
+    """Sizes of nearly equal blocks, the smaller first: 17 by 5 is 3, 3, 3, 4, 4."""
     if not 2 <= parties <= units:  # noqa: PLR2004
         raise ConfigError(f"parties: {parties}, expected 2 to {units} for this data set")
     size, larger = divmod(units, parties)
@@ -92,7 +90,7 @@ def block_sizes(units: int, parties: int) -> tuple[int, ...]:
 
 
 def last_rows(count: int, rows: int) -> NDArray[np.bool_]:
-    """A mask of the test rows: the last `count` of `rows`, as they come from files of their own."""
+    """A mask of the last `count` of `rows` rows, which come from a test file of their own."""
     return np.arange(rows) >= rows - count
 
 
@@ -104,7 +102,7 @@ def first_fifth(rows: int) -> NDArray[np.bool_]:
 
 
 def stratified_fifth(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """A mask of the test rows: by class, the first fifth of a `default_rng(0)` permutation."""
+    """A mask of the test rows: per class, the first fifth of a `default_rng(0)` permutation."""
     generator = np.random.default_rng(0)
     test = np.zeros(labels.size, dtype=bool)
     for label in np.unique(labels):

@@ -1,4 +1,4 @@
-"""A vertical data set: each party's own columns over the same rows, and one holder of labels."""
+"""Vertical data sets: every party holds its own columns of the same rows, one holds the labels."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -13,25 +13,18 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
 from securevfl.shown import Shown
-from securevfl.sparse import (
-    AnyRows,
-    Matrix,
-    SameRows,
-    SparseRows,
-    require_dense,
-)
+from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows, require_dense
 
 MOST_CELLS = 1 << 27
-"""The most cells of a sparse table that is made an array; these take 1 GiB."""
+"""The largest sparse table that is converted to an array; 1 GiB."""
 Kind = Literal["file", "ids", "preprocess", "unused", "constant", "duplicate", "id", "label"]
 
 
 @dataclass(frozen=True)
 class Note:
-    """One thing that was noticed in a party's own data before training.
+    """Something noticed in a party's data before training; `text` repeats neither party nor column.
 
-    A `warning` is printed even under --quiet, since it may make the result worthless. `text` does
-    not repeat party and column.
+    A `warning` is printed even under --quiet, because it may make the result worthless.
     """
 
     kind: Kind
@@ -42,22 +35,22 @@ class Note:
 
     @property
     def line(self) -> str:
-        """One line."""
+        """The note as one line of text."""
         where = "" if self.column is None else f"column {self.column!r} "
         return f"party {self.party!r}: {where}{self.text}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartyTable(Shown, Generic[AnyRows]):
-    """One party's columns, the party's own rows only.
+    """One party's columns.
 
     Attributes:
-        name: The party.
+        name: the party.
         columns: P column names.
-        train: Shape (N, P), float64 or sparse, unscaled.
-        test: Shape (test rows, P), likewise.
-        recipe: How they were made of the party's raw columns, where that took more than reading.
-        raw_test: Held-out rows before that, shape (test rows, raw columns), NaN where missing.
+        train: shape (N, P), float64 or sparse, not yet scaled.
+        test: the held-out rows, shape (test rows, P), likewise.
+        recipe: how the columns were derived from raw columns, if they are not plain numbers.
+        raw_test: the held-out rows' raw columns, if there is a recipe; NaN where missing.
     """
 
     name: str
@@ -69,7 +62,7 @@ class PartyTable(Shown, Generic[AnyRows]):
 
     @property
     def held_out_rows(self) -> AnyRows | FloatArray:
-        """Held-out rows as guards count them: the raw ones where there is a recipe."""
+        """The held-out rows that guards count: the raw ones if there is a recipe."""
         return self.test if self.raw_test is None else self.raw_test
 
     @override
@@ -84,9 +77,9 @@ class PartyTable(Shown, Generic[AnyRows]):
 
 @dataclass(frozen=True, eq=False)
 class OwnRows:
-    """Labelled rows of the label party that no other party holds.
+    """Labelled rows that only the label party holds.
 
-    Features are unscaled, shape (own rows, P); labels have shape (own rows,), 0..classes-1.
+    Features are not yet scaled, shape (own rows, P); labels have shape (own rows,).
     """
 
     features: NDArray[np.float64]
@@ -98,22 +91,22 @@ class OwnRows:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VerticalDataset(Shown, Generic[AnyRows]):
-    """The same rows at every party, in the same order.
+    """The same rows in the same order at every party.
 
     Attributes:
-        name: The data set.
-        parties: At least two.
-        label_party: Name of the party that holds the labels.
-        train_labels: Shape (N,), int64, 0..classes-1, or float64 for real targets.
-        test_labels: Shape (test rows,), the same; there may be none, and then nothing is scored.
-        classes: How many classes there are, at least two; 0 for real targets.
-        standardize: Whether the default is to standardize (not for 0/1 columns and pixels).
-        row_digests: Shape (N,), uint64: who the training rows are, see `row_digests`; they
-            alone fix the partition of the rows into batches.
-        label_names: What each class was called at the source.
-        dropped: By party, how many of its rows had an id that not every party holds.
-        own_rows: The label party's rows beside the N, for transfer learning.
-        notes: What was noticed in the parties' files.
+        name: the data set.
+        parties: at least two.
+        label_party: name of the party that holds the labels.
+        train_labels: shape (N,): int64 classes 0..classes-1, or float64 real targets.
+        test_labels: likewise for the held-out rows; may be empty.
+        classes: number of classes, at least two; 0 for real targets.
+        standardize: whether features are standardized by default.
+        row_digests: shape (N,), uint64, see `row_digests`; they alone determine the partition of
+            the rows into batches.
+        label_names: name of each class in the source.
+        dropped: by party, the number of its rows that some other party lacks.
+        own_rows: the label party's rows that others lack, for transfer learning.
+        notes: what was noticed in the parties' files.
     """
 
     name: str
@@ -141,26 +134,26 @@ class VerticalDataset(Shown, Generic[AnyRows]):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What each class is called, by its number where the source has no names."""
+        """The name of each class, or its number if the source has no names."""
         return self.label_names or tuple(map(str, range(self.classes)))
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over the training rows in their order: one name for all of them."""
+        """SHA-256 (hex) over the digests of the training rows, in order."""
         return rows_fingerprint(self.row_digests)
 
 
 def as_classes(labels: Labels) -> IntArray:
-    """Labels as class numbers, shape (rows,); real targets are refused."""
+    """Labels as class numbers, shape (rows,); a ConfigError for real targets."""
     if is_real(labels):
-        raise ConfigError("this is about classes, and the labels are real targets")
+        raise ConfigError("labels are real targets, expected classes")
     return labels.astype(np.int64, copy=False)
 
 
 def row_digests(ids: Iterable[object], source: str = "") -> NDArray[np.uint64]:
-    """64 bits of SHA-256 that stand for each row's person, shape (N,).
+    """64 bits of SHA-256 per row id, shape (N,).
 
-    `source` goes into the digests of ids that mean nothing elsewhere, such as row numbers.
+    `source` is hashed too, for ids that mean nothing elsewhere, such as row numbers.
     """
     texts = (f"{source}|{row_id}".encode() for row_id in ids)
     heads = (hashlib.sha256(b"row|" + text).digest()[:8] for text in texts)
@@ -168,12 +161,12 @@ def row_digests(ids: Iterable[object], source: str = "") -> NDArray[np.uint64]:
 
 
 def rows_fingerprint(digests: NDArray[np.uint64]) -> str:
-    """SHA-256 (hex) over the digests of rows, in their order."""
+    """SHA-256 (hex) over row digests, in order."""
     return hashlib.sha256(digests.astype("<u8").tobytes()).hexdigest()
 
 
 def fingerprint(ids: Iterable[object]) -> str:
-    """SHA-256 (hex) over ids, or row numbers, in their order; no name plays a part."""
+    """SHA-256 (hex) over ids or row numbers, in order."""
     digest = hashlib.sha256()
     for row_id in ids:
         text = str(row_id).encode()
@@ -183,36 +176,29 @@ def fingerprint(ids: Iterable[object]) -> str:
 
 
 def some_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDataset[SameRows]:
-    """Some training rows, at least two, spread evenly over classes or targets, in their order."""
+    """A subset of the training rows, at least two, spread evenly over the labels."""
     name = f"{dataset.name}, {rows} rows"
     return replace(_keep(dataset, _spread(dataset.train_labels, rows)), name=name)
 
 
 def some_test_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDataset[SameRows]:
-    """The same training rows, and so many held-out rows, or all where there are fewer.
-
-    At least two are spread evenly over classes or targets.
-    """
+    """The same training rows with at most `rows` held-out rows, spread evenly over the labels."""
     labels = dataset.test_labels
     kept = _spread(labels, min(rows, len(labels)))
-    parties = tuple(
-        replace(
-            party,
-            test=party.test[kept],
-            raw_test=None if party.raw_test is None else party.raw_test[kept],
-        )
-        for party in dataset.parties
+    parties = (
+        replace(p, test=p.test[kept], raw_test=None if p.raw_test is None else p.raw_test[kept])
+        for p in dataset.parties
     )
-    return replace(dataset, parties=parties, test_labels=labels[kept])
+    return replace(dataset, parties=tuple(parties), test_labels=labels[kept])
 
 
 def without_rows(
     dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]
 ) -> VerticalDataset[SameRows]:
-    """All training rows but those with the given numbers, shape (n,); the others keep their order.
+    """The data set without the training rows of these numbers, shape (n,).
 
     Raises:
-        ConfigError: rows that are not there or are given twice, or fewer than two left.
+        ConfigError: a number that is out of range or repeated, or fewer than two rows remain.
     """
     kept = np.setdiff1d(np.arange(len(dataset.train_labels)), rows)
     if len(kept) != len(dataset.train_labels) - len(rows) or len(kept) < 2:  # noqa: PLR2004
@@ -223,13 +209,13 @@ def without_rows(
 def overlapping(
     dataset: VerticalDataset[SameRows], overlap: float, seed: int
 ) -> VerticalDataset[SameRows]:
-    """Leave some training rows to all parties, and the others to the label party alone.
+    """Keep some training rows at all parties, and move the others to the label party's own rows.
 
-    Rows are drawn by who they are and by the seed, so that every party finds the same by itself.
-    `overlap` is how many stay with all: a number of at least 2, or a part of them up to 1.0.
+    The draw depends only on row digests and the seed, so every party computes the same one.
+    `overlap` is the number of rows to keep, at least 2, or a fraction up to 1.0.
 
     Raises:
-        ConfigError: more rows than there are, or fewer than two, or sparse ones.
+        ConfigError: fewer than two rows or more than there are, or sparse rows.
     """
     rows = len(dataset.train_labels)
     kept = overlap if isinstance(overlap, int) else round(overlap * rows)
@@ -270,20 +256,20 @@ def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> Vertic
     )
 
 
-def as_array(rows: Matrix, whose: str) -> FloatArray:
-    """Rows as an array of at most 1 GiB, shape (rows, P); `whose` they are, for the error."""
+def as_array(rows: Matrix, name: str) -> FloatArray:
+    """Rows as a dense array of at most 1 GiB, shape (rows, P); `name` is for the error."""
     if not isinstance(rows, SparseRows):
         return rows
     if (cells := len(rows) * rows.columns) > MOST_CELLS:
         raise ConfigError(
-            f"{whose}: {len(rows)} rows of {rows.columns} sparse columns would take "
-            f"{cells * 8 / 1e9:.3g} GB as an array, which this needs; convert fewer rows"
+            f"{name}: {len(rows)} rows of {rows.columns} sparse columns need "
+            f"{cells * 8 / 1e9:.3g} GB as a dense array; convert fewer rows"
         )
     return rows.toarray()
 
 
 def as_arrays(dataset: VerticalDataset[Matrix]) -> VerticalDataset:
-    """The same rows as arrays, of at most 1 GiB each."""
+    """The data set with dense arrays of at most 1 GiB each."""
     parties = tuple(
         replace(
             party,
@@ -299,9 +285,9 @@ def check(dataset: VerticalDataset[Matrix]) -> None:
     """Refuse a data set that no job could train on.
 
     Raises:
-        ConfigError: Fewer than two parties, two of the same name, or no such label party.
-        DataError: Different row counts, no training rows, NaN or infinite features or targets,
-            labels out of range, or one class or target only; party, column and count are named.
+        ConfigError: fewer than two parties, repeated names, or an unknown label party.
+        DataError: row counts that differ, no training rows, NaN or infinite values, labels out of
+            range, or only one class or target value.
     """
     names = [party.name for party in dataset.parties]
     if len(names) < 2:  # noqa: PLR2004
@@ -316,31 +302,29 @@ def check(dataset: VerticalDataset[Matrix]) -> None:
         if dataset.own_rows is not None and party.name == dataset.label_party:
             check_rows(party, "own", dataset.own_rows.features, dataset.own_rows.labels)
     scored = (("test", dataset.test_labels),) if dataset.test_labels.size else ()
+    where = f"data set {dataset.name!r}"
     for split, labels in (("training", dataset.train_labels), *scored):
-        check_labels(f"data set {dataset.name!r}", split, labels, dataset.classes)
+        check_labels(where, split, labels, dataset.classes)
     if dataset.own_rows is not None:
-        own = np.unique(dataset.own_rows.labels)
-        _check_range(f"data set {dataset.name!r}", "own", own, dataset.classes)
+        _check_range(where, "own", np.unique(dataset.own_rows.labels), dataset.classes)
 
 
 def check_labels(where: str, split: str, labels: Labels, classes: int) -> None:
-    """Refuse labels of one class or value only, out of range, or of another kind."""
+    """Refuse labels of the wrong kind, out of range, or with a single class or value."""
     if is_real(labels) != (classes == 0):
         raise DataError(f"{where}: {split} labels are {labels.dtype}, with {classes} classes")
     if unusable := int((~np.isfinite(labels)).sum()):
         raise DataError(f"{where}: {unusable} NaN or infinite {split} targets")
     present = np.unique(labels)
     if present.size < 2:  # noqa: PLR2004
-        told = f"all {labels.size} {split} targets are the same, expected at least 2 values"
-        if classes:
-            told = f"one class only among {labels.size} {split} rows, expected at least 2"
-        raise DataError(f"{where}: {told}")
+        found = "one class only among" if classes else "one target value only among"
+        raise DataError(f"{where}: {found} {labels.size} {split} rows, expected at least 2")
     if classes:
         _check_range(where, split, present, classes)
 
 
 def _check_range(where: str, split: str, present: Labels, classes: int) -> None:
-    """Refuse labels that are no class; `present` are the different ones, ascending."""
+    """Refuse labels outside 0..classes-1; `present` are the distinct ones, ascending."""
     if present[0] < 0 or present[-1] >= classes:
         raise DataError(
             f"{where}: {split} labels span {present[0]}..{present[-1]}, expected 0..{classes - 1}"
@@ -348,7 +332,7 @@ def _check_range(where: str, split: str, present: Labels, classes: int) -> None:
 
 
 def check_rows(party: PartyTable[Matrix], split: str, values: Matrix, labels: Labels) -> None:
-    """Refuse one party's rows that do not fit the labels or are not finite."""
+    """Refuse one party's rows if they do not match the labels or are not finite."""
     if values.ndim != 2 or values.shape[1] != len(party.columns) or not party.columns:  # noqa: PLR2004
         raise DataError(
             f"party {party.name!r}: {split} table of shape {values.shape}, expected rows x "
@@ -356,13 +340,12 @@ def check_rows(party: PartyTable[Matrix], split: str, values: Matrix, labels: La
         )
     if values.shape[0] != labels.size:
         raise DataError(
-            f"party {party.name!r}: {values.shape[0]} {split} rows, expected {labels.size} as "
-            f"there are labels"
+            f"party {party.name!r}: {values.shape[0]} {split} rows and {labels.size} labels"
         )
     if not labels.size and split == "training":
         raise DataError(f"party {party.name!r}: no training rows")
     if isinstance(values, SparseRows):
-        return  # checked when their shard was opened
+        return  # checked by open_shard
     unusable = (~np.isfinite(values)).sum(axis=0)
     if unusable.any():
         column = int(np.flatnonzero(unusable)[0])

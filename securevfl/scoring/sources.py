@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, is_real
-from securevfl.data.ids import falls_into_test
+from securevfl.data.ids import is_held_out
 from securevfl.data.join import rows_in_common
 from securevfl.data.read import (
     SHARD_LABELS,
@@ -92,7 +92,7 @@ def rows_to_score(
     rows = read_new_rows(sources, holder, recipes)
     trained_on = 0
     if origin == "data":
-        trained_on = sum(not falls_into_test(row_id) for row_id in rows.ids)
+        trained_on = sum(not is_held_out(row_id) for row_id in rows.ids)
         if any(each.test_data for each in job.party):
             trained_on = len(rows.ids)
     return replace(rows, origin=origin, trained_on=trained_on)

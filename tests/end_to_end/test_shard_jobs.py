@@ -72,4 +72,4 @@ def test_rows_that_are_too_many_as_arrays_are_refused(
     monkeypatch.setattr(tables, "MOST_CELLS", 100)
     out = ("--out", "scored.csv") if command == "predict" else ("--quick",)
     assert run(command, "shards.toml", *out) == 2
-    assert "sparse columns would take" in capsys.readouterr().err
+    assert "sparse columns need" in capsys.readouterr().err

@@ -128,9 +128,9 @@ def test_a_file_that_does_not_fit_the_manifest_is_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace("p03", "p04"), "its ids do not have its fingerprint"),
-        (lambda text: text.replace('"p02"', '"p01"'), "aligned ids: 1 of 4 are there twice"),
-        (lambda text: text.replace('"format": 1', '"format": 2'), "format 2, this is 1"),
+        (lambda text: text.replace("p03", "p04"), "its ids do not match its fingerprint"),
+        (lambda text: text.replace('"p02"', '"p01"'), "aligned ids: 1 of 4 are duplicates"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "format 2, expected 1"),
         (lambda text: text.replace('"classes": 2', '"classes": 1'), "1 classes, expected"),
         (lambda text: text.replace('"classes": 2', '"classes": "2"'), "no aligned ids (classes: "),
         (lambda text: text.replace('"format"', '"age": 3, "format"'), "no aligned ids (age: "),

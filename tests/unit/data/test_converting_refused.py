@@ -51,7 +51,7 @@ LIBSVM: Cases = {
     "an id twice": ("0 1:1 #a\n0 #a", "1 duplicate ids", {"id_column": "#"}),
     "an id of text": (
         "0 1:1 # u1",
-        "1 ids are no whole numbers",
+        "1 ids are not whole numbers",
         {"id_column": "#", "id_format": "number"},
     ),
     "no entries": ("0\n1\n", "no entries, expected at least 1", {}),

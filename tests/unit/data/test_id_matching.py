@@ -30,7 +30,7 @@ def join(folder: Path, bank: list[str], shop: list[str], how: IdFormat = "text")
         ("{}", "{}.0", "'bank' has '0' and 'shop' has '0.0'; `id_format = \"number\"`"),
         ("ab{}", "AB{}", "'bank' has 'ab0' and 'shop' has 'AB0'; `id_format = \"folded\"`"),
         ("ab{}", "ab{} ", '`id_format = "folded"` at every party'),
-        ("{}", "CUST-{:04}", "and 'shop' has 'CUST-0000'; only their last digits are the same"),
+        ("{}", "CUST-{:04}", "and 'shop' has 'CUST-0000'; only their last digits agree"),
         ("a{}", "b{}-x", "'bank' has 'a0', 'a1', 'a2', 'shop' has 'b0-x', 'b1-x', 'b2-x'"),
     ],
 )
@@ -72,7 +72,7 @@ def test_two_ids_that_are_one_number_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="party 'bank': 1 duplicate ids in 'id', the first is '7'"):
         join(tmp_path, [*ids, "007"], ids, how="number")
     assert join(tmp_path, [*ids, "-017"], ids, how="number").dropped == {"bank": 1, "shop": 0}
-    with pytest.raises(DataError, match="1 ids are no whole numbers, as 'x7'"):
+    with pytest.raises(DataError, match="1 ids are not whole numbers, such as 'x7'"):
         join(tmp_path, [*ids, "x7"], ids, how="number")
 
 

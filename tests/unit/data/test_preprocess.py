@@ -10,7 +10,7 @@ import pytest
 
 from securevfl.data import FileSource, load_files
 from securevfl.data.features import fit_recipe
-from securevfl.data.ids import falls_into_test
+from securevfl.data.ids import is_held_out
 from securevfl.errors import DataError
 from securevfl.protocols.guards.held_out_guard import names_of_rows
 from securevfl.recipe import MISSING, ColumnRecipe, Preprocessing, Recipe, days_of, numbers_of
@@ -192,7 +192,7 @@ def test_held_out_rows_are_known_by_what_they_were_whatever_was_fitted(
     before = load_files(sources).parties
     for source in sources:
         head, *lines = source.path.read_text().splitlines()
-        kept = [line for n, line in enumerate(lines) if n >= 60 or falls_into_test(line[:4])]
+        kept = [line for n, line in enumerate(lines) if n >= 60 or is_held_out(line[:4])]
         source.path.write_text("\n".join([head, *kept, ""]))
     after = load_files(sources).parties
     assert not np.array_equal(before[0].test, after[0].test)
@@ -202,7 +202,7 @@ def test_held_out_rows_are_known_by_what_they_were_whatever_was_fitted(
         for source in sources
     ]
     new = read_new_rows(asked, "bank", recipes)
-    held_out = [place for place, row_id in enumerate(new.ids) if falls_into_test(row_id)]
+    held_out = [place for place, row_id in enumerate(new.ids) if is_held_out(row_id)]
     for old, table in zip(before, after, strict=True):
         names = names_of_rows(old.held_out_rows)
         assert names == names_of_rows(table.held_out_rows)

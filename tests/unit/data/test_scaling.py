@@ -36,7 +36,7 @@ def test_values_too_large_to_scale_are_refused() -> None:
 
 
 def test_no_rows_are_refused() -> None:
-    with pytest.raises(DataError, match="0 rows"):
+    with pytest.raises(DataError, match="no training rows"):
         Scaling.fit(np.empty((0, 2)))
 
 

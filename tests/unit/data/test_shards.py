@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from securevfl import files
 from securevfl.arrays import FloatArray
 from securevfl.data import shards
-from securevfl.data.ids import falls_into_test
+from securevfl.data.ids import is_held_out
 from securevfl.data.shard_writing import GrowingArray, RowIds, ShardWriter
 from securevfl.data.shards import open_shard
 from securevfl.data.tables import row_digests, rows_fingerprint
@@ -75,7 +75,7 @@ def test_rows_come_back_as_they_were_written(
     ids = [f"r{row}" for row in range(len(rows))]
     assert shard.ids == tuple(ids)
     assert shard.digests.tolist() == row_digests(ids).tolist()
-    assert shard.held_out.tolist() == [falls_into_test(row_id) for row_id in ids]
+    assert shard.held_out.tolist() == [is_held_out(row_id) for row_id in ids]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shard"]
 
 
