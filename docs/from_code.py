@@ -109,7 +109,7 @@ def job_file() -> str:
         "# Job file",
         "TOML. An unknown key is an error that names the nearest known one; "
         "`securevfl train --example` prints a job that runs as it is. Letters are those of the "
-        "[design](../design.md#symbols).",
+        "[design](../explanation/design.md#symbols).",
     ]
     fields = {name: field.annotation for name, field in Job.model_fields.items()}
     for name, annotation in {**fields, **OWN_SECTIONS}.items():

@@ -1,4 +1,4 @@
-"""Exact block steps once more, from docs/exact-steps.md: all parties in one loop.
+"""Exact block steps once more, from docs/explanation/exact-steps.md: all parties in one loop.
 
 Nothing of the package is in it, and nothing of its structure: no party, no message, no signal.
 """

@@ -28,7 +28,7 @@ Batches of S of N rows leave noise in G of about ζ = (P/S)(1 − S/N) in units 
 columns of all: γ grows by ζ(1 + i/5) at round i, by ζ alone where η falls by itself, and α stays
 below 1 − 2√ζ. *Plain gradient steps* have the intrinsic dimension of the party's columns times γ in
 place of P; of FDML √(1 + i/5).
-Source: docs/exact-steps.md; docs/decisions/0015-exact-block-steps.md; of plain steps
+Source: docs/explanation/exact-steps.md; docs/decisions/0015-exact-block-steps.md; of plain steps
 docs/decisions/0048-derived-steps-of-fdml.md, 0049-derived-steps-of-fedsgd.md.
 """
 

@@ -21,7 +21,7 @@ from securevfl.protocols.plan import Facts, Plan
 
 LOCAL_STEPS, BATCH_SIZE = 5, 128
 NETWORK_STEPS = 20
-# Exact steps with acceleration from zero; docs/exact-steps.md.
+# Exact steps with acceleration from zero; docs/explanation/exact-steps.md.
 BLIND_ROUNDS = 20
 ENCRYPTED_HEAD = (
     " (a gradient through it tells d as that of any network does, and θ_k, which the party needs "

@@ -82,7 +82,7 @@ def _unguarded(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
     """What no guard counts of parameters that are in shares until the end.
 
     From a zero start few residuals, 1/2 − y to begin with, are read off their sums: up to 8 for
-    every number (docs/blind.md).
+    every number (docs/explanation/blind.md).
     """
     if not plan.exchange.shares_parameters:
         return

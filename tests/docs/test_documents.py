@@ -21,7 +21,7 @@ from securevfl.training import Environment, train
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+DESIGN = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "docs" / "results"
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 HISTORY = ("CHANGELOG.md", "docs/decisions/")

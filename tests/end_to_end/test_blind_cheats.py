@@ -1,4 +1,4 @@
-"""A party that cheats under `blind`: what it gets, and what it does not (docs/blind.md).
+"""A party that cheats under `blind`: what it learns and does not (docs/explanation/blind.md).
 
 Promises are for semi-honest parties. Each of these is one step off the protocol that nobody else
 notices, and shows how far the promise goes. Products are in clear here, as they add nothing: what a

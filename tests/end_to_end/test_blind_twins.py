@@ -1,8 +1,9 @@
 """Twins: for any other labels and any other columns there are pads that repeat a party's view.
 
-docs/blind.md, "Simulators": world 1 is a recorded run; world 2 has other labels or other columns at
-honest parties, whose pads are solved for. The adversaries receive, decrypt and hold the same words,
-bit for bit, up to the last one, which follows from what they are given and their own share.
+docs/explanation/blind.md, "Simulators": world 1 is a recorded run; world 2 has other labels or
+other columns at honest parties, whose pads are solved for. The adversaries receive, decrypt and
+hold the same words, bit for bit, up to the last one, which follows from what they are given and
+their own share.
 """
 
 from collections.abc import Collection

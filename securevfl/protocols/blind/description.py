@@ -1,6 +1,6 @@
 """The description of `blind`: parameters stay in shares until the agreed number of rounds is over.
 
-Source: docs/blind.md; docs/decisions/0032-blind.md.
+Source: docs/explanation/blind.md; docs/decisions/0032-blind.md.
 """
 
 from typing import Any

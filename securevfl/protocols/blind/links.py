@@ -14,7 +14,7 @@ rows of a round are those of the batch and, for L2, those of E (`schedule`), eac
 
 Learns:
     owner: nothing: ciphertexts under the holder's keys, and words under the pads τ_{r+1} and w_r;
-        one that cheats could have them tell what was decrypted (docs/blind.md).
+        one that cheats could have them tell what was decrypted (docs/explanation/blind.md).
     holder: nothing: what it decrypts is under the pads s_r and v_r, re-randomized and flooded.
 Source: docs/decisions/0032-blind.md.
 """
