@@ -24,7 +24,7 @@ from securevfl.models.scores import (
 )
 from securevfl.protocols.exchanges.class_sums import binormal_score
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.early_stopping import Kept
+from securevfl.protocols.session.early_stopping import SelectedState
 from securevfl.protocols.session.scoring import Score
 from securevfl.sparse import Matrix, SparseRows
 from securevfl.warned import Warned
@@ -150,7 +150,7 @@ def _some_rows(labels: Labels, columns: int) -> IntArray:
 
 def warned(
     plan: Plan,
-    kept: Mapping[str, Kept],
+    selected: Mapping[str, SelectedState],
     *,
     learned: bool,
     own: Callable[[], Mapping[str, Alone]],
@@ -161,8 +161,8 @@ def warned(
     """What there is to say of a job, the gravest first.
 
     Predictions of all parties' models, shape (test rows, C), and labels are of the held-out rows.
-    `kept` are the parties' states, `own` says what each party is alone, and `noisy` is the score of
-    noisy predictions, where whoever uses the model gets such.
+    `selected` are the parties' states, `own` says what each party is alone, and `noisy` is the
+    score of noisy predictions, where users of the model get only these.
     """
     remedy = _remedy(plan)
     if not learned:
@@ -177,7 +177,7 @@ def warned(
             f"no lower than that of a constant; it is written all the same. {remedy}"
             f"{longer if moved else ''}",
         )
-    for text in _what_went_wrong(plan, kept):
+    for text in _what_went_wrong(plan, selected):
         yield Warned("went wrong", f"{text}. {remedy}")
     # Transfer learning is for rows that one party does not hold and the other has no labels of.
     given = "" if noisy is None else "'s noisy predictions"
@@ -204,8 +204,8 @@ def _beyond_noise(own: Score, noisy: Score, labels: Labels) -> tuple[float, floa
     return better, hypot(*(auc_error(labels, each.auc) for each in (own, noisy)))
 
 
-def _what_went_wrong(plan: Plan, kept: Mapping[str, Kept]) -> Iterator[str]:
-    seen = kept[plan.facts.label_party]
+def _what_went_wrong(plan: Plan, selected: Mapping[str, SelectedState]) -> Iterator[str]:
+    seen = selected[plan.facts.label_party]
     if seen.seen is not None:
         figure = "R²" if plan.facts.real_targets else "AUC"
         what = "training loss" if seen.seen == "loss" else f"held-out {figure}"
@@ -217,7 +217,7 @@ def _what_went_wrong(plan: Plan, kept: Mapping[str, Kept]) -> Iterator[str]:
             yield f"{said}: the state after round {seen.rounds} of {seen.done} is kept"
         else:
             yield f"{said}: the end is kept, as going back would tell of exact labels"
-    lost = {name: each.lost for name, each in kept.items() if each.lost is not None}
+    lost = {name: each.lost for name, each in selected.items() if each.lost is not None}
     if lost:
         places = ", ".join(f"{name!r} after round {rounds}" for name, rounds in lost.items())
         yield f"weights left float64 at party {places}: they moved no more from there on"

@@ -17,7 +17,7 @@ from securevfl.errors import DataError
 from securevfl.files import read_arrays, reading, replace_file
 from securevfl.models.storage import load_model, save_model
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.early_stopping import Kept
+from securevfl.protocols.session.early_stopping import SelectedState
 from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Ending, PartyOutcome, PathPoint
@@ -57,7 +57,7 @@ class _Rest:
     leakage: LeakageCount
     ended: Ending
     learned: bool
-    kept: Kept
+    kept: SelectedState
     path: list[_Point]
     losses: tuple[float, ...]
     failure: float
@@ -116,7 +116,7 @@ def leave_outcome(task: ActorTask, outcome: PartyOutcome) -> None:
         outcome.leakage,
         outcome.ended,
         outcome.learned,
-        outcome.kept,
+        outcome.selected,
         [_Point(p.l1, p.rounds, p.settled, p.objective, p.gap) for p in outcome.path],
         outcome.losses,
         outcome.failure,
@@ -155,7 +155,7 @@ def outcome_at(work: Path, output: Path, name: str, plan: Plan) -> PartyOutcome:
         ended=rest.ended,
         learned=rest.learned,
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
-        kept=rest.kept,
+        selected=rest.kept,
         path=tuple(map(model_of, rest.path)),
         losses=rest.losses,
         failure=rest.failure,

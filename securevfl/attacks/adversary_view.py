@@ -17,8 +17,9 @@ from securevfl.attacks.row_spaces import RowSpace
 from securevfl.errors import ConfigError
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import LocalModel
-from securevfl.protocols.local_steps import Course, GradientSignal, PredictionsSignal
+from securevfl.protocols.local_steps import GradientSignal, PredictionsSignal
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.early_stopping import Decision
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +35,13 @@ class AdversaryView:
     plan: Plan  # of the job as it ran: public
     batches: Sequence[IntArray]  # the row numbers of every round: public
     columns: int  # P of all parties together: public
-    courses: Sequence[Course]  # what the label party sent to all others in every round
+    decisions: Sequence[Decision]  # what the label party sent to all others in every round
 
     @property
     def answered(self) -> list[IntArray]:
         """The rows of each round that the label party answered with residuals."""
-        pairs = zip(self.batches, self.courses, strict=True)
-        return [rows for rows, course in pairs if not (course.back or course.stop)]
+        pairs = zip(self.batches, self.decisions, strict=True)
+        return [rows for rows, decision in pairs if not (decision.backtrack or decision.stop)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +73,12 @@ def replay(
     visits = []
     steps = adversary.plan.steps(model, adversary.inputs, adversary.columns)
     pending = deque(gradients)
-    for index, (rows, course) in enumerate(zip(adversary.batches, adversary.courses, strict=True)):
+    for index, (rows, decision) in enumerate(
+        zip(adversary.batches, adversary.decisions, strict=True)
+    ):
         steps.begin(index, len(rows))
-        if course.back or course.stop:
-            steps.follow(course)
+        if decision.backtrack or decision.stop:
+            steps.follow(decision)
             continue
         if not pending:
             break
@@ -91,7 +94,7 @@ def replay(
         space = spaces[key]
         predictions = model.predict(matrix)
         visits.append(Visit(rows, space, space.coordinates(gradient * len(rows)), predictions))
-        steps.take(course, matrix, predictions=predictions, signal=GradientSignal(gradient))
+        steps.take(decision, matrix, predictions=predictions, signal=GradientSignal(gradient))
     return visits, model.predict(adversary.inputs)
 
 
@@ -120,7 +123,9 @@ def rounds_of(
     assert adversary.labels is not None  # noqa: S101
     model, rounds = deepcopy(adversary.model), []
     steps = plan.steps(model, adversary.inputs, adversary.columns)
-    for index, (rows, course) in enumerate(zip(adversary.batches, adversary.courses, strict=True)):
+    for index, (rows, decision) in enumerate(
+        zip(adversary.batches, adversary.decisions, strict=True)
+    ):
         steps.begin(index, len(rows))
         others = np.asarray(np.sum([seen[index] for seen in predictions.values()], axis=0))
         if adversary.row_offsets is not None:
@@ -130,5 +135,5 @@ def rounds_of(
         residuals = plan.rule.loss.residuals(others + own, labels)
         rounds.append(SeenRound(rows, predictions[party][index], residuals))
         signal = PredictionsSignal(others, labels)
-        steps.take(course, inputs, predictions=own, signal=signal)
+        steps.take(decision, inputs, predictions=own, signal=signal)
     return rounds

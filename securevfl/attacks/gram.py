@@ -36,7 +36,8 @@ from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.adversary_view import SeenRound
 from securevfl.attacks.least_squares import ridge_solution, shrinkage
 from securevfl.errors import ConfigError
-from securevfl.protocols.local_steps import Course, LocalRule, Pace
+from securevfl.protocols.local_steps import LocalRule, Pace
+from securevfl.protocols.session.early_stopping import Decision
 
 MOST_ROWS = 600
 
@@ -247,7 +248,7 @@ class ExactKnowledge:
     dimension: int  # the rank of its X
     rule: LocalRule
     pace: Pace  # γ of the first round, and the most that it grows to
-    courses: Sequence[Course]  # what was said at every round
+    decisions: Sequence[Decision]  # of early stopping, by round
 
 
 Move = tuple[float, FloatArray, FloatArray, FloatArray]
@@ -287,13 +288,13 @@ def _moves(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> Iterator[M
     scale, momentum, ahead = knowledge.pace.scale, 1.0, 0.0
     iterate = rounds[0].predictions
     kept: SeenRound | None = None
-    for this, course, following in zip(rounds, knowledge.courses, rounds[1:], strict=False):
-        if course.back:
+    for this, decision, following in zip(rounds, knowledge.decisions, rounds[1:], strict=False):
+        if decision.backtrack:
             scale = min(2 * scale, knowledge.pace.most)
             momentum, ahead = 1.0, 0.0
             origin = kept
         else:
-            kept = this if course.keep else kept
+            kept = this if decision.best else kept
             if knowledge.rule.accelerated:
                 grown = (1 + sqrt(1 + 4 * momentum**2)) / 2
                 momentum, ahead = grown, (momentum - 1) / grown

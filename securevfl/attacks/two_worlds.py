@@ -21,7 +21,8 @@ from securevfl.arrays import FloatArray
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
-from securevfl.protocols.local_steps import Course, LocalSteps, ResidualSignal
+from securevfl.protocols.local_steps import LocalSteps, ResidualSignal
+from securevfl.protocols.session.early_stopping import Decision
 from securevfl.protocols.vertical.private_gradients import PrivateGradients
 from securevfl.sparse import dense
 
@@ -35,7 +36,7 @@ class WorldRound:
     predictions: FloatArray  # as the party released them, shape (N, C)
     # What it answered, in the same shape; None where it answered nothing
     residuals: FloatArray | None
-    course: Course  # what it told of its loss
+    decision: Decision  # of early stopping
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +87,10 @@ def log_likelihood(seen: Sequence[WorldRound], world: GuessedWorld, skipped: int
             total += gained
             model.weights = model.weights + move.reshape(model.weights.shape)
         if each.residuals is None:
-            steps.follow(each.course)
+            steps.follow(each.decision)
             continue
         predicted, signal = model.predict(inputs), ResidualSignal(each.residuals)
-        steps.take(each.course, inputs, predictions=predicted, signal=signal)
+        steps.take(each.decision, inputs, predictions=predicted, signal=signal)
         if noise is not None and covariance is not None:
             # Damping by the steps' own curvature is left out: it takes from noise and signal alike.
             drawn = steps.step_size(inputs) / len(inputs) * noise.noise_multiplier * 2 * noise.clip

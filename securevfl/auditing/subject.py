@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.attacks.adversary_view import AdversaryView
-from securevfl.auditing.views import courses_of, gradients_of, shown_beyond
+from securevfl.auditing.views import decisions_of, gradients_of, shown_beyond
 from securevfl.data.labels import TargetScaling
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset, some_rows
@@ -26,8 +26,8 @@ from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
-from securevfl.protocols.local_steps import Course
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.early_stopping import Decision
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.runtime.views import Received, View
@@ -72,7 +72,7 @@ class Recording:
             plan=self.plan,
             batches=self.batches,
             columns=self.columns,
-            courses=self.courses,
+            decisions=self.decisions,
         )
 
     def view(self, party: str) -> View:
@@ -115,13 +115,13 @@ class Recording:
         return sum(part.parameters or part.inputs.shape[1] for part in parts)
 
     @cached_property
-    def courses(self) -> list[Course]:
+    def decisions(self) -> list[Decision]:
         """What the label party told all others at every round."""
         label_party = self.plan.facts.label_party
         told = next(
-            courses_of(view) for name, view in self.result.views.items() if name != label_party
+            decisions_of(view) for name, view in self.result.views.items() if name != label_party
         )
-        return [told.get(index, Course(index)) for index in range(self.result.rounds)]
+        return [told.get(index, Decision(index)) for index in range(self.result.rounds)]
 
     @cached_property
     def batches(self) -> list[IntArray]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, from_ring
 from securevfl.protocols.exchange import Shown
-from securevfl.protocols.local_steps import Course
+from securevfl.protocols.session.early_stopping import Decision
 from securevfl.protocols.session.gathering import FRACTION_BITS
 from securevfl.runtime.views import Learned, Received, View
 from securevfl.wire.codec import Carries, Message, Shows, Stage, StepMessage
@@ -87,10 +87,10 @@ def units_of(view: View) -> list[FloatArray]:
     return [units for _, (units, *_) in clear_arrays(view, "units")]
 
 
-def courses_of(view: View) -> dict[int, Course]:
-    """What the label party told a party of where training heads, by round."""
-    messages = (message for _, message in view.showing("course"))
-    return {each.step: each for each in messages if isinstance(each, Course)}
+def decisions_of(view: View) -> dict[int, Decision]:
+    """Early-stopping decisions that a party received, by round."""
+    messages = (message for _, message in view.showing("stopping"))
+    return {each.step: each for each in messages if isinstance(each, Decision)}
 
 
 def gradients_of(view: View) -> list[FloatArray]:

@@ -22,13 +22,13 @@ from securevfl.attacks.two_worlds import (
     world_score,
 )
 from securevfl.auditing.subject import local_part, table_of, with_section, with_table
-from securevfl.auditing.views import clear_arrays, courses_of, predictions_of
+from securevfl.auditing.views import clear_arrays, decisions_of, predictions_of
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Logistic
 from securevfl.privacy.mechanisms import Mechanism
-from securevfl.protocols.local_steps import Course
+from securevfl.protocols.session.early_stopping import Decision
 from securevfl.sparse import require_dense
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
@@ -214,9 +214,9 @@ def _guessed(neighbours: Neighbours, job: Job, dataset: VerticalDataset) -> Gues
 def _rounds(result: TrainingResult, party: str) -> list[WorldRound]:
     view = result.views[party]
     answered = {step: values for step, (values, *_) in clear_arrays(view, "residuals")}
-    told = courses_of(view)
+    told = decisions_of(view)
     released = predictions_of(result.views[result.plan.facts.label_party], party)
     return [
-        WorldRound(values, answered.get(index), told.get(index, Course(index)))
+        WorldRound(values, answered.get(index), told.get(index, Decision(index)))
         for index, values in enumerate(released)
     ]

@@ -150,7 +150,7 @@ def tune(
             result = train(plain.with_settings(learning_rate=learning_rate), held_out)
         except TrainingDiverged:
             continue
-        if any(each.kept.lost is not None for each in result.outcomes.values()):
+        if any(each.selected.lost is not None for each in result.outcomes.values()):
             continue
         best = max(score.auc for score in result.scores)
         reached = job.job.target_auc is not None and best >= job.job.target_auc

@@ -380,7 +380,7 @@ def _run(
     from securevfl.training import train as run_training
 
     account, before = plan.account, _rounds_of(session)
-    may_end = plan.is_watched or plan.job.job.target_auc is not None
+    may_end = plan.stops_early or plan.job.job.target_auc is not None
     watch = SetupWatch()
     forecast = Forecast(plan.rounds - before, may_end, watch, time.perf_counter())
 

@@ -20,7 +20,7 @@ docs/decisions/0007-local-steps-of-networks.md.
 *Exact steps* (`local_steps = "exact"`) take the minimum of the quadratic that local steps of the
 curvature rule go towards, over all rows of the party: θ = θ⁰ − (γΓ + μI)⁻¹(G + λθ⁰) from
 the exchanged point θ⁰, with Γ = c·XᵀX/N + λI. For γ ≥ K blocks that move together majorize any loss
-with f″ ≤ c; how much less does, the label party's watch finds out (`session.early_stopping`).
+with f″ ≤ c; early stopping finds out how much less does (`session.early_stopping`).
 
 *Acceleration* exchanges at θ + α(θ − θ_before), α from Nesterov's sequence.
 
@@ -44,23 +44,9 @@ from securevfl.models.curvature import Curvature, largest_curvature
 from securevfl.models.linear import soft_threshold
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Loss
-from securevfl.protocols.session.early_stopping import Course
+from securevfl.protocols.session.early_stopping import Decision
 from securevfl.sparse import Matrix
 
-__all__ = [
-    "BesideOthersSignal",
-    "Block",
-    "Course",
-    "GradientSignal",
-    "LocalRule",
-    "LocalSteps",
-    "Pace",
-    "Planned",
-    "PredictionsSignal",
-    "ResidualSignal",
-    "Signal",
-    "ThroughHeadSignal",
-]
 NOISE_GROWTH = 1 / 5
 MOMENTUM_MARGIN = 2.0
 
@@ -320,9 +306,9 @@ class LocalSteps:
         self._scale = pace.scale
         self._momentum, self._beta = 1.0, 0.0
         self._iterate = self._before = model.weights
-        self._kept = model.weights
-        self._kept_gradient: FloatArray | None = None
-        self._keeps = False
+        self._best = model.weights
+        self._best_gradient: FloatArray | None = None
+        self._is_best = False
         self._round = 0
         self._noise = 0.0
         self.gained = 0.0
@@ -350,33 +336,33 @@ class LocalSteps:
         if self._beta > 0 and moves:
             self._model.weights = self._iterate + self._beta * (self._iterate - self._before)
 
-    def keep(self) -> None:
-        """Remember this point: it is the best so far."""
-        self._kept, self._kept_gradient, self._keeps = self._model.weights, None, True
+    def mark_best(self) -> None:
+        """Remember this point as the best so far."""
+        self._best, self._best_gradient, self._is_best = self._model.weights, None, True
 
     def _back(self) -> None:
         """Go back to the best point, and from there half as far as last time."""
         self._scale = min(2 * self._scale, self.pace.most)
         self._momentum, self._beta = 1.0, 0.0
-        self._model.weights = self._before = self._kept
-        if self._kept_gradient is not None:
-            self._model.weights = self._kept - self._inverse() @ self._kept_gradient
+        self._model.weights = self._before = self._best
+        if self._best_gradient is not None:
+            self._model.weights = self._best - self._inverse() @ self._best_gradient
 
     def take(
-        self, course: Course, inputs: Matrix, *, predictions: FloatArray, signal: Signal
+        self, decision: Decision, inputs: Matrix, *, predictions: FloatArray, signal: Signal
     ) -> None:
         """A whole round of an algorithm whose parties step together, once it has begun."""
-        if not (course.back or course.stop):
-            if course.keep:
-                self.keep()
+        if not (decision.backtrack or decision.stop):
+            if decision.best:
+                self.mark_best()
             self.apply(inputs, predictions=predictions, signal=signal)
-        self.follow(course)
+        self.follow(decision)
 
-    def follow(self, course: Course) -> None:
-        """End a round as the label party says."""
-        if course.stop:
-            self._model.weights = self._kept if course.back else self._iterate
-        elif course.back:
+    def follow(self, decision: Decision) -> None:
+        """End a round as the label party decided."""
+        if decision.stop:
+            self._model.weights = self._best if decision.backtrack else self._iterate
+        elif decision.backtrack:
             self._back()
 
     def apply(
@@ -401,13 +387,13 @@ class LocalSteps:
                 gradient = signal.gradient(block) + model.penalty_gradient(rule.l2)
                 model.weights = model.weights - self._inverse() @ gradient
             self.gained += 0.5 * float(np.sum(gradient * (block.start - model.weights)))
-            if self._keeps:
-                self._kept_gradient = gradient
+            if self._is_best:
+                self._best_gradient = gradient
             if not np.isfinite(model.weights).all():
                 raise TrainingDiverged("training diverged: the signal is not finite")
         else:
             rule.descend(model, lambda: signal.gradient(block), self.step_size(inputs))
-        self._keeps = False
+        self._is_best = False
         self._before = self._iterate
         self._momentum, self._beta = self._next_momentum()
 
@@ -434,7 +420,7 @@ class LocalSteps:
         return matrix, constant
 
     def planned(self, round_index: int, inputs: Matrix) -> Planned:
-        """The step of a round of a linear model, where no word of the label party changes any.
+        """The step of a round of a linear model, where early stopping changes none.
 
         Called in order, once each. As nobody will see a loss rise, derived steps do not go beyond
         what majorizes their batch.
@@ -445,22 +431,24 @@ class LocalSteps:
         self._momentum, self._beta = self._next_momentum()
         return Planned(matrix, self._beta, (self._scale_now, self.pace.step_size(round_index)))
 
-    def state(self) -> dict[str, FloatArray]:
-        """What it takes to go on, beside the weights."""
+    def arrays(self) -> dict[str, FloatArray]:
+        """The state beside the weights, by name."""
         numbers = [self._scale, self._momentum, self._beta, self.gained, self._largest or 0.0]
-        kept = {} if self._kept_gradient is None else {"kept gradient": self._kept_gradient}
+        best = {} if self._best_gradient is None else {"kept gradient": self._best_gradient}
         return {
             "before": self._before,
-            "kept": self._kept,
+            "kept": self._best,
             "numbers": np.array(numbers),
-            **kept,
+            **best,
         }
 
-    def resume(self, state: Mapping[str, FloatArray]) -> None:
-        """Go on from a state."""
-        self._before, self._kept = state["before"], state["kept"]
-        self._kept_gradient = state.get("kept gradient")
-        self._scale, self._momentum, self._beta, self.gained, largest = map(float, state["numbers"])
+    def restore(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Return to a state."""
+        self._before, self._best = arrays["before"], arrays["kept"]
+        self._best_gradient = arrays.get("kept gradient")
+        self._scale, self._momentum, self._beta, self.gained, largest = map(
+            float, arrays["numbers"]
+        )
         self._largest = largest or None
 
     @property

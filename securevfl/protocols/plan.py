@@ -183,16 +183,16 @@ class Plan(Shown):
         return self.schedule.batches == 1
 
     @cached_property
-    def is_watched(self) -> bool:
-        """Whether the label party says every round where training is heading.
+    def stops_early(self) -> bool:
+        """Whether the label party announces a decision on early stopping every round.
 
-        Not where nobody sees a loss, where noise on residuals is all that others may see of labels,
-        nor with L1, which may raise the loss that it watches.
+        Not where nobody sees a loss; where noise on residuals protects labels, which decisions
+        would bypass; nor with L1, which may raise the loss that decisions follow.
         """
         if self.exchange.shares_parameters:
             return False
-        watches = self.algorithm.scores_between and not self.job.job.l1
-        return self.derives_steps and watches and self.learns.residuals != "noisy"
+        follows_loss = self.algorithm.scores_between and not self.job.job.l1
+        return self.derives_steps and follows_loss and self.learns.residuals != "noisy"
 
     @property
     def never_resumes(self) -> str | None:
@@ -284,18 +284,18 @@ class Plan(Shown):
         """A party's steps, from its model at θ⁰ and X of all its rows, shape (N, P).
 
         Parties that move together majorize with γ = K; as losses bend less than their bound, and
-        parties' columns differ, a watched job starts at √K/2 and is told where that is too far.
+        parties' columns differ, a job with early stopping starts at √K/2 and backtracks from there.
         In turns at 1/√2: at half of 1, which is enough there, steps on squared losses mirror them.
-        Plain steps from batches start at K: nothing else holds them, and windows tell late.
+        Plain steps from batches start at K: windows of losses notice too late what is too far.
         `columns` are P of all parties together.
         """
         together = 1 if self.algorithm.alternating else len(self.facts.names)
-        watched = self.is_watched and self.learns.predictions != "hidden"
-        told_late = self.takes_plain_steps and not self.full_batches
+        backtracks = self.stops_early and self.learns.predictions != "hidden"
+        late = self.takes_plain_steps and not self.full_batches
         as_root = self._falls and self.takes_plain_steps
         majorizes = self.rule.exact and self.full_batches and not self.exchange.adds_noise
         pace = Pace(
-            scale=sqrt(max(together, 2)) / 2 if watched and not told_late else together,
+            scale=sqrt(max(together, 2)) / 2 if backtracks and not late else together,
             most=together if majorizes else inf,
             columns=columns if self.derives_steps and not self.networks else 0,
             rows=self.facts.rows,

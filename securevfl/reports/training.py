@@ -55,7 +55,7 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
     settings = plan.job.job
     size = "all rows" if plan.full_batches else f"about {plan.batch_size} rows"
     steps = "1 local step" if plan.local_steps == 1 else f"{plan.local_steps} local steps"
-    ends_before = plan.is_watched or settings.target_auc is not None
+    ends_before = plan.stops_early or settings.target_auc is not None
     rounds = f"at most {plan.rounds} rounds" if ends_before else f"{plan.rounds} rounds"
     told = [
         f"{plan.facts.rows} rows to train on, {plan.facts.test_rows} held out; {_classes(dataset)}",

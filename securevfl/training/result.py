@@ -176,12 +176,12 @@ class TrainingResult(Shown):
     @property
     def kept_rounds(self) -> int:
         """Rounds after which the model was as it is kept: the last, if nothing went wrong."""
-        return self.label.kept.rounds
+        return self.label.selected.rounds
 
     @property
     def went_wrong(self) -> bool:
         """Whether the end of training was clearly worse than what had been there before."""
-        return any(each.kept.went_wrong for each in self.outcomes.values())
+        return any(each.selected.went_wrong for each in self.outcomes.values())
 
     @cached_property
     def alone(self) -> Mapping[str, Alone]:
@@ -199,7 +199,7 @@ class TrainingResult(Shown):
         return tuple(
             warned(
                 self.plan,
-                {name: each.kept for name, each in self.outcomes.items()},
+                {name: each.selected for name, each in self.outcomes.items()},
                 learned=self.learned,
                 own=lambda: self.alone,
                 predictions=self.predictions,

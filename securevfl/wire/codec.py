@@ -53,7 +53,7 @@ Shows = Literal[
     "penalties",
     "scores",
     "pads",
-    "course",
+    "stopping",
 ]
 M = TypeVar("M", bound="Message")
 
@@ -71,8 +71,8 @@ class Message:
         shows: what its first array is, in clear or not. `predictions` of some rows by one party;
             `sums` of such; `residuals`; `gradients`; the label party's `components` or the other's
             `units` in transfer learning; `weights` or their `updates`; `penalties` of directions;
-            sums that `scores` come from; `pads`, which say nothing by themselves; the `course` of
-            training; or `nothing`. Who judges what a party sees asks for this, not for a class.
+            sums that `scores` come from; `pads`, which say nothing by themselves; early
+            `stopping` decisions; or `nothing`. The audit reads this and not the message's class.
     """
 
     number: ClassVar[int]
@@ -111,7 +111,7 @@ def message_kind(
         kind.number, kind.stage, kind.carries, kind.shows = number, stage, carries, shows
         declared = dataclass(frozen=True, eq=False)(kind)
         floats = any(field.type in (FloatArray, RealArray) for field in fields(declared))
-        if floats and carries != "values" and (carries, shows) != ("control", "course"):
+        if floats and carries != "values" and (carries, shows) != ("control", "stopping"):
             raise ValueError(f"message {kind.__name__} carries {carries}, and floats are values")
         _LAYOUTS[declared] = tuple(
             (field.name, _FIELD_CODECS[field.type]) for field in fields(declared)

@@ -10,7 +10,11 @@ import pytest
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import UnexpectedMessage
 from securevfl.models.storage import load_model
-from securevfl.protocols.session.early_stopping import Hindsight, KeepState, Kept
+from securevfl.protocols.session.early_stopping import (
+    SelectedCheckpoint,
+    SelectedState,
+    TrainingHistory,
+)
 from securevfl.training import Environment, TrainingResult, save_models
 from tests.jobs import Kept as States
 from tests.jobs import Settings, all_weights, fit
@@ -71,7 +75,7 @@ def gone_wrong() -> TrainingResult:
 
 def test_the_best_state_is_kept_and_said(gone_wrong: TrainingResult, tmp_path: Path) -> None:
     result, label = gone_wrong, gone_wrong.plan.facts.label_party
-    kept = result.outcomes[label].kept
+    kept = result.outcomes[label].selected
     assert kept.rounds < 60 < kept.done == result.rounds == 120
     assert (result.status, result.warnings[0].kind) == (5, "went wrong")
     assert f"the state after round {kept.rounds} of 120 is kept" in result.warnings[0].text
@@ -86,10 +90,12 @@ def test_the_best_state_is_kept_and_said(gone_wrong: TrainingResult, tmp_path: P
     np.testing.assert_allclose(all_weights(result), all_weights(shorter), rtol=0, atol=1e-12)
 
 
-def test_without_hindsight_the_end_is_saved(
+def test_without_selection_the_end_is_saved(
     gone_wrong: TrainingResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Hindsight, "judge", lambda self, snapshots, done: Kept(done, done))
+    monkeypatch.setattr(
+        TrainingHistory, "select", lambda self, snapshots, done: SelectedState(done, done)
+    )
     silent = just_too_far()
     assert silent.kept_rounds == 120
     assert silent.clear_loss > 2 * gone_wrong.clear_loss
@@ -114,8 +120,8 @@ def test_where_only_the_end_is_scored_what_is_kept_is() -> None:
 
 
 def test_a_state_that_nobody_kept_is_refused() -> None:
-    tamper = changed(KeepState, lambda _: KeepState(119))
-    with pytest.raises(UnexpectedMessage, match="goes back to round 119, kept by none"):
+    tamper = changed(SelectedCheckpoint, lambda _: SelectedCheckpoint(119))
+    with pytest.raises(UnexpectedMessage, match="round 119, of which there is no snapshot"):
         just_too_far(None, Environment(tamper=tamper))
 
 
@@ -123,7 +129,7 @@ def test_labels_under_noise_are_told_nothing_of_but_the_warning_stays() -> None:
     noise = {"noise_multiplier": 0.01, "label_noise_multiplier": 0.01, "clip": 1e3}
     result = trained("dp", privacy=noise, **TOO_FAR)
     kinds = {type(entry.message) for view in result.views.values() for entry in view.received()}
-    assert KeepState not in kinds
+    assert SelectedCheckpoint not in kinds
     assert result.kept_rounds == result.rounds
     assert result.status in {3, 4, 5}
 
@@ -178,7 +184,7 @@ def test_where_no_loss_is_seen_the_end_is_scored_to_be_compared() -> None:
         **{"learning_rate": 0.66, "rounds": 28, "eval_every": 6, "start": "random"},
         **{"allow_label_leak": True, "allow_feature_leak": True},
     )
-    kept = result.outcomes[result.plan.facts.label_party].kept
+    kept = result.outcomes[result.plan.facts.label_party].selected
     assert (kept.seen, kept.rounds, result.status) == ("score", 6, 5)
     assert [each.rounds for each in result.scores] == [6, 12, 18, 24, 28, 6]
     assert result.scores[0].auc > result.scores[4].auc + 0.2

@@ -15,7 +15,7 @@ from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.local_steps import Pace
-from securevfl.protocols.session.early_stopping import Course
+from securevfl.protocols.session.early_stopping import Decision
 from securevfl.training import Environment, TrainingResult, train
 from tests.exact_reference import Reference
 from tests.jobs import SmallKeys, all_weights, relative_difference
@@ -38,9 +38,9 @@ class Run:
     def words(self) -> list[str]:
         """What the label party said, round by round."""
         view = self.result.views[self.dataset.parties[-1].name]
-        courses = [e.message for e in view.received(Course) if isinstance(e.message, Course)]
-        names = ("keep", "back", "stop")
-        return ["".join(name for name in names if getattr(word, name)) for word in courses]
+        decisions = [e.message for e in view.received(Decision)]
+        names = {"best": "keep", "backtrack": "back", "stop": "stop"}
+        return ["".join(names[n] for n in names if getattr(each, n)) for each in decisions]
 
     def reference(self, **changes: Any) -> Reference:  # noqa: ANN401
         """The same job, all at once."""
@@ -236,11 +236,11 @@ def test_a_word_a_round_is_all_that_is_new() -> None:
     for name in ("party1", "party2"):
         kinds = {type(e.message) for e in watched.result.views[name].received()}
         usual = {type(e.message) for e in fixed.result.views[name].received()}
-        assert kinds - usual == {Course}
+        assert kinds - usual == {Decision}
     assert len(watched.words) == watched.result.rounds
     assert fixed.words == []
     assert watched.result.rounds < 25 == fixed.result.rounds
-    assert not list(watched.result.views["party0"].received(Course))
+    assert not list(watched.result.views["party0"].received(Decision))
 
 
 HARD_ROWS = 60

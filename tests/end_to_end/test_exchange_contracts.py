@@ -268,7 +268,7 @@ def test_scoring_adds_held_out_predictions_and_nothing_else(exchange: dict[str, 
     clear = exchange in (PLAIN, PAILLIER)
     assert kinds["party1"] == {"HeldOutPredictions" if clear else "MaskedHeldOutPredictions"}
     # Which state all keep is said once, after the last round.
-    assert kinds["party2"] == kinds["party3"] == {"Verdict", "KeepState"}
+    assert kinds["party2"] == kinds["party3"] == {"Verdict", "SelectedCheckpoint"}
 
 
 def test_views_hold_received_messages_with_their_senders(run: Run) -> None:

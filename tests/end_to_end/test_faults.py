@@ -27,7 +27,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 )
 from securevfl.protocols.exchanges.plain import HeadResiduals, Residuals
 from securevfl.protocols.session.agreement import Hello
-from securevfl.protocols.session.early_stopping import Course
+from securevfl.protocols.session.early_stopping import Decision
 from securevfl.protocols.session.gathering import (
     HeldOutPredictions,
     MaskedPredictions,
@@ -313,8 +313,8 @@ def test_weights_that_are_not_finite_end_training() -> None:
         fit(transfer_data.made(), **settings)
 
 
-@pytest.mark.parametrize("word", ["back", "stop"])
+@pytest.mark.parametrize("word", ["backtrack", "stop"])
 def test_a_word_that_contradicts_itself_is_refused(word: str) -> None:
-    contradiction = Course(0, keep=True, back=word == "back", stop=word == "stop")
-    with pytest.raises(UnexpectedMessage, match="says to keep a point and to leave it"):
-        run(None, changed(Course, lambda _: contradiction, step=0), batch_size="full")
+    contradiction = Decision(0, best=True, backtrack=word == "backtrack", stop=word == "stop")
+    with pytest.raises(UnexpectedMessage, match="calls a point the best one and leaves it"):
+        run(None, changed(Decision, lambda _: contradiction, step=0), batch_size="full")

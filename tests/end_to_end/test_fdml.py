@@ -19,7 +19,7 @@ from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
 from securevfl.protocols.session.agreement import Hello
-from securevfl.protocols.session.early_stopping import KeepState
+from securevfl.protocols.session.early_stopping import SelectedCheckpoint
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions, as_it_travels
 from securevfl.protocols.vertical.local_part import LocalPart
@@ -215,7 +215,7 @@ def test_who_is_sent_what() -> None:
         if name == SERVER:
             assert kinds == {Hello: 3, PushedPredictions: 120, HeldOutPredictions: 3}
         else:
-            told: dict[type, int] = {} if name == dataset.label_party else {KeepState: 1}
+            told: dict[type, int] = {} if name == dataset.label_party else {SelectedCheckpoint: 1}
             assert kinds == {Hello: 2, PulledSums: 40, HeldOutPredictions: 1, **told}
             assert senders == ({SERVER, dataset.label_party} if told else {SERVER})
     assert result.costs().messages == 40 * 3 * 2

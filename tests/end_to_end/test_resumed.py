@@ -11,7 +11,7 @@ from securevfl.errors import ConfigError, DataError, PeerError
 from securevfl.job import Job
 from securevfl.protocols.plan import ROW_OFFSETS
 from securevfl.protocols.session.checkpoints import SessionState
-from securevfl.protocols.session.early_stopping import Course
+from securevfl.protocols.session.early_stopping import Decision
 from securevfl.training import Environment, TrainingResult, train
 from tests import jobs
 from tests.jobs import Kept, Settings, SmallKeys, all_weights, breast_cancer, received
@@ -102,7 +102,9 @@ def test_exact_steps_go_on_from_every_round(exchange: str | Settings) -> None:
     dataset = dataset_of([block] * 5, labels_of(generator, [block]))
     job, kept = jobs.job_of(exchange, rounds=20, eval_every=0), Kept()
     whole = train(job, dataset, Environment(keep_state=kept, record_views=True))
-    backs = [course.step for course in received(whole, "party1", Course) if course.back]
+    backs = [
+        decision.step for decision in received(whole, "party1", Decision) if decision.backtrack
+    ]
     assert len(backs) >= 2
     assert whole.rounds < 20
     broken = range(1, whole.rounds) if exchange == "plain" else (backs[0], backs[0] + 1)

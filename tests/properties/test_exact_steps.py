@@ -12,7 +12,7 @@ from securevfl.models.curvature import Curvature
 from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic, Loss, Multinomial, Squared, TaylorLogistic
 from securevfl.protocols.local_steps import LocalRule, LocalSteps, Pace, ResidualSignal
-from securevfl.protocols.session.early_stopping import Course
+from securevfl.protocols.session.early_stopping import Decision
 
 FloatArray = NDArray[np.float64]
 ROUNDING = 1e-9
@@ -58,7 +58,7 @@ class Problem:
         residuals = self.loss.residuals(self.predictions(parties), self.labels)
         for (model, steps), x in zip(parties, self.blocks, strict=True):
             signal = ResidualSignal(residuals)
-            steps.take(Course(index), x, predictions=model.predict(x), signal=signal)
+            steps.take(Decision(index), x, predictions=model.predict(x), signal=signal)
 
 
 KINDS = ["usual", "the first party's", "collinear", "zero", "large"]
@@ -191,7 +191,7 @@ def test_offline_is_where_the_next_exchange_takes_place(
         matrix, constant = steps.ahead(some)
         foretold = constant - matrix @ (some.T @ residuals / len(some))
         signal = ResidualSignal(residuals)
-        steps.take(Course(index), some, predictions=model.predict(some), signal=signal)
+        steps.take(Decision(index), some, predictions=model.predict(some), signal=signal)
         steps.begin(index + 1, rows + (index + 1) % 2)
         bound = 1e-8 * (1 + np.abs(model.weights).max())
         np.testing.assert_allclose(foretold, model.weights, rtol=0, atol=bound)

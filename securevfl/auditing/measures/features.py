@@ -270,7 +270,7 @@ def exact_knowledge(recording: Recording, size: int) -> ExactKnowledge:
     plan, adversary = recording.plan, recording.adversary(recording.dataset.label_party)
     _check_derived(plan)
     pace = plan.steps(adversary.model, adversary.inputs, recording.columns).pace
-    return ExactKnowledge(size, plan.rule, pace, recording.courses)
+    return ExactKnowledge(size, plan.rule, pace, recording.decisions)
 
 
 def _check_linear_steps(plan: Plan) -> None:

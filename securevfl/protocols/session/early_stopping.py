@@ -1,21 +1,21 @@
-"""Early stopping and checkpoint selection: the label party's word on where a job is heading.
+"""Early stopping and checkpoint selection: what the label party decides from its training loss.
 
-*Course.* The label party has the loss of every exchange anyway. Once a round, before it gives
-residuals, it says one of four things in two bits: this point is the best so far, keep it; the loss
-has gone up, go back to the best one and move half as far; it no longer falls, training ends; or
-none of these. The last word may also be to go back and end there.
+*Early stopping.* The label party computes the loss of every exchange. Once per round, before it
+sends residuals, it announces a decision in three flags: this point is the best so far; the loss has
+risen, so all parties backtrack to the best point and halve their steps; the loss no longer falls,
+so training ends. With none of them training goes on; the last decision may be to backtrack and end.
 
-*Which state is kept.* Steps that are too long, batches that are too small or noise that is too
-strong can undo what was learned. So every party keeps its own weights of some rounds, the same ones
-at all, and at the end the label party says once of which round all keep theirs: the last, unless
-what it saw of an earlier one was better by more than chance explains. It goes by its training loss
-where it sees that, and else by its held-out scores.
+*Checkpoint selection.* Steps that are too long, batches that are too small or noise that is too
+strong can undo what was learned. So every party keeps snapshots of its weights after the same few
+rounds. At the end the label party announces once which snapshot becomes the model: the last state,
+unless an earlier one was better by more than chance explains. It compares training losses where it
+sees them, and held-out scores otherwise.
 
 Learns:
-    feature party: every word, and so how many rounds the label party's loss took to settle. It is a
-        function of labels that no other guard counts, at most two bits a round and one at the end.
-        The round that is kept: at most log2(`MOST_SNAPSHOTS` + 1) bits of labels once a job;
-        nothing where noise on residuals is all that it may see of labels.
+    feature party: every decision, and so how many rounds the label party's loss took to settle. No
+        guard counts this function of the labels: at most two bits per round, and one at the end.
+        The selected round adds at most log2(`MOST_SNAPSHOTS` + 1) bits of labels per job. Nothing
+        is announced where noise on residuals protects labels.
     label party: nothing.
 Source: docs/decisions/0025-which-state-is-kept.md.
 """
@@ -38,34 +38,37 @@ from securevfl.wire.codec import Message, StepMessage, message_kind
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 5, 20
 PATIENCE = 3
-MOST_WAYS_BACK = 5
+MOST_BACKTRACKS = 5
 NOISY_RISE = 0.05
 
 
-@message_kind(14, stage="round", shows="course")
-class Course(StepMessage):
-    """The label party's word before residuals: one of the three, none, or back and stop."""
+@message_kind(14, stage="round", shows="stopping")
+class Decision(StepMessage):
+    """The label party's decision before it sends residuals: go on where no flag is set.
 
-    keep: bool = False
-    back: bool = False
+    `best` marks the best point so far, `backtrack` returns to it; `stop` ends training.
+    """
+
+    best: bool = False
+    backtrack: bool = False
     stop: bool = False
 
 
 @dataclass
-class Judge:
-    """What losses say of a run.
+class EarlyStopping:
+    """The label party's rule: when to mark a best point, backtrack or stop.
 
-    With minibatches or noise single losses say little: they count in windows, and a rise only
-    beyond thrice its standard error and a part of the baseline.
+    With minibatches or noise a single loss says little. Means over a window count instead, and a
+    rise counts only beyond three standard errors and a share of the baseline.
 
     Attributes:
         baseline: the loss of the best constant prediction.
-        tolerance: training ends once `PATIENCE` windows together gain less, as a part of the
+        tolerance: training ends once `PATIENCE` windows together gain less than this share of the
             baseline; 0 never ends it.
         window: rounds whose mean counts as one loss; 1 for full batches without noise.
-        losses: of rounds since the last way back.
-        bests: the least mean so far, after every round that was no way back.
-        ways_back: since the last best one.
+        losses: since the last backtracking.
+        bests: the least mean so far, after every round that did not backtrack.
+        backtracks: since the last best point.
     """
 
     baseline: float
@@ -73,31 +76,33 @@ class Judge:
     window: int = 1
     losses: list[float] = field(default_factory=list)
     bests: list[float] = field(default_factory=list)
-    ways_back: int = 0
+    backtracks: int = 0
 
-    def course(self, index: int, loss: float, *, majorizes: bool = False) -> Course:
-        """What to say of a round whose exchange showed a loss.
+    def decide(self, index: int, loss: float, *, majorizes: bool = False) -> Decision:
+        """The decision after a round's exchange showed a loss.
 
-        Where steps are short enough whatever the data (`majorizes`), a loss that rises is L2
-        pulling back or momentum, and no reason to go back.
+        Where steps are short enough for any data (`majorizes`), L2 or momentum explains a rise, and
+        training does not backtrack.
         """
         if not isfinite(loss):
-            return self._way_back(index)
+            return self._backtrack(index)
         self.losses.append(loss)
         recent = self.losses[-self.window :]
         mean = fmean(recent) if len(recent) == self.window else inf
         best = self.bests[-1] if self.bests else inf
         if (not self.bests and len(self.losses) == 1) or mean < best:
             self.bests.append(mean)
-            self.ways_back = 0
+            self.backtracks = 0
             settled = self._settled()
-            return Course(index, keep=not settled, stop=settled)
+            return Decision(index, best=not settled, stop=settled)
         if mean == inf:
-            return Course(index)
+            return Decision(index)
         if mean > best + self._tolerated(recent):
-            return Course(index, stop=self._steady()) if majorizes else self._way_back(index)
+            if majorizes:
+                return Decision(index, stop=self._steady())
+            return self._backtrack(index)
         self.bests.append(best)
-        return Course(index, stop=self._settled())
+        return Decision(index, stop=self._settled())
 
     @property
     def learned(self) -> bool:
@@ -107,20 +112,21 @@ class Judge:
             return self.bests[-1] < self.baseline
         return bool(recent) and fmean(recent) < self.baseline
 
-    def state(self) -> dict[str, FloatArray]:
-        """What it takes to go on."""
-        held = {"losses": self.losses, "bests": self.bests, "ways back": [float(self.ways_back)]}
+    def arrays(self) -> dict[str, FloatArray]:
+        """The state of the rule, by name."""
+        held = {"losses": self.losses, "bests": self.bests, "ways back": [float(self.backtracks)]}
         return {name: np.array(each) for name, each in held.items()}
 
-    def resume(self, state: Mapping[str, FloatArray]) -> None:
-        """Go on from a state."""
-        self.losses, self.bests = state["losses"].tolist(), state["bests"].tolist()
-        self.ways_back = int(state["ways back"][0])
+    def restore(self, arrays: Mapping[str, FloatArray]) -> None:
+        """Return to a state."""
+        self.losses, self.bests = arrays["losses"].tolist(), arrays["bests"].tolist()
+        self.backtracks = int(arrays["ways back"][0])
 
-    def _way_back(self, index: int) -> Course:
+    def _backtrack(self, index: int) -> Decision:
         self.losses = []
-        self.ways_back += 1
-        return Course(index, back=True, stop=self.ways_back == MOST_WAYS_BACK)
+        self.backtracks += 1
+        stop = self.backtracks == MOST_BACKTRACKS
+        return Decision(index, backtrack=True, stop=stop)
 
     def _tolerated(self, recent: list[float]) -> float:
         """How far a mean may rise above the best one."""
@@ -129,7 +135,7 @@ class Judge:
         return NOISY_RISE * self.baseline + 3 * stdev(recent) / sqrt(self.window)
 
     def _steady(self) -> bool:
-        """Whether the loss, above the best one, stays where it is."""
+        """Whether the loss, above the best one, no longer changes."""
         recent = self.losses[-1 - PATIENCE :]
         return len(recent) > PATIENCE and max(recent) - min(recent) < self.tolerance * self.baseline
 
@@ -140,37 +146,37 @@ class Judge:
         return self.bests[-1 - rounds] - self.bests[-1] < self.tolerance * self.baseline
 
 
-class Watch:
-    """One party's side of the label party's word.
+async def shared_decision(
+    party: Party,
+    rule: EarlyStopping | None,
+    index: int,
+    loss: float | None,
+    *,
+    announced: bool,
+    majorizes: bool,
+) -> Decision:
+    """The decision of a round: the label party, which has the `rule`, announces it to the others.
 
-    `judge` is there at the label party alone; where the others are not `told`, nothing is said.
+    Where decisions are not `announced`, nobody stops, and the label party only notes the loss.
+
+    Raises:
+        UnexpectedMessage: a decision that contradicts itself.
     """
-
-    def __init__(self, party: Party, judge: Judge | None, *, told: bool) -> None:
-        self._party, self.judge, self._told = party, judge, told
-
-    async def course(self, index: int, loss: float | None, *, majorizes: bool) -> Course:
-        """Give the word of a round, from the loss of what was exchanged, or take it.
-
-        Raises:
-            UnexpectedMessage: a word that contradicts itself.
-        """
-        party, judge = self._party, self.judge
-        if judge is None and self._told:
-            sender, course = await party.channel.receive([party.label_party], Course, index)
-            if course.keep and (course.back or course.stop):
-                raise UnexpectedMessage(f"{sender} says to keep a point and to leave it")
-            return course
-        if judge is None:
-            return Course(index)
-        assert loss is not None  # noqa: S101
-        if not self._told:
-            judge.losses.append(loss)
-            return Course(index)
-        course = judge.course(index, loss, majorizes=majorizes)
-        for name in party.feature_parties:
-            await party.channel.send(name, course)
-        return course
+    if rule is None:
+        if not announced:
+            return Decision(index)
+        sender, decision = await party.channel.receive([party.label_party], Decision, index)
+        if decision.best and (decision.backtrack or decision.stop):
+            raise UnexpectedMessage(f"{sender} calls a point the best one and leaves it")
+        return decision
+    assert loss is not None  # noqa: S101
+    if not announced:
+        rule.losses.append(loss)
+        return Decision(index)
+    decision = rule.decide(index, loss, majorizes=majorizes)
+    for name in party.feature_parties:
+        await party.channel.send(name, decision)
+    return decision
 
 
 EARLY, EVEN = 8, 12
@@ -186,23 +192,23 @@ LARGEST_WEIGHT = 1e100
 
 
 @message_kind(50, stage="evaluation")
-class KeepState(Message):
-    """The label party's word at the end: all keep their state after so many rounds."""
+class SelectedCheckpoint(Message):
+    """The label party's choice at the end: all parties take their state after this many rounds."""
 
     rounds: int
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The state that a job keeps, as one party knows it.
+class SelectedState:
+    """Which state became the model, as one party knows it.
 
     Attributes:
-        rounds: after which it was.
+        rounds: done in that state.
         done: rounds of the job.
-        seen: what told the label party that the end is worse; None where nothing did.
+        seen: what showed the label party that the end is worse; None where nothing did.
         better: rounds after which it was better.
         since: the first round that was clearly worse.
-        best: the loss, or the held-out figure, of the state that is better.
+        best: the loss, or the held-out figure, of the better state.
         last: the same of the end.
         lost: rounds done when this party's weights left float64; None where they did not.
     """
@@ -218,15 +224,15 @@ class Kept:
 
     @property
     def went_wrong(self) -> bool:
-        """Whether the end is worse than what was there before, kept or not."""
+        """Whether the end is worse than an earlier state, whichever was selected."""
         return self.seen is not None or self.lost is not None
 
 
 def snapshot_rounds(eligible: Sequence[int], numbers: int) -> frozenset[int]:
-    """Rounds after which all parties keep their weights: close together early on, then even.
+    """Rounds after which all parties take a snapshot: close together early on, then evenly spaced.
 
-    They are chosen from `eligible` ones, in order: those that are scored, or else all. `numbers`
-    are in the weights of the largest party.
+    They are chosen from `eligible` rounds in ascending order: the scored ones, or all. `numbers` is
+    the size of the largest party's weights.
     """
     last = len(eligible)
     most = min(MOST_SNAPSHOTS, max(FEWEST_SNAPSHOTS, MOST_NUMBERS // max(numbers, 1)))
@@ -237,14 +243,14 @@ def snapshot_rounds(eligible: Sequence[int], numbers: int) -> frozenset[int]:
 
 
 @dataclass
-class Hindsight:
-    """What the label party saw of a job's states.
+class TrainingHistory:
+    """Losses and scores by which the label party selects a state.
 
     Attributes:
         baseline: the loss of the best constant prediction.
         window: rounds whose mean counts as one loss.
-        chance: standard error of held-out scores that say nothing.
-        losses: by rounds done before, as exchanged in the next one.
+        chance: standard error of the held-out score of a model that has learned nothing.
+        losses: by rounds done before, as exchanged in the next round.
         figures: held-out AUC, or R² of real targets, by rounds done.
     """
 
@@ -254,24 +260,30 @@ class Hindsight:
     losses: list[float] = field(default_factory=list)
     figures: dict[int, float] = field(default_factory=dict)
 
-    def saw(self, loss: float) -> None:
+    def add_loss(self, loss: float) -> None:
         """Note the loss of a round."""
         self.losses.append(loss if isfinite(loss) else inf)
 
-    def judge(self, snapshots: Collection[int], done: int) -> Kept:
-        """The state to keep, of these rounds or the last."""
+    def select(self, snapshots: Collection[int], done: int) -> SelectedState:
+        """The state to use as the model: that after one of these rounds, or the last."""
         earlier = sorted(each for each in snapshots if each < done)
-        return self._by_loss(earlier, done) or self._by_score(earlier, done) or Kept(done, done)
+        return (
+            self._by_loss(earlier, done)
+            or self._by_score(earlier, done)
+            or SelectedState(done, done)
+        )
 
-    def learned(self, kept: Kept) -> bool:
+    def learned(self, selected: SelectedState) -> bool:
         """Whether the training loss of a state is below that of the best constant."""
-        seen = self._until(kept.rounds) if kept.rounds < kept.done else self.losses[-self.window :]
+        seen = self.losses[-self.window :]
+        if selected.rounds < selected.done:
+            seen = self._until(selected.rounds)
         return not seen or fmean(seen) < self.baseline
 
     def _until(self, rounds: int) -> list[float]:
         return self.losses[max(0, rounds + 1 - self.window) : rounds + 1]
 
-    def _by_loss(self, earlier: list[int], done: int) -> Kept | None:
+    def _by_loss(self, earlier: list[int], done: int) -> SelectedState | None:
         earlier = [each for each in earlier if self.window <= each + 1 <= len(self.losses)]
         if not earlier:
             return None
@@ -279,7 +291,7 @@ class Hindsight:
         least, last = self._until(best), self.losses[-self.window :]
         if not self._rises(least, last):
             return None
-        # Of those that are as good by their loss.
+        # Several states may be equally good by their loss: scores break the tie.
         as_good = [each for each in earlier if not self._rises(least, self._until(each))]
         best = max(as_good, key=lambda each: (self.figures.get(each, 0.0), each == best))
         better = self.figures.get(done, 0.0) > self.figures.get(best, 1.0) + self._fall
@@ -287,10 +299,10 @@ class Hindsight:
             return None
         rounds = range(best + 1, len(self.losses))
         since = next((each for each in rounds if self._rises(least, self._until(each))), done)
-        return Kept(best, done, "loss", best, since, fmean(least), fmean(last))
+        return SelectedState(best, done, "loss", best, since, fmean(least), fmean(last))
 
     def _rises(self, least: list[float], recent: list[float]) -> bool:
-        """Whether one window of losses lies above another by more than chance."""
+        """Whether one window of losses exceeds another by more than chance."""
         low, high = fmean(least), fmean(recent)
         if not isfinite(high):
             return isfinite(low)
@@ -303,7 +315,7 @@ class Hindsight:
     def _fall(self) -> float:
         return max(CLEAR_FALL, ERRORS * self.chance)
 
-    def _by_score(self, earlier: list[int], done: int) -> Kept | None:
+    def _by_score(self, earlier: list[int], done: int) -> SelectedState | None:
         scored = [each for each in earlier if each in self.figures]
         if not scored or done not in self.figures:
             return None
@@ -312,10 +324,10 @@ class Hindsight:
         if last >= floor:
             return None
         since = min(each for each in self.figures if each > best and self.figures[each] < floor)
-        return Kept(best, done, "score", best, since, self.figures[best], last)
+        return SelectedState(best, done, "score", best, since, self.figures[best], last)
 
     def arrays(self) -> dict[str, FloatArray]:
-        """What it takes to go on."""
+        """Losses and scores, by name."""
         return {
             "losses": np.array(self.losses),
             "scored": np.array(list(self.figures), np.float64),
@@ -323,96 +335,98 @@ class Hindsight:
         }
 
     def restore(self, arrays: Mapping[str, FloatArray]) -> None:
-        """Go on from there."""
+        """Return to a state."""
         self.losses = arrays["losses"].tolist()
         self.figures = dict(
             zip(arrays["scored"].astype(int).tolist(), arrays["figures"], strict=True)
         )
 
 
-class Keeper:
-    """One party's snapshots of what it trains, and its side of the word at the end.
+class CheckpointSelection:
+    """One party's snapshots, and its side of the selection at the end.
 
-    `due` are `snapshot_rounds`. `hindsight` is the label party's alone, and the others hear of it
-    where they may be `told`.
+    Only the label party has a `history`. Feature parties learn the choice if it is `announced`.
     """
 
     def __init__(
         self,
         party: Party,
         model: LocalModel,
-        due: Collection[int],
+        snapshot_rounds: Collection[int],
         *,
-        told: bool,
-        hindsight: Hindsight | None = None,
+        announced: bool,
+        history: TrainingHistory | None = None,
     ) -> None:
-        self._party, self._model, self._due, self._told = party, model, due, told
-        self.hindsight = hindsight
+        self._party, self._model = party, model
+        self._rounds, self._announced = snapshot_rounds, announced
+        self.history = history
         self.snapshots: dict[int, FloatArray] = {}
         self.lost: int | None = None
 
     def after(self, rounds: int, scores: Sequence[Score], *, loss: float | None) -> None:
-        """Note a round's loss and score, and keep the weights after it if it is due.
+        """Note a round's loss and score, and take a snapshot if one is scheduled.
 
-        `loss` is of what was exchanged; None where it tells nothing.
+        `loss` is of the exchanged batch; None where this party did not see it.
         """
-        if self.hindsight is not None and loss is not None:
-            self.hindsight.saw(loss)
-        if self.hindsight is not None and scores and scores[-1].rounds == rounds:
-            self.hindsight.figures[rounds] = scores[-1].figure
-        if rounds in self._due:
+        if self.history is not None and loss is not None:
+            self.history.add_loss(loss)
+        if self.history is not None and scores and scores[-1].rounds == rounds:
+            self.history.figures[rounds] = scores[-1].figure
+        if rounds in self._rounds:
             self.snapshots[rounds] = self._model.weights
 
     @contextmanager
-    def watches(self, rounds: int) -> Iterator[None]:
-        """Around steps: where they lead out of float64 the weights stay where they were.
+    def undoing_divergence(self, rounds: int) -> Iterator[None]:
+        """Around local steps: where they leave float64, the weights return to where they were.
 
         Raises:
-            TrainingDiverged: they do before there is any state to go back to.
+            TrainingDiverged: they leave float64 before there is any snapshot.
         """
         model, start = self._model, self._model.weights
-        told = TrainingDiverged("training diverged: use a smaller learning rate")
+        failure = TrainingDiverged("training diverged: use a smaller learning rate")
         try:
             yield
         except TrainingDiverged as error:
-            model.weights, told = np.full_like(start, inf), error
+            model.weights, failure = np.full_like(start, inf), error
         weights = model.weights.ravel()
         with np.errstate(over="ignore", invalid="ignore"):
             length = weights @ weights
         if not length < LARGEST_WEIGHT**2:
             model.weights, self.lost = start, rounds
             if not self.snapshots:
-                raise told
+                raise failure
 
-    async def end(self, done: int) -> Kept:
-        """Say, or hear, which state is kept, and go back to it.
+    async def finish(self, done: int) -> SelectedState:
+        """Announce or receive the choice, and return to the selected state.
 
         Raises:
-            UnexpectedMessage: the label party names a state that nobody keeps.
+            UnexpectedMessage: the label party names a state of which there is no snapshot.
         """
-        kept, party = Kept(done, done), self._party
-        if self.hindsight is not None:
-            kept = self.hindsight.judge(self.snapshots, done)
-            if not self._told:
-                kept = replace(kept, rounds=done)
-            for name in party.feature_parties if self._told else ():
-                await party.channel.send(name, KeepState(kept.rounds))
-        elif self._told:
-            sender, word = await party.channel.receive([party.label_party], KeepState)
-            if word.rounds != done and word.rounds not in self.snapshots:
-                raise UnexpectedMessage(f"{sender} goes back to round {word.rounds}, kept by none")
-            kept = Kept(word.rounds, done)
-        if kept.rounds != done:
-            self._model.weights = self.snapshots[kept.rounds]
-        return replace(kept, lost=self.lost)
+        selected, party = SelectedState(done, done), self._party
+        if self.history is not None:
+            selected = self.history.select(self.snapshots, done)
+            if not self._announced:
+                selected = replace(selected, rounds=done)
+            for name in party.feature_parties if self._announced else ():
+                await party.channel.send(name, SelectedCheckpoint(selected.rounds))
+        elif self._announced:
+            sender, choice = await party.channel.receive([party.label_party], SelectedCheckpoint)
+            if choice.rounds != done and choice.rounds not in self.snapshots:
+                raise UnexpectedMessage(
+                    f"{sender} goes back to round {choice.rounds}, of which there is no snapshot"
+                )
+            selected = SelectedState(choice.rounds, done)
+        if selected.rounds != done:
+            self._model.weights = self.snapshots[selected.rounds]
+        return replace(selected, lost=self.lost)
 
     def arrays(self) -> dict[str, FloatArray]:
-        """What it takes to go on."""
+        """Snapshots and history, by name."""
         snapshots = {str(rounds): weights for rounds, weights in self.snapshots.items()}
-        return snapshots | ({} if self.hindsight is None else self.hindsight.arrays())
+        return snapshots | ({} if self.history is None else self.history.arrays())
 
     def restore(self, arrays: Mapping[str, FloatArray]) -> None:
-        """Go on from there."""
+        """Return to a state."""
         self.snapshots = {int(name): each for name, each in arrays.items() if name.isdecimal()}
-        if self.hindsight is not None:
-            self.hindsight.restore(arrays)
+        if self.history is not None:
+            self.history.restore(arrays)

@@ -15,7 +15,7 @@ from securevfl.data.tables import OwnRows, PartyTable
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.session.checkpoints import SessionState
-from securevfl.protocols.session.early_stopping import Kept
+from securevfl.protocols.session.early_stopping import SelectedState
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.pad_store import PadStore
 from securevfl.protocols.session.privacy_account import LeakageCount, Promise
@@ -137,7 +137,7 @@ class PartyOutcome(Shown):
         learned: at the label party, whether the training loss has ended below that of the best
             constant, as far as it could see.
         privacy: what the job's noise promises; None where there is none.
-        kept: which state the model is, and what this party saw of it.
+        selected: which state the model is, and what this party saw of it.
         path: by λ₁, of algorithms that have an L1 path.
         losses: of fedsgd and fedbcd at the label party, of the batch of every round of this run as
             it was exchanged, in the targets' units; empty where it sees none without noise.
@@ -154,7 +154,7 @@ class PartyOutcome(Shown):
     ended: Ending
     learned: bool
     privacy: Promise | None
-    kept: Kept
+    selected: SelectedState
     path: tuple[PathPoint, ...] = ()
     losses: tuple[float, ...] = ()
     failure: float = 0.0

@@ -31,7 +31,11 @@ from securevfl.protocols.exchange import (
 )
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.early_stopping import LONGEST_WINDOW, Kept
+from securevfl.protocols.session.early_stopping import (
+    LONGEST_WINDOW,
+    CheckpointSelection,
+    SelectedState,
+)
 from securevfl.protocols.session.keys import exchange_keys
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import Scoring
@@ -57,7 +61,7 @@ from securevfl.protocols.vertical.runner import (
     Seen,
     Training,
     VerticalAlgorithm,
-    keeper_of,
+    checkpoint_selection,
     scoring_of,
     steps_of,
 )
@@ -90,6 +94,7 @@ FTL = "algorithm 'ftl'"
 class FtlPart(Part):
     """What a party trains, and with what of its own."""
 
+    selection: CheckpointSelection
     _side: ClearSide | EncryptedSide
 
     def __init__(self, training: Training) -> None:
@@ -108,7 +113,7 @@ class FtlPart(Part):
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
         training, party, plan = self.training, self.party, self.plan
-        self.keeper = self._keeper = keeper_of(training, agreement)
+        self.selection = checkpoint_selection(training, agreement)
         self._batches = PartyBatches(plan, self.place.data, self.inputs)
         self.local.phi = None if self.signs is None else self.phi
         if isinstance(plan.exchange, HoldsKeys):
@@ -151,8 +156,8 @@ class FtlPart(Part):
                 if side.scores is not None and batch.labels is not None:
                     loss = plan.loss.value(side.scores, batch.labels)
                     self._losses.append(loss)
-                if self._keeper.lost is None:
-                    with self._keeper.watches(index):
+                if self.selection.lost is None:
+                    with self.selection.undoing_divergence(index):
                         take_steps(plan, self._layer, index, signal)
         return Seen(loss, judged=loss)
 
@@ -171,20 +176,20 @@ class FtlPart(Part):
 
     @override
     def arrays(self) -> dict[str, FloatArray]:
-        return {"own losses": np.array(self._losses), **self._keeper.arrays()}
+        return {"own losses": np.array(self._losses), **self.selection.arrays()}
 
     @override
     def restore(self, arrays: Mapping[str, FloatArray]) -> None:
         self._losses = arrays["own losses"].tolist()
-        self._keeper.restore(arrays)
+        self.selection.restore(arrays)
 
     @override
-    def learned(self, kept: Kept) -> bool:
+    def learned(self, selected: SelectedState) -> bool:
         """Whether the loss has fallen below that of φ = 0, where this party sees it.
 
         The first is of the start, and tells nothing. Noise would drown the others.
         """
-        plan, seen = self.plan, self._losses[1 : kept.rounds + 1]
+        plan, seen = self.plan, self._losses[1 : selected.rounds + 1]
         if plan.exchange.adds_noise or not seen:
             return True
         window = max(1, min(plan.schedule.batches, LONGEST_WINDOW, len(seen) // 2))

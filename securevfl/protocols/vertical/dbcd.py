@@ -34,7 +34,7 @@ from securevfl.protocols.exchange import Batch, PartyBatches, TellsResiduals
 from securevfl.protocols.local_steps import ResidualSignal
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.early_stopping import Kept
+from securevfl.protocols.session.early_stopping import SelectedState
 from securevfl.protocols.session.gathering import Step
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
@@ -62,7 +62,7 @@ from securevfl.wire.codec import StepMessage, message_kind
 GREEDY_SIZE = 10
 
 
-@message_kind(47, stage="round", shows="course")
+@message_kind(47, stage="round", shows="stopping")
 class StepTaken(StepMessage):
     """The label party's word after its line search.
 
@@ -201,7 +201,7 @@ class DbcdPart(Part):
             block.is_last = len(self.path) + 1 == len(self._values)
 
     @override
-    def learned(self, kept: Kept) -> bool:
+    def learned(self, selected: SelectedState) -> bool:
         """At the label party, whose loss is without penalty; under noise nobody can tell."""
         if self.plan.exchange.adds_noise or not self.party.holds_labels:
             return True

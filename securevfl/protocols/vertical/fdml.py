@@ -45,12 +45,18 @@ from securevfl.protocols.exchange import (
 )
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, Hello
-from securevfl.protocols.session.early_stopping import Kept
+from securevfl.protocols.session.early_stopping import CheckpointSelection, SelectedState
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import Score, Scoring
 from securevfl.protocols.session.workplace import Workplace
-from securevfl.protocols.vertical.runner import Part, Seen, Training, VerticalAlgorithm, keeper_of
+from securevfl.protocols.vertical.runner import (
+    Part,
+    Seen,
+    Training,
+    VerticalAlgorithm,
+    checkpoint_selection,
+)
 from securevfl.runtime.channel import Channel, collect, expect_shape
 from securevfl.runtime.costs import SCORING, SETUP, Costs
 from securevfl.runtime.simulation import Program
@@ -108,6 +114,7 @@ class FdmlPart(Part):
     """One party's part: it trains beside the server at its own speed, and then scores."""
 
     observers = (SERVER,)
+    selection: CheckpointSelection
 
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
@@ -115,7 +122,7 @@ class FdmlPart(Part):
         self._batches = PartyBatches(plan, self.place.data, self.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         self._steps = plan.steps(self.model, self.inputs, columns)
-        self.keeper = self._keeper = keeper_of(training, agreement)
+        self.selection = checkpoint_selection(training, agreement)
         self._settings = plan.job.section(FdmlSettings, Fdml.name)
         self.at_once = self._settings.batches_per_message
         assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
@@ -126,7 +133,7 @@ class FdmlPart(Part):
     async def round(self, first: int) -> Seen:
         """Push the predictions of one message's batches, pull the sums, and step on each batch."""
         party, model, plan = self.party, self.model, self.plan
-        keeper, steps, several = self._keeper, self._steps, self.at_once
+        selection, steps, several = self.selection, self._steps, self.at_once
         costs, loss, settings = party.costs, party.loss, self._settings
         pull_back: PullBack | None = None
         async with costs.compute("local"):
@@ -151,23 +158,26 @@ class FdmlPart(Part):
                 steps.begin(index, len(labels))
                 residuals = loss.residuals(total, labels)
                 gradient = pull_back(residuals) / len(labels) + model.penalty_gradient(plan.l2)
-                if keeper.lost is None:
-                    with keeper.watches(index), np.errstate(over="ignore", invalid="ignore"):
+                if selection.lost is None:
+                    with (
+                        selection.undoing_divergence(index),
+                        np.errstate(over="ignore", invalid="ignore"),
+                    ):
                         model.weights = model.weights - steps.step_size(inputs) * gradient
-                seen = loss.value(total, labels) if keeper.hindsight is not None else None
-                keeper.after(index + 1, (), loss=seen)
+                seen = loss.value(total, labels) if selection.history is not None else None
+                selection.after(index + 1, (), loss=seen)
         return Seen()
 
     @override
     def after(self, done: int, seen: Seen, scoring: Scoring, *, reached: bool) -> None:
-        """Nothing: the keeper was told of every batch."""
+        """Nothing: `round` notes every batch."""
 
     @override
-    def learned(self, kept: Kept) -> bool:
-        hindsight = self._keeper.hindsight
-        if hindsight is None or self.plan.exchange.adds_noise:
+    def learned(self, selected: SelectedState) -> bool:
+        history = self.selection.history
+        if history is None or self.plan.exchange.adds_noise:
             return True
-        return hindsight.learned(kept)
+        return history.learned(selected)
 
 
 class ServerScoring(Scoring):

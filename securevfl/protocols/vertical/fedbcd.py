@@ -22,7 +22,13 @@ from securevfl.protocols.exchange import Batch, GivesSignals, KeepsShares, Looka
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
-from securevfl.protocols.session.early_stopping import Course, Judge, Kept, Watch
+from securevfl.protocols.session.early_stopping import (
+    CheckpointSelection,
+    Decision,
+    EarlyStopping,
+    SelectedState,
+    shared_decision,
+)
 from securevfl.protocols.session.privacy_account import LeakageCount, Visits
 from securevfl.protocols.session.scoring import ByRow, Scoring
 from securevfl.protocols.vertical.runner import (
@@ -30,7 +36,7 @@ from securevfl.protocols.vertical.runner import (
     Seen,
     VerticalAlgorithm,
     baseline_of,
-    keeper_of,
+    checkpoint_selection,
     scoring_of,
     steps_of,
     window_of,
@@ -41,6 +47,8 @@ from securevfl.runtime.costs import SETUP
 class FedBcdPart(Part):
     """One party's part: predictions and a signal every round, and local steps from it."""
 
+    selection: CheckpointSelection
+
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
         party, plan, data = self.party, self.plan, self.place.data
@@ -48,27 +56,27 @@ class FedBcdPart(Part):
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         async with party.costs.compute(SETUP):
             self._steps: LocalSteps = plan.steps(self.model, self.inputs, columns)
-        labels, judge = data.train_labels, None
+        labels, self._stopping = data.train_labels, None
         if labels is not None and party.holds_labels:
-            judge = Judge(baseline_of(plan, labels), plan.job.job.tolerance, window_of(plan))
-        self._watch = Watch(party, judge, told=plan.is_watched)
+            baseline, tolerance = baseline_of(plan, labels), plan.job.job.tolerance
+            self._stopping = EarlyStopping(baseline, tolerance, window_of(plan))
         lookahead = Lookahead(self._steps, plan.rounds, self._batches.at)
         session = self.session(agreement, leakage, lookahead)
         assert isinstance(plan.exchange, GivesSignals)  # noqa: S101
         self._exchange = ready = await plan.exchange.establish(session)
         self.key = ready.key
-        self.keeper = self._keeper = keeper_of(self.training, agreement)
+        self.selection = checkpoint_selection(self.training, agreement)
         return scoring_of(self.training, ready.sums or ByRow(party, ready.gathering))
 
     @override
     async def round(self, index: int) -> Seen:
-        """Predict, hear where training is heading, take a signal and step."""
+        """Predict, decide on early stopping, take a signal and step."""
         party, plan, model = self.party, self.plan, self.model
-        steps, keeper = self._steps, self._keeper
+        steps, selection = self._steps, self.selection
         side, batch = self._exchange.side, self._batches.at(index)
         async with party.costs.compute("local"):
-            steps.begin(index, len(batch.rows), moves=keeper.lost is None)
-        course, loss = Course(index), None
+            steps.begin(index, len(batch.rows), moves=selection.lost is None)
+        decision, loss = Decision(index), None
         for turn, step in enumerate(steps_of(plan, index, alternating=plan.algorithm.alternating)):
             async with party.costs.compute("local"):
                 predictions = model.predict(batch.inputs)
@@ -76,17 +84,23 @@ class FedBcdPart(Part):
             others = await side.gather(step, predictions)
             if turn == 0:
                 loss = await self._loss(batch, predictions, others)
-                # Where nobody sees the sum of predictions: what its own steps promise to gain.
-                heading = -steps.gained if loss is None else loss
-                course = await self._watch.course(index, heading, majorizes=steps.majorizes)
-                if course.back or course.stop:
+                decision = await shared_decision(
+                    party,
+                    self._stopping,
+                    index,
+                    # Where nobody sees the sum of predictions: the gain that its own steps promise.
+                    -steps.gained if loss is None else loss,
+                    announced=plan.stops_early,
+                    majorizes=steps.majorizes,
+                )
+                if decision.backtrack or decision.stop:
                     break
-                if course.keep:
-                    steps.keep()
+                if decision.best:
+                    steps.mark_best()
             signal = await side.signal(step, seen, *self._offset(batch, predictions, others))
-            if signal is not None and keeper.lost is None:
+            if signal is not None and selection.lost is None:
                 async with party.costs.compute("local"):
-                    with keeper.watches(index):
+                    with selection.undoing_divergence(index):
                         steps.apply(
                             seen.inputs,
                             predictions=predictions,
@@ -94,11 +108,11 @@ class FedBcdPart(Part):
                             tangent=seen.jacobian,
                         )
         async with party.costs.compute("local"):
-            steps.follow(course)
+            steps.follow(decision)
         return Seen(
             loss=None if plan.exchange.adds_noise else loss,
-            judged=None if plan.is_watched else loss,
-            ended=("no way down" if course.back else "settled") if course.stop else None,
+            judged=None if plan.stops_early else loss,
+            ended=("no way down" if decision.backtrack else "settled") if decision.stop else None,
         )
 
     async def _loss(
@@ -125,11 +139,11 @@ class FedBcdPart(Part):
     def arrays(self) -> dict[str, FloatArray]:
         parts = {
             "exchange": self._exchange.in_flight,
-            "steps": self._steps.state(),
-            "kept": self._keeper.arrays(),
+            "steps": self._steps.arrays(),
+            "kept": self.selection.arrays(),
         }
-        if self._watch.judge is not None:
-            parts["watch"] = self._watch.judge.state()
+        if self._stopping is not None:
+            parts["watch"] = self._stopping.arrays()
         if self.local.row_offsets is not None:
             parts["row"] = {"offsets": self.local.row_offsets}
         return {f"{part} {name}": a for part, held in parts.items() for name, a in held.items()}
@@ -142,22 +156,22 @@ class FedBcdPart(Part):
             return {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
 
         self._exchange.in_flight.update(of("exchange"))
-        self._steps.resume(of("steps"))
-        self._keeper.restore(of("kept"))
-        if self._watch.judge is not None:
-            self._watch.judge.resume(of("watch"))
+        self._steps.restore(of("steps"))
+        self.selection.restore(of("kept"))
+        if self._stopping is not None:
+            self._stopping.restore(of("watch"))
         if self.local.row_offsets is not None:
             # Those drawn anew would show X times the difference.
             np.copyto(self.local.row_offsets, of("row")["offsets"])
 
     @override
-    def learned(self, kept: Kept) -> bool:
-        """As the watch saw it, or hindsight where an earlier state is kept."""
+    def learned(self, selected: SelectedState) -> bool:
+        """By the rule of early stopping, or by the history where an earlier state is selected."""
         if self.plan.exchange.adds_noise:
             return True  # noise on predictions drowns the training loss
-        if self._keeper.hindsight is not None and kept.rounds < kept.done:
-            return self._keeper.hindsight.learned(kept)
-        return self._watch.judge is None or self._watch.judge.learned
+        if self.selection.history is not None and selected.rounds < selected.done:
+            return self.selection.history.learned(selected)
+        return self._stopping is None or self._stopping.learned
 
 
 class FedBcd(VerticalAlgorithm):

@@ -34,9 +34,9 @@ from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
 from securevfl.protocols.session.early_stopping import (
     LONGEST_WINDOW,
     SHORTEST_WINDOW,
-    Hindsight,
-    Keeper,
-    Kept,
+    CheckpointSelection,
+    SelectedState,
+    TrainingHistory,
     snapshot_rounds,
 )
 from securevfl.protocols.session.gathering import Party, Step
@@ -93,7 +93,7 @@ class Part(ABC):
         observers: who is told of this party without answering.
         at_once: rounds that one call of `round` takes, the last one perhaps fewer.
         restores_first: whether it goes on from a state before it agrees with the others.
-        keeper: of its snapshots; None keeps the last state.
+        selection: of a checkpoint at the end; None takes the last state.
         key: its own homomorphic key, if it has one.
         path: see `PartyOutcome`.
         failure: see there.
@@ -102,7 +102,7 @@ class Part(ABC):
     observers: ClassVar[Collection[str]] = ()
     at_once: int = 1
     restores_first: ClassVar[bool] = False
-    keeper: Keeper | None = None
+    selection: CheckpointSelection | None = None
     key: KeyOwner | None = None
     path: tuple[PathPoint, ...] = ()
     failure: float = 0.0
@@ -162,8 +162,8 @@ class Part(ABC):
     def after(self, done: int, seen: Seen, scoring: Scoring, *, reached: bool) -> None:
         """Note what a round was like, and whether scores end the job."""
         del reached
-        if self.keeper is not None:
-            self.keeper.after(done, scoring.scores, loss=seen.judged)
+        if self.selection is not None:
+            self.selection.after(done, scoring.scores, loss=seen.judged)
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """What it takes to go on beside the model, by name."""
@@ -172,9 +172,9 @@ class Part(ABC):
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027
         """Put all of it back."""
 
-    def learned(self, kept: Kept) -> bool:
+    def learned(self, selected: SelectedState) -> bool:
         """Whether the training loss has ended below that of the best constant, if this is seen."""
-        del kept
+        del selected
         return True
 
 
@@ -245,36 +245,36 @@ async def run_party(
     elif not part.restores_first:
         first_round = _go_on(state, part)
     keep = partial(_keep_state, part, leakage)
-    kept, ended = await _trained(part, scoring, first_round, keep)
-    saved = local.saved(kept.rounds)
+    selected, ended = await _trained(part, scoring, first_round, keep)
+    saved = local.saved(selected.rounds)
     note_last_scoring(party, plan, place, saved)
     return PartyOutcome(
         model=saved,
-        rounds=kept.done,
+        rounds=selected.done,
         scores=[score.in_units(training.unit) for score in scoring.scores],
         key_fingerprint=part.key.fingerprint if part.key is not None else None,
         key_bits=part.key.key_bits if part.key is not None else None,
         leakage=leakage,
         held_out=local.model.predict(local.held_out),
         ended=ended,
-        learned=part.learned(kept),
+        learned=part.learned(selected),
         # Of all rounds, also where training ended before: when it does follows from the data.
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
         path=part.path,
         losses=tuple(training.unit**2 * loss for loss in scoring.losses),
-        kept=kept,
+        selected=selected,
         failure=part.failure,
     )
 
 
 async def _trained(
     part: Part, scoring: Scoring, first_round: int, keep: Callable[[int], None]
-) -> tuple[Kept, Ending]:
-    """Take all rounds, and go back to what is kept; say what that is, and what ended training.
+) -> tuple[SelectedState, Ending]:
+    """Take all rounds and return to the selected state; also say what ended training.
 
-    `keep` is called with the number of rounds done once scoring has not ended the job.
+    `keep` is called with the number of rounds done after each round that scoring did not end.
     """
-    model, keeper, ended = part.model, part.keeper, None
+    model, selection, ended = part.model, part.selection, None
     done = rounds = part.plan.rounds
     for index in range(first_round, rounds, part.at_once):
         seen = await part.round(index)
@@ -288,11 +288,11 @@ async def _trained(
         if ended is not None:
             break
         if reached:
-            return Kept(done, done, lost=keeper.lost if keeper else None), "target"
+            return SelectedState(done, done, lost=selection.lost if selection else None), "target"
         keep(done)
-    kept = Kept(done, done) if keeper is None else await keeper.end(done)
-    reached = await scoring.ends(kept.rounds, model, first_round=first_round)
-    return kept, ended or ("target" if reached else "rounds")
+    selected = SelectedState(done, done) if selection is None else await selection.finish(done)
+    reached = await scoring.ends(selected.rounds, model, first_round=first_round)
+    return selected, ended or ("target" if reached else "rounds")
 
 
 @dataclass(frozen=True)
@@ -446,26 +446,26 @@ def window_of(plan: Plan) -> int:
     return min(max(plan.schedule.batches, SHORTEST_WINDOW), LONGEST_WINDOW)
 
 
-def keeper_of(training: Training, agreement: Agreement) -> Keeper:
-    """A party's snapshots, and at the label party what it has of all."""
+def checkpoint_selection(training: Training, agreement: Agreement) -> CheckpointSelection:
+    """A party's snapshots and, at the label party, the history that it selects by."""
     party, plan, data = training.party, training.plan, training.workplace.data
     largest = plan.given * max(agreement.own_columns, *agreement.columns.values())
-    hindsight = None
+    history = None
     if party.holds_labels:
         labels, held_out = data.train_labels, data.test_labels
         assert labels is not None and held_out is not None  # noqa: S101, PT018
         chance = 0.0  # of no scores
         if len(held_out):
             chance = r2_error(len(held_out)) if plan.facts.real_targets else auc_error(held_out)
-        hindsight = Hindsight(baseline_of(plan, labels), window_of(plan), chance)
+        history = TrainingHistory(baseline_of(plan, labels), window_of(plan), chance)
     every = range(1, plan.rounds + 1)
-    return Keeper(
+    return CheckpointSelection(
         party,
         training.model,
-        # What is kept has its score, where there is one.
+        # So the selected state has been scored, if any has.
         snapshot_rounds([*filter(plan.timetable.due, every)] or every, largest),
-        told=plan.learns.residuals != "noisy",
-        hindsight=hindsight,
+        announced=plan.learns.residuals != "noisy",
+        history=history,
     )
 
 

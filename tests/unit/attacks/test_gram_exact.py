@@ -67,9 +67,11 @@ def test_ways_back_are_undone() -> None:
     (block,) = blocks_of(draws, 1, columns=5)
     alike = dataset_of([block] * 3, labels_of(draws, [block]))
     rounds, knowledge, inputs = seen(alike, rounds=20, loss="squared")
-    assert any(course.back for course in knowledge.courses)
+    assert any(decision.backtrack for decision in knowledge.decisions)
     assert error((rounds, knowledge, inputs)) <= 1e-6
-    deaf = replace(knowledge, courses=[replace(each, back=False) for each in knowledge.courses])
+    deaf = replace(
+        knowledge, decisions=[replace(each, backtrack=False) for each in knowledge.decisions]
+    )
     assert error((rounds, deaf, inputs)) >= 0.01
 
 

@@ -11,7 +11,7 @@ from securevfl.models.linear import LinearModel
 from securevfl.models.losses import Logistic
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
 from securevfl.protocols.local_steps import LocalRule, LocalSteps, Pace
-from securevfl.protocols.session.early_stopping import Course
+from securevfl.protocols.session.early_stopping import Decision
 
 ROWS, COLUMNS, ROUNDS, STEP = 5, 3, 4, 2.0
 Generator = np.random.Generator
@@ -30,7 +30,7 @@ def world(inputs: FloatArray, clip: float = 100.0, gradient_noise: float = 0.3) 
 
 def seen(generator: Generator) -> list[WorldRound]:
     released, answered = generator.standard_normal((2, ROUNDS, ROWS, 1))
-    return [WorldRound(released[each], answered[each], Course(each)) for each in range(ROUNDS)]
+    return [WorldRound(released[each], answered[each], Decision(each)) for each in range(ROUNDS)]
 
 
 @pytest.mark.parametrize("skipped", [0, 2])

@@ -24,12 +24,16 @@ from securevfl.protocols.local_steps import (
     ResidualSignal,
     Signal,
 )
-from securevfl.protocols.session.early_stopping import Course
+from securevfl.protocols.session.early_stopping import Decision
 from securevfl.sparse import Matrix, dense
 
 FloatArray = NDArray[np.float64]
 ROWS, COLUMNS = 40, 3
-KEEP, BACK, NOTHING = Course(0, keep=True), Course(0, back=True), Course(0)
+KEEP, BACK, NOTHING = (
+    Decision(0, best=True),
+    Decision(0, backtrack=True),
+    Decision(0),
+)
 
 
 def party(
@@ -69,12 +73,16 @@ def signal_of(seed: int) -> GradientSignal:
 
 
 def take(
-    steps: LocalSteps, model: LinearModel, inputs: FloatArray, index: int, course: Course = NOTHING
+    steps: LocalSteps,
+    model: LinearModel,
+    inputs: FloatArray,
+    index: int,
+    decision: Decision = NOTHING,
 ) -> FloatArray:
     """A round with a signal of its number; returns where the exchange took place."""
     steps.begin(index, len(inputs))
     point = model.weights.copy()
-    steps.take(course, inputs, predictions=model.predict(inputs), signal=signal_of(index))
+    steps.take(decision, inputs, predictions=model.predict(inputs), signal=signal_of(index))
     return point
 
 
@@ -164,10 +172,10 @@ def test_training_ends_at_the_last_iterate_or_at_the_best_point() -> None:
     for index in (1, 2, 3):
         take(steps, model, inputs, index)
     iterate = model.weights.copy()
-    point = take(steps, model, inputs, 4, Course(0, stop=True))
+    point = take(steps, model, inputs, 4, Decision(0, stop=True))
     assert not close(point, iterate)
     np.testing.assert_array_equal(model.weights, iterate)
-    take(steps, model, inputs, 5, Course(0, back=True, stop=True))
+    take(steps, model, inputs, 5, Decision(0, backtrack=True, stop=True))
     np.testing.assert_array_equal(model.weights, best)
 
 
@@ -245,17 +253,17 @@ def test_a_step_offline_that_leaves_float64_ends_training() -> None:
 
 @pytest.mark.parametrize("cut", range(8))
 def test_steps_go_on_from_their_state(cut: int) -> None:
-    courses = [KEEP, NOTHING, KEEP, BACK, NOTHING, NOTHING, KEEP, NOTHING, BACK, NOTHING]
+    decisions = [KEEP, NOTHING, KEEP, BACK, NOTHING, NOTHING, KEEP, NOTHING, BACK, NOTHING]
     whole, steps, inputs = party(accelerated=True, columns=1)
     rows = inputs[:30]
     other, fresh, _ = party(accelerated=True, columns=1)
-    for index, course in enumerate(courses):
+    for index, decision in enumerate(decisions):
         if index == cut:
             other.weights = whole.weights.copy()
-            fresh.resume({name: values.copy() for name, values in steps.state().items()})
-        take(steps, whole, rows, index, course)
+            fresh.restore({name: values.copy() for name, values in steps.arrays().items()})
+        take(steps, whole, rows, index, decision)
         if index >= cut:
-            take(fresh, other, rows, index, course)
+            take(fresh, other, rows, index, decision)
             np.testing.assert_array_equal(other.weights, whole.weights)
     assert fresh.gained == steps.gained
 

@@ -303,7 +303,7 @@ def test_the_hash_is_that_of_the_settled_job() -> None:
     ],
 )
 def test_who_is_watched(sections: dict[str, Any], watched: bool) -> None:
-    assert plan(**sections).is_watched == watched
+    assert plan(**sections).stops_early == watched
 
 
 BOTH: dict[str, Any] = {"exchange": {"scheme": "bfv", "hide": "both"}}

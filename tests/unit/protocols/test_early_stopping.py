@@ -1,19 +1,20 @@
-"""What the label party says of its losses."""
+"""Early stopping: the decisions that follow from a series of losses."""
 
 from math import inf, nan
 
 import pytest
 
-from securevfl.protocols.session.early_stopping import Judge
+from securevfl.protocols.session.early_stopping import EarlyStopping
 
 
-def said(judge: Judge, losses: list[float], first: int = 0) -> list[str]:
-    words = [judge.course(first + index, loss) for index, loss in enumerate(losses)]
-    return ["".join(n[0] for n in ("keep", "back", "stop") if getattr(w, n)) for w in words]
+def decided(rule: EarlyStopping, losses: list[float], first: int = 0) -> list[str]:
+    words = [rule.decide(first + index, loss) for index, loss in enumerate(losses)]
+    letters = {"best": "k", "backtrack": "b", "stop": "s"}
+    return ["".join(letters[n] for n in letters if getattr(w, n)) for w in words]
 
 
-def judge_of(*, tolerance: float = 0.01, window: int = 1) -> Judge:
-    return Judge(baseline=1.0, tolerance=tolerance, window=window)
+def rule_of(*, tolerance: float = 0.01, window: int = 1) -> EarlyStopping:
+    return EarlyStopping(baseline=1.0, tolerance=tolerance, window=window)
 
 
 @pytest.mark.parametrize(
@@ -38,36 +39,36 @@ def judge_of(*, tolerance: float = 0.01, window: int = 1) -> Judge:
     ],
 )
 def test_words_of_full_batches(losses: list[float], words: list[str]) -> None:
-    assert said(judge_of(), losses) == words
+    assert decided(rule_of(), losses) == words
 
 
 @pytest.mark.parametrize("bad", [nan, inf])
 @pytest.mark.parametrize("window", [1, 5])
 def test_a_loss_that_is_not_finite_is_a_way_back_wherever_it_comes(bad: float, window: int) -> None:
     for before in range(12):
-        judge = judge_of(window=window, tolerance=0.0)
-        said(judge, [0.5 - 0.01 * index for index in range(before)])
-        assert said(judge, [bad], before) == ["b"]
-    judge = judge_of(window=window)
-    assert said(judge, [bad] * 5) == ["b", "b", "b", "b", "bs"]
-    assert not judge.learned
-    judge = judge_of(window=window)
-    assert said(judge, [bad, 0.5]) == ["b", "k"]
+        rule = rule_of(window=window, tolerance=0.0)
+        decided(rule, [0.5 - 0.01 * index for index in range(before)])
+        assert decided(rule, [bad], before) == ["b"]
+    rule = rule_of(window=window)
+    assert decided(rule, [bad] * 5) == ["b", "b", "b", "b", "bs"]
+    assert not rule.learned
+    rule = rule_of(window=window)
+    assert decided(rule, [bad, 0.5]) == ["b", "k"]
 
 
 def test_tolerance_0_never_ends_a_run_that_does_not_rise() -> None:
-    assert not any("s" in word for word in said(judge_of(tolerance=0.0), [0.5] * 500))
+    assert not any("s" in word for word in decided(rule_of(tolerance=0.0), [0.5] * 500))
 
 
 def test_with_minibatches_windows_count() -> None:
-    judge = judge_of(window=5)
+    rule = rule_of(window=5)
     # The start is kept until there is a window.
-    assert said(judge, [0.9, 5.0, 0.1, 3.0]) == ["k", "", "", ""]
-    assert said(judge, [0.5], 4) == ["k"]
-    assert judge.bests[-1] == pytest.approx(1.9)
+    assert decided(rule, [0.9, 5.0, 0.1, 3.0]) == ["k", "", "", ""]
+    assert decided(rule, [0.5], 4) == ["k"]
+    assert rule.bests[-1] == pytest.approx(1.9)
     # The next window leaves the first out.
-    assert said(judge, [0.4], 5) == ["k"]
-    assert judge.bests[-1] == pytest.approx(1.8)
+    assert decided(rule, [0.4], 5) == ["k"]
+    assert rule.bests[-1] == pytest.approx(1.8)
 
 
 @pytest.mark.parametrize(
@@ -80,28 +81,28 @@ def test_with_minibatches_windows_count() -> None:
     ],
 )
 def test_a_rise_must_be_beyond_noise(rise: float, spread: float, back: bool) -> None:
-    judge = judge_of(window=5, tolerance=0.0)
-    said(judge, [0.5] * 5)
+    rule = rule_of(window=5, tolerance=0.0)
+    decided(rule, [0.5] * 5)
     # Of standard deviation spread·√2.5, so of standard error spread/√2.
     window = [0.5 + rise + spread * shift for shift in (2.0, -2.0, 0.0, 1.0, -1.0)]
-    judge.losses = window[:-1]
-    assert said(judge, window[-1:], 9) == (["b"] if back else [""])
+    rule.losses = window[:-1]
+    assert decided(rule, window[-1:], 9) == (["b"] if back else [""])
 
 
 def test_with_minibatches_three_windows_must_gain_something() -> None:
-    judge = judge_of(window=5, tolerance=0.01)
-    words = said(judge, [0.5] * 100)
+    rule = rule_of(window=5, tolerance=0.01)
+    words = decided(rule, [0.5] * 100)
     assert words.index("s") == 5 - 1 + 3 * 5
 
 
 def test_after_a_way_back_a_window_fills_anew() -> None:
-    judge = judge_of(window=5, tolerance=0.0)
-    words = said(judge, [0.5] * 5 + [2.0] * 9)
+    rule = rule_of(window=5, tolerance=0.0)
+    words = decided(rule, [0.5] * 5 + [2.0] * 9)
     assert words[4] == "k"
     # One such loss makes a mean of 0.8 and too little is sure; then all of it is.
     first = words.index("b")
     assert words[first + 1 : first + 5] == [""] * 4
-    assert judge.ways_back >= 1
+    assert rule.backtracks >= 1
 
 
 @pytest.mark.parametrize(
@@ -117,30 +118,30 @@ def test_after_a_way_back_a_window_fills_anew() -> None:
 def test_a_run_has_learned_if_its_best_is_below_the_constant(
     losses: list[float], learned: bool
 ) -> None:
-    judge = judge_of()
-    said(judge, losses)
-    assert judge.learned == learned
+    rule = rule_of()
+    decided(rule, losses)
+    assert rule.learned == learned
 
 
 def test_where_nobody_is_told_the_last_window_decides() -> None:
-    """Losses are noted then, and no word is said."""
-    judge = judge_of(window=5)
+    """Losses are noted then, and no word is decided."""
+    rule = rule_of(window=5)
     for losses, learned in (([0.1, *[2.0] * 5], False), ([9.0, *[0.9] * 5], True)):
-        judge.losses = losses
-        assert judge.learned == learned
+        rule.losses = losses
+        assert rule.learned == learned
 
 
 @pytest.mark.parametrize("window", [1, 5])
 def test_a_judge_goes_on_from_its_state(window: int) -> None:
     losses = [1.0, 0.8, 0.9, 0.7, 0.69, 0.71, 0.9, 0.68, 0.67, 0.9, 0.9, 0.9, 0.9, 0.9, 0.6, 0.6]
     for cut in range(len(losses)):
-        whole, first, rest = (judge_of(window=window) for _ in range(3))
-        expected = said(whole, losses)
-        words = said(first, losses[:cut])
-        rest.resume(first.state())
-        assert [*words, *said(rest, losses[cut:], cut)] == expected
-        assert (rest.losses, rest.bests, rest.ways_back) == (
+        whole, first, rest = (rule_of(window=window) for _ in range(3))
+        expected = decided(whole, losses)
+        words = decided(first, losses[:cut])
+        rest.restore(first.arrays())
+        assert [*words, *decided(rest, losses[cut:], cut)] == expected
+        assert (rest.losses, rest.bests, rest.backtracks) == (
             whole.losses,
             whole.bests,
-            whole.ways_back,
+            whole.backtracks,
         )

@@ -1,4 +1,4 @@
-"""Which state is kept, from what the label party saw."""
+"""Which state is selected, by the losses and scores that the label party saw."""
 
 import asyncio
 from math import inf, nan
@@ -12,76 +12,76 @@ from securevfl.protocols.session.early_stopping import (
     FEWEST_SNAPSHOTS,
     MOST_NUMBERS,
     MOST_SNAPSHOTS,
-    Hindsight,
-    Keeper,
-    Kept,
+    CheckpointSelection,
+    SelectedState,
+    TrainingHistory,
     snapshot_rounds,
 )
 
 EVERY_TENTH = range(10, 200, 10)
 
 
-def hindsight_of(
+def selected(
     losses: list[float], window: int = 1, aucs: dict[int, float] | None = None
-) -> Kept:
-    hindsight = Hindsight(baseline=0.7, window=window, chance=0.02)
+) -> SelectedState:
+    history = TrainingHistory(baseline=0.7, window=window, chance=0.02)
     for loss in losses:
-        hindsight.saw(loss)
-    hindsight.figures = aucs or {}
-    return hindsight.judge(EVERY_TENTH, len(losses))
+        history.add_loss(loss)
+    history.figures = aucs or {}
+    return history.select(EVERY_TENTH, len(losses))
 
 
 def test_a_loss_that_falls_keeps_the_end() -> None:
-    assert hindsight_of([0.7 / (1 + index) for index in range(50)]) == Kept(50, 50)
+    assert selected([0.7 / (1 + index) for index in range(50)]) == SelectedState(50, 50)
 
 
 def test_a_loss_that_rises_clearly_goes_back_to_where_it_was_least() -> None:
-    kept = hindsight_of([0.7 - 0.01 * index for index in range(25)] + [0.6] * 10)
+    kept = selected([0.7 - 0.01 * index for index in range(25)] + [0.6] * 10)
     assert (kept.rounds, kept.done, kept.seen, kept.since) == (20, 35, "loss", 25)
     assert (kept.best, kept.last) == pytest.approx((0.5, 0.6))
 
 
 @pytest.mark.parametrize(("rise", "goes_back"), [(0.03, False), (0.04, True)])
 def test_a_rise_counts_from_five_percent_of_the_baseline_on(rise: float, goes_back: bool) -> None:
-    kept = hindsight_of([0.5] * 25 + [0.5 + rise] * 10)
+    kept = selected([0.5] * 25 + [0.5 + rise] * 10)
     assert (kept.rounds < kept.done) is goes_back
 
 
 def test_a_rise_within_the_noise_of_batches_is_none() -> None:
     noise = np.random.default_rng(0).normal(0.0, 0.2, 60)
     losses = [0.4 + each for each in noise]
-    assert hindsight_of(losses, window=5) == Kept(60, 60)
+    assert selected(losses, window=5) == SelectedState(60, 60)
     wrecked = [*losses[:30], *(each + 2.0 for each in losses[30:])]
-    assert hindsight_of(wrecked, window=5).rounds in {10, 20}
+    assert selected(wrecked, window=5).rounds in {10, 20}
 
 
 def test_what_was_learned_and_undone_counts_within_the_noise() -> None:
     noise = np.random.default_rng(1).normal(0.0, 0.1, 60)
     steady = [0.5 + each for each in noise[:30]] + [0.66 + each for each in noise[30:]]
     undone = [0.5 + each for each in noise[:30]] + [0.75 + each for each in noise[30:]]
-    assert hindsight_of(steady, window=5).rounds == 60
-    assert hindsight_of(undone, window=5).rounds < 60
+    assert selected(steady, window=5).rounds == 60
+    assert selected(undone, window=5).rounds < 60
 
 
 @pytest.mark.parametrize("bad", [nan, inf])
 def test_a_loss_that_is_not_finite_goes_back(bad: float) -> None:
-    kept = hindsight_of([0.5] * 25 + [bad] * 3)
+    kept = selected([0.5] * 25 + [bad] * 3)
     assert (kept.rounds, kept.seen, kept.last) == (10, "loss", inf)
 
 
 def test_where_no_loss_is_seen_scores_count() -> None:
     aucs = {rounds: 0.75 for rounds in range(10, 110, 10)} | {110: 0.55, 120: 0.6}
-    hindsight = Hindsight(baseline=0.7, window=5, chance=0.02, figures=aucs)
-    kept = hindsight.judge(EVERY_TENTH, 120)
+    history = TrainingHistory(baseline=0.7, window=5, chance=0.02, figures=aucs)
+    kept = history.select(EVERY_TENTH, 120)
     assert (kept.rounds, kept.seen, kept.since) == (10, "score", 110)
-    hindsight.figures[120] = 0.7
-    assert hindsight.judge(EVERY_TENTH, 120) == Kept(120, 120)
+    history.figures[120] = 0.7
+    assert history.select(EVERY_TENTH, 120) == SelectedState(120, 120)
 
 
 def test_a_better_score_is_not_given_up_for_a_loss_while_that_is_below_the_baseline() -> None:
     aucs = {10: 0.7, 20: 0.7, 35: 0.9}
-    assert hindsight_of([0.5] * 25 + [0.6] * 10, aucs=aucs).rounds == 35
-    assert hindsight_of([0.5] * 25 + [0.8] * 10, aucs=aucs).rounds == 10
+    assert selected([0.5] * 25 + [0.6] * 10, aucs=aucs).rounds == 35
+    assert selected([0.5] * 25 + [0.8] * 10, aucs=aucs).rounds == 10
 
 
 @pytest.mark.parametrize("every", [0, 1, 3, 25])
@@ -105,11 +105,11 @@ def test_large_networks_have_fewer_snapshots() -> None:
 def test_the_label_party_does_not_go_back_alone_where_it_may_not_say_so() -> None:
     model: Any = SimpleNamespace(weights=np.zeros(1))
     party: Any = SimpleNamespace(feature_parties=("other",))
-    hindsight = Hindsight(baseline=0.7, window=1, chance=0.02)
-    keeper = Keeper(party, model, {10}, told=False, hindsight=hindsight)
+    history = TrainingHistory(baseline=0.7, window=1, chance=0.02)
+    selection = CheckpointSelection(party, model, {10}, announced=False, history=history)
     for rounds in range(1, 31):
         model.weights = np.full(1, float(rounds))
-        keeper.after(rounds, (), loss=0.5 if rounds < 20 else 5.0)
-    kept = asyncio.run(keeper.end(30))
+        selection.after(rounds, (), loss=0.5 if rounds < 20 else 5.0)
+    kept = asyncio.run(selection.finish(30))
     assert (kept.rounds, kept.better, kept.went_wrong) == (30, 10, True)
     assert model.weights == 30.0
