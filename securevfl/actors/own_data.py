@@ -21,8 +21,8 @@ from securevfl.data.join import (
     OwnData,
     align_digests,
     align_files,
+    load_files,
     load_own,
-    load_parties,
     load_party,
 )
 from securevfl.data.read import FileSource
@@ -67,7 +67,7 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset[M
     """
     if job.job.dataset is not None:
         return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
-    return load_parties(file_sources(job, beside), regression=job.job.loss == "squared")
+    return load_files(file_sources(job, beside), regression=job.job.loss == "squared")
 
 
 def file_sources(job: Job, beside: Path) -> list[FileSource]:

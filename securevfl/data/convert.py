@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.data.csv_files import FOUND_OUT, CsvFormat, as_point, find_format, opened, read_csv
+from securevfl.data.csv_files import DETECT, CsvFormat, as_point, detect_format, opened, read_csv
 from securevfl.data.ids import IdFormat, normalized_ids
 from securevfl.data.labels import label_values
 from securevfl.data.libsvm import (
@@ -285,7 +285,7 @@ def _index_column(
 
 
 def _csv_frames(path: Path, how: Conversion) -> _Frames:
-    found = find_format(path, FOUND_OUT, () if how.ids is None else (how.ids,), str(path))
+    found = detect_format(path, DETECT, () if how.ids is None else (how.ids,), str(path))
     features = how.features(found.header, str(path))
     for part in _csv_parts(found):
         frame = read_csv(part, [*how.taken, *features], how.taken, ("",))

@@ -32,7 +32,7 @@ _QUOTED = re.compile(rb'"[^"]*"')
 
 
 @dataclass(frozen=True)
-class GivenFormat:
+class CsvOptions:
     """What a job says of a party's CSV; None is found out.
 
     `thousands` is the mark between groups of three digits; `encoding` is as Python names it.
@@ -44,7 +44,7 @@ class GivenFormat:
     encoding: str | None = None
 
 
-FOUND_OUT = GivenFormat()
+DETECT = CsvOptions()
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class CsvFormat:
         return f"{told}, {self.encoding}"
 
 
-def find_format(path: Path, given: GivenFormat, known: tuple[str, ...], where: str) -> CsvFormat:
+def detect_format(path: Path, given: CsvOptions, known: tuple[str, ...], where: str) -> CsvFormat:
     """How a CSV file is written, plain or .gz, as far as that is not given.
 
     The header must have the `known` columns; `where` is what messages call the file.
@@ -97,7 +97,7 @@ def find_format(path: Path, given: GivenFormat, known: tuple[str, ...], where: s
 
 
 def _format_of(
-    content: Path | bytes, encoding: str, given: GivenFormat, known: tuple[str, ...], where: str
+    content: Path | bytes, encoding: str, given: CsvOptions, known: tuple[str, ...], where: str
 ) -> CsvFormat:
     head = [line for line, _ in zip(_lines(content), range(HEAD), strict=False)]
     if not b"".join(head).strip():
@@ -124,7 +124,7 @@ def _format_of(
     return CsvFormat(content, separator, decimal, thousands, encoding, skipped, header, is_empty)
 
 
-def _check(given: GivenFormat) -> None:
+def _check(given: CsvOptions) -> None:
     for key in ("separator", "decimal", "thousands"):
         value = getattr(given, key)
         if value is not None and len(value) != 1:
@@ -253,7 +253,7 @@ def _fields(lines: Iterator[bytes], mark: bytes) -> Iterator[tuple[int, bytes, i
 
 
 def _find_marks(
-    sample: list[bytes], separator: str, given: GivenFormat, where: str
+    sample: list[bytes], separator: str, given: CsvOptions, where: str
 ) -> tuple[str, str]:
     """Decimal mark and the one between thousands, under which all numbers of a sample are such."""
     rows = csv.reader((line.decode("utf-8-sig") for line in sample), delimiter=separator)

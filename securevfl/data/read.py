@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.csv_files import (
-    FOUND_OUT,
+    DETECT,
     CsvFormat,
-    GivenFormat,
+    CsvOptions,
     as_point,
-    find_format,
+    detect_format,
     read_csv,
 )
 from securevfl.data.ids import IdFormat, is_held_out, normalized_ids
@@ -46,7 +46,7 @@ class FileSource:
     Attributes:
         name: The party.
         path: .csv, .csv.gz or .parquet; CSV has a header. Or a shard of few enough rows to be
-            read as an array; `join.load_parties` takes any.
+            read as an array; `join.load_files` takes any.
         id_column: Joins the parties' rows.
         id_format: How ids are compared: as text, so that "07" is not "7"; as whole numbers; or
             folded, without case and outer blanks.
@@ -65,7 +65,7 @@ class FileSource:
     features: Sequence[str] | None = None
     test_path: Path | None = None
     drop: Sequence[str] = ()
-    csv: GivenFormat = FOUND_OUT
+    csv: CsvOptions = DETECT
     preprocess: Preprocessing | None = None
     id_format: IdFormat = "text"
 
@@ -219,7 +219,7 @@ class PartyFile:
         suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
         if suffix == "csv":
             known = (source.id_column, *(source.features or ()))
-            self.found = find_format(path, source.csv, known, self._where)
+            self.found = detect_format(path, source.csv, known, self._where)
             self.columns = self.found.header
         elif suffix == "parquet":
             self.columns = tuple(self._tried(lambda: pl.read_parquet_schema(path)))

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from math import isinf
 from pathlib import Path
 
-from securevfl.data.csv_files import GivenFormat
+from securevfl.data.csv_files import CsvOptions
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.read import FileSource
 from securevfl.errors import ConfigError, LabelLeakRefused
@@ -321,6 +321,6 @@ def file_source(party: PartySettings, path: Path) -> FileSource:
         path,
         party.id_column,
         party.label_column,
-        csv=GivenFormat(party.separator, party.decimal, party.thousands, party.encoding),
+        csv=CsvOptions(party.separator, party.decimal, party.thousands, party.encoding),
         id_format=party.id_format,
     )

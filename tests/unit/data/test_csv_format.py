@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from securevfl.data import FileSource, read_party
-from securevfl.data.csv_files import GivenFormat
+from securevfl.data.csv_files import CsvOptions
 from securevfl.data.read import PartyRows
 from securevfl.errors import ConfigError, DataError
 
@@ -84,15 +84,15 @@ def test_what_can_be_read_in_two_ways_or_not_at_all_is_refused(
 @pytest.mark.parametrize(
     ("given", "content", "value"),
     [
-        (GivenFormat(decimal="."), "id;x\n1;1.234\n", 1.234),
-        (GivenFormat(thousands="."), "id;x\n1;1.234\n", 1234),
-        (GivenFormat(decimal=","), "id;x\n1;1.234\n", 1234),
-        (GivenFormat(thousands="'"), "id;x\n1;1'234.5\n", 1234.5),
-        (GivenFormat(separator="~"), "id~x\n1~1.5\n", 1.5),
+        (CsvOptions(decimal="."), "id;x\n1;1.234\n", 1.234),
+        (CsvOptions(thousands="."), "id;x\n1;1.234\n", 1234),
+        (CsvOptions(decimal=","), "id;x\n1;1.234\n", 1234),
+        (CsvOptions(thousands="'"), "id;x\n1;1'234.5\n", 1234.5),
+        (CsvOptions(separator="~"), "id~x\n1~1.5\n", 1.5),
     ],
 )
 def test_a_key_settles_it(
-    source: FileSource, given: GivenFormat, content: str, value: float
+    source: FileSource, given: CsvOptions, content: str, value: float
 ) -> None:
     assert rows(replace(source, csv=given), content) == [("1", value)]
 
@@ -118,23 +118,23 @@ def test_text_is_read_in_the_files_encoding(source: FileSource) -> None:
         assert rows(source, "id;city\n1;Köln\n".encode(encoding)) == [("1", "Köln")]
     (note,) = read(source, "id;city\n1;Köln\n".encode("cp1252")).notes
     assert "bank.csv: semicolon-separated, decimal '.', windows-1252" in note.line
-    polish = replace(source, csv=GivenFormat(encoding="iso-8859-2"))
+    polish = replace(source, csv=CsvOptions(encoding="iso-8859-2"))
     assert rows(polish, "id;city\n1;Łódź\n".encode("iso-8859-2")) == [("1", "Łódź")]
     with pytest.raises(DataError, match="is not utf-8 text"):
-        read(replace(source, csv=GivenFormat(encoding="utf-8")), "id;city\n1;ö\n".encode("cp1252"))
+        read(replace(source, csv=CsvOptions(encoding="utf-8")), "id;city\n1;ö\n".encode("cp1252"))
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (GivenFormat(separator="::"), "separator = '::'"),
-        (GivenFormat(decimal="x"), "decimal = 'x'"),
-        (GivenFormat(thousands=",", decimal=","), "thousands = ','"),
-        (GivenFormat(encoding="utf-9"), "encoding = 'utf-9'"),
+        (CsvOptions(separator="::"), "separator = '::'"),
+        (CsvOptions(decimal="x"), "decimal = 'x'"),
+        (CsvOptions(thousands=",", decimal=","), "thousands = ','"),
+        (CsvOptions(encoding="utf-9"), "encoding = 'utf-9'"),
     ],
 )
 def test_a_format_that_cannot_be_is_refused(
-    source: FileSource, given: GivenFormat, told: str
+    source: FileSource, given: CsvOptions, told: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         read(replace(source, csv=given), "id;x\n1;2\n")

@@ -11,7 +11,7 @@ import pytest
 from securevfl.actors.own_data import job_data
 from securevfl.arrays import FloatArray
 from securevfl.data.convert import Conversion, convert
-from securevfl.data.join import align_digests, load_files, load_own, load_parties
+from securevfl.data.join import align_digests, load_files, load_own
 from securevfl.data.read import FileSource
 from securevfl.data.shards import HEADER
 from securevfl.data.tables import VerticalDataset, row_digests
@@ -69,7 +69,7 @@ def cells(dataset: VerticalDataset[Matrix]) -> dict[int, tuple[list[float], ...]
 def test_shards_give_what_their_files_give(sources: list[FileSource], which: str) -> None:
     files = load_files(sources)
     some = [sharded(each) if which in ("both", each.name) else each for each in sources]
-    dataset = load_parties(some)
+    dataset = load_files(some)
     assert cells(dataset) == cells(files)
     assert dataset.label_names == files.label_names == ("no", "yes")
     assert dataset.dropped == files.dropped
@@ -104,10 +104,10 @@ def with_tests(sources: list[FileSource], *, same_rows: bool) -> list[FileSource
 def test_shards_of_test_rows(sources: list[FileSource], same_rows: bool) -> None:
     parties = with_tests(sources, same_rows=same_rows)
     files = load_files(parties)
-    dataset = load_parties([sharded(each) for each in parties])
+    dataset = load_files([sharded(each) for each in parties])
     assert cells(dataset) == cells(files)
     assert sorted(dataset.test_labels) == sorted(files.test_labels)
-    mapped = [isinstance(p.train.indices, np.memmap) for p in dataset.parties]  # type: ignore[union-attr]
+    mapped = [isinstance(p.train.indices, np.memmap) for p in dataset.parties]
     assert mapped == [same_rows, same_rows]
 
 
@@ -119,7 +119,7 @@ def test_shards_of_ones_alone_are_not_standardized(tmp_path: Path) -> None:
         convert([tmp_path / f"{name}.svm"], tmp_path / name, how)
 
     def data(*names: str) -> VerticalDataset[Matrix]:
-        return load_parties([FileSource(name, tmp_path / name, "id") for name in names])
+        return load_files([FileSource(name, tmp_path / name, "id") for name in names])
 
     assert not data("a", "b").standardize
     assert data("a", "c").standardize
@@ -175,23 +175,23 @@ WRONG: dict[str, tuple[Callable[[list[FileSource]], list[FileSource]], str]] = {
     "no ids in common": (relabel("x"), "no common ids among the parties"),
     "a setting of a file": (
         lambda p: [sharded(p[0]), replace(sharded(p[1]), features=["c2"])],
-        "party 'shop': features is said of a file",
+        "party 'shop': features applies to files",
     ),
     "an id column": (
         lambda p: [sharded(p[0]), replace(sharded(p[1]), id_column="customer")],
-        "party 'shop': id_column is said of a file",
+        "party 'shop': id_column applies to files",
     ),
     "a label column": (
         lambda p: [replace(sharded(p[0]), label_column="y"), p[1]],
-        "party 'bank': label_column is said of a file",
+        "party 'bank': label_column applies to files",
     ),
     "ids in another form": (
         lambda p: [sharded(p[0]), replace(sharded(p[1]), id_format="folded")],
         "were converted as 'text'",
     ),
     "test rows of other columns": (narrower, "test_data has 2 columns from 'c2' to 'c3', data 3"),
-    "test rows that are trained on": (same_test_rows, "ids are among the training rows too"),
-    "a shard and a file": (of_two_kinds, "data and test_data are a shard and a file"),
+    "test rows that are trained on": (same_test_rows, "ids are also among the training rows"),
+    "a shard and a file": (of_two_kinds, "one of data and test_data is a shard"),
     "test rows without labels": (without_test_labels, "labels in one of data and test_data only"),
     "test rows with labels of text": (text_labels_in_tests, "labels are text in one of data and"),
     "labels at two parties": (labels_twice, "labels: in the data of ['bank', 'shop']"),
@@ -207,7 +207,7 @@ def test_what_does_not_go_together(sources: list[FileSource], name: str) -> None
     change, message = WRONG[name]
     parties = change(sources)
     with pytest.raises((ConfigError, DataError)) as caught:
-        load_parties(parties)
+        load_files(parties)
     assert message in str(caught.value)
 
 
@@ -217,7 +217,7 @@ def test_few_ids_in_common_are_noted(sources: list[FileSource]) -> None:
     frame.with_columns(id=pl.when(mine).then("id").otherwise("x" + pl.col("id"))).write_csv(
         sources[1].path
     )
-    dataset = load_parties([sharded(each) for each in sources])
+    dataset = load_files([sharded(each) for each in sources])
     assert any(note.warning and "ids are at every party" in note.text for note in dataset.notes)
 
 
@@ -252,13 +252,13 @@ def test_what_a_job_is_told_to_convert(sources: list[FileSource], tmp_path: Path
             job_data(job, tmp_path, None)
     (as_shard(sources[1]) / HEADER).unlink()
     with pytest.raises(DataError, match="shop is a folder, and no shard"):
-        load_parties([sources[0], replace(sources[1], path=tmp_path / "shop")])
+        load_files([sources[0], replace(sources[1], path=tmp_path / "shop")])
 
 
 @pytest.mark.parametrize("which", ["both", "bank", "shop"])
 def test_a_party_alone_makes_its_part_of_agreed_rows(sources: list[FileSource], which: str) -> None:
     some = [sharded(each) if which in ("both", each.name) else each for each in sources]
-    dataset = load_parties(some)
+    dataset = load_files(some)
     train, test = align_digests(some)
     assert train.tolist() == dataset.row_digests.tolist()
     for source, table in zip(some, dataset.parties, strict=True):
