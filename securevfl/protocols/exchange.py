@@ -227,28 +227,15 @@ class Side(Protocol):
         """
 
 
-class FeatureSide:
-    """What most sides of a feature party have in common: predictions are given."""
+class GatheringSide:
+    """The first half of most exchanges: predictions, or u_k for a head, are gathered."""
 
     def __init__(self, party: Party, gathering: Gathering) -> None:
-        self.party = party
-        self.gathering = gathering
+        self.party, self.gathering = party, gathering
 
-    async def gather(self, step: Step, predictions: FloatArray) -> None:
-        """Give predictions, or u_k."""
-        await self.gathering.give(step, predictions)
-
-
-class LabelSide:
-    """What most sides of the label party have in common: predictions are taken."""
-
-    def __init__(self, party: Party, gathering: Gathering) -> None:
-        self.party = party
-        self.gathering = gathering
-
-    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
-        """Take predictions, or u_k; their sum."""
-        return await self.gathering.take_sum(step, predictions.shape)
+    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray | None:
+        """See `Side.gather`."""
+        return await self.gathering.batch(step, predictions)
 
 
 @dataclass(frozen=True)

@@ -162,12 +162,9 @@ async def score_rows(
         write_down()
     async with costs.compute("local"):
         own = model.predict(place.features)
-    step, total = Step(0, (), party.feature_parties), None
-    if party.holds_labels:
-        others = await gathering.take_sum(step, own.shape)
+    others, total = await gathering.batch(Step(0, (), party.feature_parties), own), None
+    if others is not None:
         async with costs.compute("local"):
             total = model.in_target_units(others + own)
-    else:
-        await gathering.give(step, own)
     costs.end_round()
     return total

@@ -148,6 +148,31 @@ def expect_shape(sender: str, values: NDArray[Any], shape: tuple[int, ...]) -> N
         raise UnexpectedMessage(f"{sender} sent an array of {values.shape} where {shape} is due")
 
 
+async def receive_values(
+    channel: Channel, sender: str, kind: type[M], step: int | None, shape: tuple[int, ...]
+) -> NDArray[Any]:
+    """The `values` of a peer's next message, an array of this shape.
+
+    Raises:
+        PeerError: as `Channel.receive`, or an array of another shape.
+    """
+    return (await collect_values(channel, [sender], kind, step, shape))[sender]
+
+
+async def collect_values(
+    channel: Channel,
+    senders: Collection[str],
+    kind: type[M],
+    step: int | None,
+    shape: tuple[int, ...],
+) -> dict[str, NDArray[Any]]:
+    """The `values` of one message from each sender, arrays of this shape."""
+    found: dict[str, Any] = {**await collect(channel, senders, kind, step)}
+    for sender, message in found.items():
+        expect_shape(sender, message.values, shape)
+    return {sender: message.values for sender, message in found.items()}
+
+
 async def collect(
     channel: Channel, senders: Collection[str], kind: type[M], step: int | None = None
 ) -> dict[str, M]:

@@ -37,7 +37,7 @@ from securevfl.protocols.blind.fixed_point import PhaseFormat
 from securevfl.protocols.blind.residuals import MaskedPhases, masked_phases
 from securevfl.protocols.blind.schedule import computing_parties, owners_held_by
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import collect, expect_shape
+from securevfl.runtime.channel import collect_values
 from securevfl.wire.codec import StepMessage, message_kind
 
 
@@ -82,11 +82,8 @@ async def gather_shares(
     if not rest:
         return share
     if party.holds_labels:
-        received = await collect(party.channel, rest, kind, step)
-        for sender, message in received.items():
-            expect_shape(sender, message.values, share.shape)
-            share = share + message.values
-        return ring.reduced(share)
+        received = await collect_values(party.channel, rest, kind, step, share.shape)
+        return ring.reduced(sum(received.values(), share))
     share = await _under_zero(party, masks, f"{kind.__name__} {step}", share, phase)
     if party.name not in rest:
         return share
@@ -164,9 +161,6 @@ async def hand_back(
     if meanwhile is not None:
         await meanwhile()
     senders = [name for name in computing if name != party.name]
-    received = await collect(party.channel, senders, MaskedResiduals, step)
+    received = await collect_values(party.channel, senders, MaskedResiduals, step, shape)
     total = np.zeros(shape, np.uint64) if share is None else share
-    for sender, message in received.items():
-        expect_shape(sender, message.values, shape)
-        total = total + message.values
-    return ring.reduced(total)
+    return ring.reduced(sum(received.values(), total))

@@ -43,7 +43,7 @@ from securevfl.protocols.session.pad_store import StateSeal
 from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.protocols.session.scoring import Scoring
 from securevfl.protocols.vertical.runner import Part, Seen, Training
-from securevfl.runtime.channel import collect, expect_shape
+from securevfl.runtime.channel import collect, receive_values
 from securevfl.runtime.costs import SETUP
 from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Message, message_kind
@@ -266,10 +266,10 @@ class BlindPart(Part):
             weights, _ = self._kept[HELD + name]
             await party.channel.send(name, top_of(weights, own.widths))
         holder = holders(party)[party.name]
-        _, message = await party.channel.receive([holder], RevealedShare)
-        expect_shape(holder, message.values, own.weights.shape)
+        shape = own.weights.shape
+        top = await receive_values(party.channel, holder, RevealedShare, None, shape)
         async with party.costs.compute("local"):
-            return own.opened(message.values)
+            return own.opened(top)
 
     @override
     def arrays(self) -> Mapping[str, NDArray[Any]]:

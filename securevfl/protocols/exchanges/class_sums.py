@@ -31,7 +31,7 @@ Guarantees: against semi-honest parties. A label party that encrypts another vec
     for example, learns H_B of that row; see SECURITY.md.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from math import frexp
 from typing import Any, ClassVar
 
@@ -51,8 +51,8 @@ from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import exchange_keys
-from securevfl.protocols.session.scoring import Score
-from securevfl.runtime.channel import expect_shape
+from securevfl.protocols.session.scoring import HeldOut, Score
+from securevfl.runtime.channel import receive_values
 from securevfl.runtime.costs import SCORING
 from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
@@ -152,7 +152,7 @@ def score_of_classes(
     )
 
 
-class ClassSums(ABC):
+class ClassSums(HeldOut):
     """One party's side of scoring by sums over classes; the label party owns the key.
 
     Attributes:
@@ -165,6 +165,7 @@ class ClassSums(ABC):
     def __init__(self, party: Party, multiplier: str) -> None:
         self.party, self.multiplier = party, multiplier
 
+    @override
     def check(self, labels: Labels) -> None:
         """Check held-out labels before training: that no sum is of a few rows, and that it fits.
 
@@ -174,6 +175,7 @@ class ClassSums(ABC):
         """
         require_many_rows(labels, self.alternatives)
 
+    @override
     async def give(self, step: int, predictions: FloatArray) -> None:
         """A feature party: multiply, and give the masks of the class sums alone."""
         channel, label_party = self.party.channel, self.party.label_party
@@ -186,6 +188,7 @@ class ClassSums(ABC):
         await channel.send(label_party, EncryptedHeldOutProducts(step, products))
         await channel.send(label_party, HeldOutMasks(step, masks))
 
+    @override
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         """The label party: ask for the class sums and score by them."""
         party, peer, real = self.party, self.multiplier, is_real(labels)
@@ -195,12 +198,12 @@ class ClassSums(ABC):
             vectors = self.encrypted(numbers, labels)
         await party.channel.send(peer, EncryptedHeldOut(step, vectors))
         _, reply = await party.channel.receive([peer], EncryptedHeldOutProducts, step)
-        _, masks = await party.channel.receive([peer], HeldOutMasks, step)
-        expect_shape(peer, masks.values, (1, 1) if real else (CLASSES, COLUMNS))
+        shape = (1, 1) if real else (CLASSES, COLUMNS)
+        masks = await receive_values(party.channel, peer, HeldOutMasks, step, shape)
         async with party.costs.compute(SCORING):
             masked = self.decrypted(peer, reply.products)
             record(party.channel, Decrypted(peer, step, masked))
-            found = self.added(masked, masks.values, numbers, labels)
+            found = self.added(masked, masks, numbers, labels)
             if real:
                 mean_squared = max(float(found[0, 0]), 0.0) / len(labels)
                 return Score.of_squares(step + 1, mean_squared, labels)

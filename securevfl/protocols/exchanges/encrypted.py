@@ -81,7 +81,7 @@ from securevfl.crypto.masks import PairwiseMasks
 from securevfl.crypto.scheme import OpenEvaluator
 from securevfl.errors import MalformedMessage, TrainingDiverged
 from securevfl.models.losses import QuadraticLoss
-from securevfl.protocols.exchange import Batch, FeatureSide, LabelSide, Lookahead
+from securevfl.protocols.exchange import Batch, GatheringSide, Lookahead
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, Share
 from securevfl.protocols.local_steps import GradientSignal, LocalSteps, PredictionsSignal, Signal
 from securevfl.protocols.session.gathering import Gathering, Party, Step
@@ -103,7 +103,7 @@ class EncryptedStep(StepMessage):
     scale: int
 
 
-class EncryptedFeatureSide(FeatureSide):
+class EncryptedFeatureSide(GatheringSide):
     """A feature party's side: evaluates under the label party's key."""
 
     def __init__(self, party: Party, gathering: Gathering, key: PeerKey) -> None:
@@ -136,7 +136,7 @@ class EncryptedFeatureSide(FeatureSide):
         return await self.key.multiply(step, batch, outputs, again=not step.fresh)
 
 
-class EncryptedLabelSide(LabelSide):
+class EncryptedLabelSide(GatheringSide):
     """The label party's side: owns the keys."""
 
     def __init__(self, party: Party, gathering: Gathering, key: OwnKey) -> None:
@@ -275,7 +275,7 @@ class OneTripLabelSide(EncryptedLabelSide):
         self.in_flight: dict[str, FloatArray] = {}
 
     @override
-    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray:
+    async def gather(self, step: Step, predictions: FloatArray) -> FloatArray | None:
         others = self.in_flight.pop(NEXT_SUM, None)
         return await super().gather(step, predictions) if others is None else others
 

@@ -17,7 +17,7 @@ from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.gathering import Party, Step
 from securevfl.protocols.session.privacy_account import LeakageCount
-from securevfl.runtime.channel import expect_shape
+from securevfl.runtime.channel import receive_values
 from securevfl.runtime.views import Decrypted, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
@@ -214,11 +214,8 @@ class PeerKey:
 
     async def take_decrypted(self, step: Step, shape: tuple[int, ...]) -> RingArray:
         """Receive the masked products in clear."""
-        sender, message = await self._party.channel.receive(
-            [self.owner_name], DecryptedProducts, step.index
-        )
-        expect_shape(sender, message.values, shape)
-        return message.values
+        channel, owner = self._party.channel, self.owner_name
+        return await receive_values(channel, owner, DecryptedProducts, step.index, shape)
 
     def unmasked(self, masked: RingArray, mask: RingArray) -> FloatArray:
         """Xᵀv from Xᵀv + r and r."""

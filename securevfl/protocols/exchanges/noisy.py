@@ -27,7 +27,6 @@ from securevfl.protocols.session.gathering import (
     HeldOutPredictions,
     Party,
     Predictions,
-    Step,
 )
 from securevfl.protocols.session.privacy_account import Noise, one_release
 from securevfl.runtime.costs import SCORING
@@ -47,30 +46,17 @@ class NoisyGathering(ClearGathering):
         head: HeadedModel | Head | None = None,
     ) -> None:
         super().__init__(party, head)
-        self._mechanism = mechanism
-        self._key = key
+        self._mechanism, self._key = mechanism, key
         self._last: Predictions | HeldOutPredictions | None = None
 
     @override
-    async def give(self, step: Step, predictions: FloatArray) -> None:
-        if self._party.name in step.fresh:
-            await self._send(Predictions, step.index, predictions, "predictions", "encrypt")
-
-    @override
-    async def give_held_out(self, step: int, predictions: FloatArray) -> None:
-        await self._send(HeldOutPredictions, step, predictions, "held-out predictions", SCORING)
-
     async def _send(
-        self,
-        kind: type[Predictions] | type[HeldOutPredictions],
-        step: int,
-        predictions: FloatArray,
-        purpose: Purpose,
-        phase: str,
+        self, kind: type[Predictions | HeldOutPredictions], step: int, predictions: FloatArray
     ) -> None:
         party, last = self._party, self._last
         if not (type(last) is kind and last.step == step):
-            async with party.costs.compute(phase):
+            purpose: Purpose = "predictions" if kind is Predictions else "held-out predictions"
+            async with party.costs.compute("encrypt" if kind is Predictions else SCORING):
                 last = kind(step, self._mechanism.release(predictions, self._key.stream(purpose)))
             self._last = last
         await party.channel.send(party.label_party, last)

@@ -33,8 +33,7 @@ from securevfl.protocols.exchange import (
     Batch,
     Established,
     Exchange,
-    FeatureSide,
-    LabelSide,
+    GatheringSide,
     Learns,
     Session,
     Side,
@@ -58,7 +57,7 @@ from securevfl.protocols.session.gathering import (
     require_summands,
 )
 from securevfl.protocols.session.privacy_account import Noise
-from securevfl.runtime.channel import expect_shape
+from securevfl.runtime.channel import expect_shape, receive_values
 from securevfl.wire.codec import StepMessage, message_kind
 
 Perturb = Callable[[FloatArray], FloatArray]
@@ -79,7 +78,7 @@ class HeadResiduals(StepMessage):
     head: FloatArray
 
 
-class PlainFeatureSide(FeatureSide):
+class PlainFeatureSide(GatheringSide):
     """A feature party's side; with residuals may come ΣH."""
 
     def __init__(self, party: Party, gathering: Gathering, *, told_sum: bool = False) -> None:
@@ -94,18 +93,17 @@ class PlainFeatureSide(FeatureSide):
         party = self.party
         if party.name not in step.receivers:
             return None
-        sender, message = await party.channel.receive([party.label_party], Residuals, step.index)
-        expect_shape(sender, message.values, predictions.shape)
+        channel, sender, shape = party.channel, party.label_party, predictions.shape
+        residuals = await receive_values(channel, sender, Residuals, step.index, shape)
         if not self._told_sum:
-            return ResidualSignal(message.values)
-        _, total = await party.channel.receive([party.label_party], Predictions, step.index)
-        expect_shape(sender, total.values, predictions.shape)
+            return ResidualSignal(residuals)
+        total = await receive_values(channel, sender, Predictions, step.index, shape)
         async with party.costs.compute("local"):
-            labels = labels_told(party.loss, message.values, total.values)
-        return PredictionsSignal(total.values - predictions, labels)
+            labels = labels_told(party.loss, residuals, total)
+        return PredictionsSignal(total - predictions, labels)
 
 
-class PlainLabelSide(LabelSide):
+class PlainLabelSide(GatheringSide):
     """The label party's side.
 
     Where `perturb` adds noise to residuals, its own steps start from the same noisy d, so that a
@@ -154,7 +152,7 @@ class PlainLabelSide(LabelSide):
         return residuals
 
 
-class HeadFeatureSide(FeatureSide):
+class HeadFeatureSide(GatheringSide):
     """A feature party's side under a head: gives u_k."""
 
     async def signal(

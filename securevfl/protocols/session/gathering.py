@@ -1,18 +1,19 @@
-"""A party and a step of its job, and how the label party comes to Σ_{k<K} H_k.
+"""How the label party obtains Σ_{k<K} H_k, the sum of the feature parties' predictions.
 
-It takes each prediction in clear (`ClearGathering`), or only their sum (`MaskedGathering`).
+It receives every prediction in clear (`ClearGathering`), or only their sum (`MaskedGathering`).
 
-`MaskedGathering` adds pairwise one-time masks that cancel in the sum (X25519 agreement,
-ChaCha20 streams, fixed point modulo 2^64), after Bonawitz et al., CCS 2017, without drop-outs.
+`MaskedGathering` is secure aggregation with pairwise one-time masks that cancel in the sum (X25519
+agreement, ChaCha20 streams, fixed point modulo 2^64), after Bonawitz et al., CCS 2017, without
+drop-outs.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.fixed_point import decode, encode, from_ring, to_ring
@@ -20,8 +21,8 @@ from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import ConfigError
 from securevfl.models.head import Head, HeadedModel
 from securevfl.models.losses import Loss
-from securevfl.runtime.channel import Channel, collect, expect_shape
-from securevfl.runtime.costs import Costs
+from securevfl.runtime.channel import Channel, collect_values
+from securevfl.runtime.costs import SCORING, Costs
 from securevfl.wire.codec import StepMessage, message_kind
 
 FRACTION_BITS = 32
@@ -30,7 +31,7 @@ PREDICTION_BOUND = 2.0**24
 
 @dataclass(frozen=True)
 class Party:
-    """Who takes part, as seen from one party; `names` are of all, in the job's order."""
+    """The parties of a job as one of them sees them; `names` has all, in the job's order."""
 
     channel: Channel
     costs: Costs
@@ -61,15 +62,15 @@ class Party:
 
 @dataclass(frozen=True)
 class Step:
-    """One exchange: in FedBCD-p there is one a round, in FedBCD-s one a party and round.
+    """One exchange: FedBCD-p has one per round, FedBCD-s one per round and party.
 
-    Where every local step repeats homomorphic work (`he_per_step`), each is an exchange.
+    Where every local step repeats homomorphic work (`he_per_step`), each step is an exchange.
 
     Attributes:
         index: counts the exchanges of a job.
-        receivers: who gets a signal.
-        fresh: whose predictions of this batch the label party has not seen yet; nobody's where the
-            step repeats the product of the one before, on the same ciphertexts.
+        receivers: the parties that get a signal.
+        fresh: the parties with predictions of this batch that the label party has not seen; none
+            where the step repeats the previous product on the same ciphertexts.
     """
 
     index: int
@@ -86,7 +87,7 @@ class Predictions(StepMessage):
 
 @message_kind(3, stage="round", carries="shares", shows="predictions")
 class MaskedPredictions(StepMessage):
-    """H_k in fixed point plus masks that cancel in the sum over parties, shape (S, C)."""
+    """H_k in fixed point, plus masks that cancel in the sum over parties, shape (S, C)."""
 
     values: RingArray
 
@@ -105,82 +106,84 @@ class MaskedHeldOutPredictions(StepMessage):
     values: RingArray
 
 
-class Gathering(Protocol):
-    """Feature parties give, the label party takes the sum."""
+class Gathering(ABC):
+    """One party's side: feature parties send predictions, the label party adds them up."""
 
-    async def give(self, step: Step, predictions: FloatArray) -> None:
-        """Send this feature party's predictions where the step needs them."""
+    @abstractmethod
+    async def batch(self, step: Step, own: FloatArray) -> FloatArray | None:
+        """Take part with this party's predictions of the step's batch.
 
-    async def take_sum(self, step: Step, shape: tuple[int, ...]) -> FloatArray:
-        """At the label party: Σ_{k<K} H_k of the step's batch."""
+        Returns:
+            The sum of the others' predictions at the label party, None elsewhere.
+        """
 
-    async def give_held_out(self, step: int, predictions: FloatArray) -> None:
-        """Send this feature party's predictions of the held-out rows."""
-
-    async def take_held_out_sum(self, step: int, shape: tuple[int, ...]) -> FloatArray:
-        """At the label party: the sum over the held-out rows."""
+    @abstractmethod
+    async def held_out(self, step: int, own: FloatArray) -> FloatArray | None:
+        """The same for the held-out rows."""
 
 
-class ClearGathering:
-    """Every H_k in clear, or every u_k where the label party has a head, which makes H_k = u_k·θ_k.
+class ClearGathering(Gathering):
+    """Every H_k in clear, or every u_k where the label party has a head: then H_k = u_k·θ_k.
 
     Learns:
-        label party: H_k per sample, of every feature party; with a head u_k, w numbers.
+        label party: every feature party's H_k of each row; with a head u_k, w numbers per row.
         feature parties: nothing.
     """
 
     def __init__(self, party: Party, head: HeadedModel | Head | None = None) -> None:
-        self._party = party
-        self._head = head
+        self._party, self._head = party, head
         self._known: dict[str, FloatArray] = {}
 
     @property
     def side_by_side(self) -> FloatArray:
-        """What all others gave last."""
+        """The newest values of all other parties in one matrix."""
         return np.hstack([self._known[name] for name in self._party.feature_parties])
 
-    async def give(self, step: Step, predictions: FloatArray) -> None:
-        """Send H_k if it is fresh."""
-        if self._party.name in step.fresh:
-            message = Predictions(step.index, predictions)
-            await self._party.channel.send(self._party.label_party, message)
-
-    async def take_sum(self, step: Step, shape: tuple[int, ...]) -> FloatArray:
-        """Add what is fresh to what is known."""
+    @override
+    async def batch(self, step: Step, own: FloatArray) -> FloatArray | None:
         party = self._party
+        if not party.holds_labels:
+            if party.name in step.fresh:
+                await self._send(Predictions, step.index, own)
+            return None
         senders = [name for name in party.feature_parties if name in step.fresh]
-        received = await collect(party.channel, senders, Predictions, step.index)
-        for sender, message in received.items():
-            self._known[sender] = self._checked(sender, message.values, shape)
-        given = [self._weighed(name, self._known[name]) for name in party.feature_parties]
-        return reduce(np.add, given)
+        self._known |= await self._received(Predictions, senders, step.index, own.shape)
+        return self._sum(self._known)
 
-    async def give_held_out(self, step: int, predictions: FloatArray) -> None:
-        """Send the held-out predictions in clear."""
-        await self._party.channel.send(
-            self._party.label_party, HeldOutPredictions(step, predictions)
-        )
-
-    async def take_held_out_sum(self, step: int, shape: tuple[int, ...]) -> FloatArray:
-        """Add up the held-out predictions."""
+    @override
+    async def held_out(self, step: int, own: FloatArray) -> FloatArray | None:
+        if not self._party.holds_labels:
+            await self._send(HeldOutPredictions, step, own)
+            return None
         senders = self._party.feature_parties
-        received = await collect(self._party.channel, senders, HeldOutPredictions, step)
-        values = {name: self._checked(name, each.values, shape) for name, each in received.items()}
-        return reduce(np.add, [self._weighed(name, each) for name, each in values.items()])
+        return self._sum(await self._received(HeldOutPredictions, senders, step, own.shape))
 
-    def _checked(self, sender: str, values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    async def _send(
+        self, kind: type[Predictions | HeldOutPredictions], step: int, predictions: FloatArray
+    ) -> None:
+        await self._party.channel.send(self._party.label_party, kind(step, predictions))
+
+    async def _received(
+        self,
+        kind: type[Predictions | HeldOutPredictions],
+        senders: Collection[str],
+        step: int,
+        shape: tuple[int, ...],
+    ) -> dict[str, FloatArray]:
         width = shape[1] if self._head is None else self._head.width
-        expect_shape(sender, values, (shape[0], width))
-        return values
+        return await collect_values(self._party.channel, senders, kind, step, (shape[0], width))
 
-    def _weighed(self, sender: str, values: FloatArray) -> FloatArray:
-        return values if self._head is None else values @ self._head.part(sender)
+    def _sum(self, values: dict[str, FloatArray]) -> FloatArray:
+        head, names = self._head, self._party.feature_parties
+        return reduce(
+            np.add, [values[n] if head is None else values[n] @ head.part(n) for n in names]
+        )
 
 
 def gathering_of(
     party: Party, masks: PairwiseMasks, *, sums: bool, head: HeadedModel | Head | None = None
 ) -> Gathering:
-    """Predictions singly in clear, or only their sum."""
+    """Single predictions in clear, or only their sum."""
     return MaskedGathering(party, masks) if sums else ClearGathering(party, head)
 
 
@@ -199,22 +202,22 @@ def masked(
 ) -> RingArray:
     """Values in fixed point plus masks that cancel in the sum over feature parties.
 
-    A context, which all of them name alike, has masks of its own.
+    Each `context`, the same at all parties, has masks of its own.
     """
     encoded = encode(values, FRACTION_BITS, PREDICTION_BOUND, what)
     return to_ring(encoded) + masks.zero_share(party.feature_parties, context, values.shape)
 
 
 def unmasked_sum(summands: Sequence[RingArray]) -> FloatArray:
-    """The sum of what all feature parties gave of it, `masked`."""
+    """The sum of the feature parties' values, given as `masked` returned them."""
     return decode(from_ring(np.sum(summands, axis=0)), FRACTION_BITS)
 
 
-class MaskedGathering:
+class MaskedGathering(Gathering):
     """Only the sum, for three parties or more.
 
     Learns:
-        label party: Σ_{k<K} H_k per sample and no summand.
+        label party: Σ_{k<K} H_k of each row and no summand.
         feature parties: nothing.
 
     Raises:
@@ -223,48 +226,37 @@ class MaskedGathering:
 
     def __init__(self, party: Party, masks: PairwiseMasks) -> None:
         require_summands(len(party.names))
-        self._party = party
-        self._masks = masks
+        self._party, self._masks = party, masks
         self._sum: FloatArray | None = None
 
-    async def give(self, step: Step, predictions: FloatArray) -> None:
-        """Send H_k + masks; all take part as soon as one has something fresh."""
+    @override
+    async def batch(self, step: Step, own: FloatArray) -> FloatArray | None:
+        """All parties take part as soon as one has fresh predictions."""
         if any(name in self._party.feature_parties for name in step.fresh):
-            values = await self._masked(f"predictions {step.index}", predictions)
-            message = MaskedPredictions(step.index, values)
-            await self._party.channel.send(self._party.label_party, message)
-
-    async def take_sum(self, step: Step, shape: tuple[int, ...]) -> FloatArray:
-        """Add up the masked predictions: the masks cancel."""
-        if self._sum is None or any(name in self._party.feature_parties for name in step.fresh):
-            self._sum = await self._unmasked_sum(MaskedPredictions, step.index, shape)
+            index = step.index
+            self._sum = await self._added(
+                MaskedPredictions, index, own, f"predictions {index}", "encrypt"
+            )
         return self._sum
 
-    async def give_held_out(self, step: int, predictions: FloatArray) -> None:
-        """Send the held-out predictions under masks of their own."""
-        values = await self._masked(f"held out {step}", predictions, phase="scoring")
-        await self._party.channel.send(
-            self._party.label_party, MaskedHeldOutPredictions(step, values)
-        )
+    @override
+    async def held_out(self, step: int, own: FloatArray) -> FloatArray | None:
+        return await self._added(MaskedHeldOutPredictions, step, own, f"held out {step}", SCORING)
 
-    async def take_held_out_sum(self, step: int, shape: tuple[int, ...]) -> FloatArray:
-        """Add up the masked held-out predictions."""
-        return await self._unmasked_sum(MaskedHeldOutPredictions, step, shape)
-
-    async def _unmasked_sum(
+    async def _added(
         self,
-        kind: type[MaskedPredictions] | type[MaskedHeldOutPredictions],
+        kind: type[MaskedPredictions | MaskedHeldOutPredictions],
         step: int,
-        shape: tuple[int, ...],
-    ) -> FloatArray:
-        senders = self._party.feature_parties
-        received = await collect(self._party.channel, senders, kind, step)
-        for sender, message in received.items():
-            expect_shape(sender, message.values, shape)
-        return unmasked_sum([message.values for message in received.values()])
-
-    async def _masked(
-        self, context: str, predictions: FloatArray, phase: str = "encrypt"
-    ) -> NDArray[np.uint64]:
-        async with self._party.costs.compute(phase):
-            return masked(self._party, self._masks, context, predictions, "predictions")
+        own: FloatArray,
+        context: str,
+        phase: str,
+    ) -> FloatArray | None:
+        party = self._party
+        if party.holds_labels:
+            senders = party.feature_parties
+            found = await collect_values(party.channel, senders, kind, step, own.shape)
+            return unmasked_sum(list(found.values()))
+        async with party.costs.compute(phase):
+            values = masked(party, self._masks, context, own, "predictions")
+        await party.channel.send(party.label_party, kind(step, values))
+        return None

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean
-from typing import Literal, Protocol
+from typing import Literal
 
 from typing_extensions import override
 
@@ -157,39 +157,37 @@ class Timetable:
         return self.every > 0 and done % self.every == 0
 
 
-class HeldOut(Protocol):
-    """How held-out predictions become a score: a feature party gives, the label party scores."""
+class HeldOut(ABC):
+    """How held-out predictions become a score at the label party."""
 
-    def check(self, labels: Labels) -> None:
+    def check(self, labels: Labels) -> None:  # noqa: B027
         """Refuse held-out rows that cannot be scored, before training."""
 
+    @abstractmethod
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """A feature party: take part in the scoring of a step."""
+        """A feature party's part in the scoring of a step."""
 
+    @abstractmethod
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """The label party: the score of a step, from its own predictions and what others give."""
+        """The label party's part, from its own predictions: the score of a step."""
 
 
-class ByRow:
-    """Both sides, where held-out predictions are gathered row by row."""
+class ByRow(HeldOut):
+    """Held-out predictions are gathered row by row, as those of a batch."""
 
     def __init__(self, party: Party, gathering: Gathering) -> None:
-        self._party = party
-        self._gathering = gathering
+        self._party, self._gathering = party, gathering
 
+    @override
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """Give held-out predictions as in rounds."""
-        await self._gathering.give_held_out(step, predictions)
+        await self._gathering.held_out(step, predictions)
 
-    def check(self, labels: Labels) -> None:
-        """Nothing."""
-
+    @override
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """Score the sum of all predictions."""
-        others = await self._gathering.take_held_out_sum(step, own.shape)
+        others = await self._gathering.held_out(step, own)
+        assert others is not None  # noqa: S101
         async with self._party.costs.compute(SCORING):
-            total = own + others
-            return Score.of(step + 1, total, labels, self._party.loss.middle)
+            return Score.of(step + 1, own + others, labels, self._party.loss.middle)
 
 
 class Scoring(ABC):

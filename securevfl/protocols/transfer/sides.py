@@ -52,6 +52,7 @@ from dataclasses import replace
 from math import ceil, log2
 
 import numpy as np
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, Labels, RingArray
 from securevfl.crypto.fixed_point import decode, encode, unmask
@@ -62,7 +63,7 @@ from securevfl.protocols.exchange import IN_CLEAR, Batch, Outgoing
 from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, checked, within_bound
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import HeldOutPredictions, Party, Step
-from securevfl.protocols.session.scoring import Score
+from securevfl.protocols.session.scoring import HeldOut, Score
 from securevfl.protocols.transfer.objective import (
     LEAST_EXPONENT,
     Components,
@@ -71,7 +72,7 @@ from securevfl.protocols.transfer.objective import (
     feature_components,
     settings_of,
 )
-from securevfl.runtime.channel import expect_shape
+from securevfl.runtime.channel import expect_shape, receive_values
 from securevfl.runtime.costs import SCORING
 from securevfl.runtime.views import Decrypted, Learned, record
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
@@ -159,7 +160,7 @@ class ClearSide:
         return Components(message.rows, message.phi[None])
 
 
-class ScoringInClear:
+class ScoringInClear(HeldOut):
     """A party's side of scoring: the label party gives Φ, the other one φ of its held-out rows.
 
     `phi` computes Φ at the label party; `release` is made of the units before φ is computed.
@@ -170,9 +171,7 @@ class ScoringInClear:
     ) -> None:
         self._party, self._phi, self._release = party, phi, release
 
-    def check(self, labels: Labels) -> None:
-        """Nothing."""
-
+    @override
     async def give(self, step: int, predictions: FloatArray) -> None:
         """Give φ = Φ·u of held-out rows from u, shape (test rows, w)."""
         party = self._party
@@ -186,6 +185,7 @@ class ScoringInClear:
                 raise TrainingDiverged("training diverged: scores leave float64")
         await party.channel.send(party.label_party, HeldOutPredictions(step, scores))
 
+    @override
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         """Score B's rows; the label party's own columns of them play no part."""
         del own
@@ -194,10 +194,10 @@ class ScoringInClear:
         async with party.costs.compute(SCORING):
             phi = self._phi()
         await party.channel.send(peer, ScoreVector(step, phi))
-        _, message = await party.channel.receive([peer], HeldOutPredictions, step)
-        expect_shape(peer, message.values, (len(labels), 1))
+        shape = len(labels), 1
+        scores = await receive_values(party.channel, peer, HeldOutPredictions, step, shape)
         async with party.costs.compute(SCORING):
-            return Score.of(step + 1, message.values, labels)
+            return Score.of(step + 1, scores, labels)
 
 
 @message_kind(33, stage="round", carries="ciphertexts", shows="components")
@@ -328,7 +328,7 @@ def score_format(plan: Plan, units: int) -> ProductFormat:
     )
 
 
-class ScoringEncrypted:
+class ScoringEncrypted(HeldOut):
     """A party's side of scoring: the label party owns the key, the other one multiplies under it.
 
     `phi` computes Φ at the label party.
@@ -345,9 +345,7 @@ class ScoringEncrypted:
         self._party, self._phi, self._format = party, phi, product_format
         self._key, self._ends = key, ends
 
-    def check(self, labels: Labels) -> None:
-        """Nothing."""
-
+    @override
     async def give(self, step: int, predictions: FloatArray) -> None:
         """Multiply Φ with u of held-out rows, shape (test rows, w), and give the masks too."""
         party, fmt, label_party = self._party, self._format, self._party.label_party
@@ -360,6 +358,7 @@ class ScoringEncrypted:
         await party.channel.send(label_party, EncryptedScores(step, reply.ciphertext))
         await party.channel.send(label_party, ScoreMasks(step, reply.mask))
 
+    @override
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         """Ask for φ and score by it; the label party's own columns of them play no part."""
         del own
@@ -371,11 +370,10 @@ class ScoringEncrypted:
             vector = key.encrypt(encoded)
         await party.channel.send(peer, EncryptedScoreVector(step, vector))
         _, reply = await party.channel.receive([peer], EncryptedScores, step)
-        _, masks = await party.channel.receive([peer], ScoreMasks, step)
-        expect_shape(peer, masks.values, (rows,))
+        masks = await receive_values(party.channel, peer, ScoreMasks, step, (rows,))
         async with party.costs.compute(SCORING):
             masked = checked(peer, key.decrypt, reply.product, rows)
             record(party.channel, Decrypted(peer, step, masked))
-            scores = unmask(masked, masks.values, key.modulus_bits)
+            scores = unmask(masked, masks, key.modulus_bits)
             found = decode(scores, fmt.product_fraction_bits)[:, None]
             return Score.of(step + 1, found, labels)

@@ -57,7 +57,7 @@ from securevfl.protocols.vertical.runner import (
     VerticalAlgorithm,
     checkpoint_selection,
 )
-from securevfl.runtime.channel import Channel, collect, expect_shape
+from securevfl.runtime.channel import Channel, collect, collect_values, expect_shape, receive_values
 from securevfl.runtime.costs import SCORING, SETUP, Costs
 from securevfl.runtime.simulation import Program
 from securevfl.wire.codec import StepMessage, message_kind
@@ -197,10 +197,9 @@ class ServerScoring(Scoring):
         own = model.predict(self._inputs)
         shared = await _released(party.costs, own, self._release, SCORING)
         await party.channel.send(SERVER, HeldOutPredictions(step, shared))
-        sender, others = await party.channel.receive([SERVER], HeldOutPredictions, step)
-        expect_shape(sender, others.values, own.shape)
+        others = await receive_values(party.channel, SERVER, HeldOutPredictions, step, own.shape)
         # All parties score the same numbers: each its own as it was shared.
-        total = shared + others.values
+        total = shared + others
         self.scores = [Score.of(rounds, total, self._labels, party.loss.middle)]
         return False
 
@@ -297,13 +296,12 @@ async def _sum_held_out(channel: Channel, costs: Costs, plan: Plan) -> None:
     rounds, shape = plan.rounds, (plan.timetable.test_rows, plan.loss.outputs)
     if not shape[0]:
         return
-    received = await collect(channel, plan.facts.names, HeldOutPredictions, rounds)
+    names = plan.facts.names
+    received = await collect_values(channel, names, HeldOutPredictions, rounds, shape)
     async with costs.compute(SCORING):
-        for name, message in received.items():
-            expect_shape(name, message.values, shape)
-        total: FloatArray = np.sum([message.values for message in received.values()], axis=0)
-    for name, message in received.items():
-        await channel.send(name, HeldOutPredictions(rounds, total - message.values))
+        total: FloatArray = np.sum(list(received.values()), axis=0)
+    for name, values in received.items():
+        await channel.send(name, HeldOutPredictions(rounds, total - values))
 
 
 class Fdml(VerticalAlgorithm):

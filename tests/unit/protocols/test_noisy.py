@@ -33,9 +33,9 @@ def released(*calls: tuple[str, int]) -> list[bytes]:
         for what, index in calls:
             if what == "round":
                 step = Step(index, receivers=party.names, fresh=party.names)
-                await gathering.give(step, np.zeros((3, 1)))
+                await gathering.batch(step, np.zeros((3, 1)))
             else:
-                await gathering.give_held_out(index, np.zeros((3, 1)))
+                await gathering.held_out(index, np.zeros((3, 1)))
 
     async def label(channel: Channel, costs: Costs) -> list[bytes]:
         del costs
