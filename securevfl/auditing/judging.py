@@ -1,27 +1,26 @@
-"""What an attack measured, and the rule by which an audit calls it a leak.
+"""What an attack measured, and the rule that decides whether it is a leak.
 
-**The rule.** An attack's advantage is how far its figure passes the better of two bars: what chance
-gives, and what the trained model gives its adversary anyway. Over the seeds it has a mean
-and a 95 % interval (Student's t; one seed has the point alone). Deviations, of which a theorem
-bounds the largest, and lower bounds on ε, each of which holds by itself, have their range over the
-seeds instead. The verdict is
+An attack's advantage is how far its figure passes the better of two bars: guessing, and what the
+trained model gives its adversary anyway. Over the seeds the advantage has a mean and a 95 %
+interval (Student's t; a single seed has no width). Deviations (a theorem bounds the largest) and
+lower bounds on ε (each holds by itself) have their range over the seeds instead. The verdict is
 
-- `resists` where the whole interval stays within the metric's margin;
-- `leaks` otherwise; `certain` only where the whole interval lies beyond the margin.
+- `resists` if the whole interval stays within the metric's margin;
+- `leaks` otherwise, and `certain` only if the whole interval lies beyond the margin. A figure that
+  is too noisy to decide is therefore a leak: resistance has to be shown.
 
-An attack may be judged by several figures, as one on labels is by AUC, by what it finds at 1 %
-false positives, by the precision of the top of its ranking and by accuracy: a leak by any of them
-is one, and the row shows the figure that the verdict rests on. A figure that counts few rows says
-so: its margin is no less than what sampling gives.
+An attack may have several figures. Attacks on labels have AUC, the true positives at 1 % false
+positives, the precision of the top ranks and accuracy. A leak by any figure is a leak, and the row
+shows the figure that decides. The margin of a figure that counts few rows is at least two standard
+errors.
 
-Where the better bar leaves little room below 1, as a model with 98 % of the labels does, the margin
-is half of that room, so that who reads all labels is not taken for one who reads none. A figure
-that is too noisy to tell counts as a leak that is not certain: resistance has to be shown. Margins
-are part of the metric and the same for all exchanges.
+Margins belong to the metric and are the same for all exchanges. Where the better bar is close to 1
+(a model that already knows 98 % of the labels), the margin is half of the remaining room, so that
+an attack which reads everything still counts.
 
-Without a figure there are two verdicts: `immune` where the structure of the exchange leaves the
-attack nothing to work on, and `not_shown` where it could not be run, or does not take the settings
-of this job. Only `resists` and `immune` keep a policy.
+Two verdicts stand for no figure: `immune` (the structure of the exchange leaves the attack nothing
+to read) and `not_shown` (the attack could not run, or does not support the job's settings). A
+policy accepts only `resists` and `immune`.
 """
 
 from collections.abc import Sequence
@@ -45,14 +44,12 @@ class Metric:
     """What a figure means."""
 
     name: str
-    margin: float  # the advantage that still resists
-    # How a figure is compared with its bar: by its difference; by how much it is larger in
-    # proportion, value / bar − 1; for an error, which is smaller the more leaks, by the share that
-    # is gone, 1 − value / bar; or by orders of magnitude, log10(value / bar)
+    margin: float  # the largest advantage that still resists
+    # How a figure compares with its bar: value − bar; value / bar − 1 (proportion);
+    # 1 − value / bar, for errors, which shrink as more leaks (share); log10(value / bar) (orders)
     advantage: Literal["difference", "proportion", "share", "orders"] = "difference"
-    at_most_one: bool = True  # whether 1 is the most that a figure can be
-    # Whether each seed's figure holds by itself: the range over seeds counts
-    is_bound: bool = False
+    at_most_one: bool = True  # whether figures end at 1
+    is_bound: bool = False  # each seed's figure holds by itself, so their range counts
 
 
 ACCURACY = Metric("accuracy", 0.03)
@@ -73,40 +70,41 @@ class Finding:
 
     metric: Metric
     value: float
-    # What an adversary without the view reaches; None where that has no meaning
-    chance: float | None = None
-    # What its part of the trained model gives it anyway, in the same metric
-    model_alone: float | None = None
-    allowed: float | None = None  # a bar that is neither: rounding, or a claimed ε
-    # Standard error of the advantage as far as the choice of rows goes; two of them are the least
-    # margin
-    error: float = 0.0
-    # Other figures of the same attack, each with a bar and a margin of its own
-    beside: "tuple[Finding, ...]" = ()
+    chance: float | None = None  # by guessing
+    model_alone: float | None = None  # by the adversary's part of the trained model, or its columns
+    allowed: float | None = None  # another bar: rounding, or a claimed ε
+    error: float = 0.0  # the advantage's standard error from sampling rows
+    beside: "tuple[Finding, ...]" = ()  # other figures of the same attack, judged by themselves
     detail: dict[str, Any] = field(default_factory=dict)
 
     @property
     def bar(self) -> float:
-        """The better of the bars; without one, or without a number, there is nothing to judge."""
+        """The better of the bars.
+
+        Raises:
+            ConfigError: there is no bar, or the figure is not finite.
+        """
         bars = [bar for bar in (self.chance, self.model_alone, self.allowed) if bar is not None]
         if not bars or not isfinite(self.value):
-            raise ConfigError(f"{self.metric.name}: {self.value} beside {bars}, not to be judged")
+            raise ConfigError(f"{self.metric.name} = {self.value}, bars {bars}: cannot be judged")
         return min(bars) if self.metric.advantage == "share" else max(bars)
 
     @property
     def advantage(self) -> float:
-        """How far the figure passes the bar; for errors, what share of the bar is gone."""
-        if self.metric.advantage == "share":
-            return 1 - self.value / self.bar
-        if self.metric.advantage == "orders":
-            return log10(max(self.value, NOTHING) / self.bar)
-        if self.metric.advantage == "proportion":
-            return self.value / self.bar - 1
-        return self.value - self.bar
+        """How far the figure passes the bar, as the metric compares them."""
+        match self.metric.advantage:
+            case "share":
+                return 1 - self.value / self.bar
+            case "orders":
+                return log10(max(self.value, NOTHING) / self.bar)
+            case "proportion":
+                return self.value / self.bar - 1
+            case "difference":
+                return self.value - self.bar
 
     @property
     def margin(self) -> float:
-        """The advantage that still resists."""
+        """The largest advantage that still resists."""
         margin = self.metric.margin
         if self.metric.advantage == "difference" and self.metric.at_most_one:
             margin = min(margin, (1 - self.bar) / 2)
@@ -115,21 +113,21 @@ class Finding:
         return max(margin, STANDARD_ERRORS * self.error)
 
     @property
-    def keeps(self) -> bool:
-        """Whether no figure of this one seed passes its margin."""
+    def resists(self) -> bool:
+        """Whether no figure of this seed passes its margin."""
         return all(each.advantage <= each.margin for each in (self, *self.beside))
 
 
 @dataclass(frozen=True)
 class Immune:
-    """No figure: by its structure the exchange leaves the attack nothing to work on."""
+    """No figure: the structure of the exchange leaves the attack nothing to read."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class NotShown:
-    """No figure: the attack could not be run, or does not take these settings."""
+    """No figure: the attack could not run, or does not support these settings."""
 
     reason: str
 
@@ -139,20 +137,17 @@ Outcome = Finding | Immune | NotShown
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the findings of several seeds say."""
+    """The verdict on the findings of several seeds."""
 
     verdict: Verdict
-    certain: bool  # whether the interval leaves no doubt
+    certain: bool  # whether the whole interval supports it
     advantage: float  # mean over the seeds
     interval: tuple[float, float]  # 95 % interval of that mean, or the range
-    margin: float  # what it was held against
+    margin: float
 
 
 def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
-    """What an attack's outcomes say, one a seed: a leak under some seeds is one.
-
-    Resistance has to be shown under all seeds, and immunity is no matter of seeds.
-    """
+    """The verdict on one outcome per seed: resistance and immunity must hold for every seed."""
     findings = [each for each in outcomes if isinstance(each, Finding)]
     verdict = judge(decisive(findings)).verdict if findings else "immune"
     if verdict == "leaks":
@@ -163,16 +158,16 @@ def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
 
 
 def decisive(findings: Sequence[Finding]) -> list[Finding]:
-    """The figures that the verdict rests on, one a seed: the first ones unless only others leak."""
+    """The figures that decide the verdict, one per seed: the first that leak, or the first ones."""
     figures = [list(each) for each in zip(*((one, *one.beside) for one in findings), strict=True)]
     leaking = [each for each in figures if judge(each).verdict == "leaks"]
     return (leaking or figures)[0]
 
 
 def judge(findings: Sequence[Finding]) -> Judgement:
-    """Apply the rule to the findings of an attack, one a seed, without those beside them."""
+    """Apply the rule to one finding per seed, without the figures beside them."""
     if not findings:
-        raise ConfigError("findings: none, expected one a seed")
+        raise ConfigError("findings: none, expected one per seed")
     advantages = np.array([finding.advantage for finding in findings])
     mean, seeds = float(advantages.mean()), len(advantages)
     half = 0.0

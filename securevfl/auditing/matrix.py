@@ -1,13 +1,13 @@
-"""The matrix attack × exchange: real runs recorded, attacked, and judged over seeds.
+"""The matrix of attacks and exchanges: runs are recorded, attacked, and judged over seeds.
 
 An attack gets one party's view of a recorded run and the side knowledge that its row names. A cell
 measures these attacks on this job and proves nothing: `resists` means that they found nothing.
 
-A policy asks that attacks be shown to resist: a leak breaks it, and so does whatever was not shown.
-Negative controls are no attacks, and what-ifs are other jobs: neither keeps a policy nor breaks it.
+A policy names attacks that must be shown to resist. Both a leak and a missing result violate it.
+Negative controls and what-ifs (other settings than the job's) do not count.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,9 +30,9 @@ from securevfl.training import plan_for
 
 Row = dict[str, Any]
 Report = Callable[[str, float, int], None]
-"""Told what runs, and how much is done of how much."""
+"""Called with what runs, how much is done, and of how much."""
 
-# An exchange's and a first seed's time beside the others', roughly: progress is weighed by it.
+# Rough run times relative to the others, for the progress display.
 SLOW, WITH_CURVES = 4.0, 1.3
 KEPT = ("resists", "immune")
 
@@ -41,12 +41,12 @@ KEPT = ("resists", "immune")
 class AuditSettings:
     """What to audit."""
 
-    jobs: Mapping[str, Job]  # by exchange, the job to run
+    jobs: Mapping[str, Job]  # the job to run, by exchange
     attacks: tuple[str, ...] = field(default_factory=lambda: tuple(known_attacks()))
-    repeats: int = 5  # seeds, from the job's on
-    workers: int = 1  # processes, each with exchanges and seeds of its own
-    curves: bool = True  # whether the first seed measures what only curves show
-    ray: str | None = None  # address of a cluster whose cores are taken in place of processes
+    repeats: int = 5  # how many seeds, counted from the job's
+    workers: int = 1  # processes
+    curves: bool = True  # whether the first seed also measures curves
+    ray: str | None = None  # address of a Ray cluster to use instead of processes
 
 
 def audit(
@@ -54,39 +54,44 @@ def audit(
     settings: AuditSettings,
     report: Report = lambda what, done, total: None,
 ) -> list[Row]:
-    """All rows, in the order of the exchanges.
-
-    What runs is reported in hundredths; an interrupt has the rows of the seeds that were done.
+    """Run all attacks; rows come in the order of the exchanges, progress in hundredths.
 
     Raises:
         ConfigError: an unknown attack or exchange, or a job that does not fit the data.
+        Interrupted: with the rows of the seeds that were finished.
     """
     known = known_attacks()
     for name in settings.attacks:
         require(name, known, "attack")
     for job in settings.jobs.values():
-        # Noise that nobody has chosen is a mistake, and no reason why an attack shows nothing.
+        # A missing noise multiplier is an error here, not a reason why an attack shows nothing.
         plan_for(job if exchange_of(job).adds_noise else job.without_protection, dataset)
     seeds = range(settings.repeats)
-    # The slow ones first, so that none of them ends alone on one core.
+    # Slow exchanges first, so that none of them finishes alone on one core.
     names = sorted(settings.jobs, key=lambda name: not exchange_of(settings.jobs[name]).is_slow)
-    tasks = [(name, index) for name in names for index in seeds]
+    tasks = list(product(names, seeds))
+    costs = [
+        (SLOW if exchange_of(settings.jobs[name]).is_slow else 1.0)
+        * (WITH_CURVES if index == 0 else 1.0)
+        for name, index in tasks
+    ]
     attack = partial(_measured, dataset, settings, _modules(settings))
     found: dict[tuple[str, int], list[Measurement]] = {}
 
-    def told(place: int, what: str, done: float) -> None:
+    def progress(place: int, what: str, done: float) -> None:
         name, index = tasks[place]
         report(f"{name}, seed {index + 1}: {what}", 100 * done, 100)
 
-    costs = [_cost(settings.jobs[name], index) for name, index in tasks]
     try:
         with in_processes(
-            attack, tasks, settings.workers, "audit", told=told, costs=costs, ray=settings.ray
+            attack, tasks, settings.workers, "audit", told=progress, costs=costs, ray=settings.ray
         ) as results:
             for place, measured in results:
                 found[tasks[place]] = measured
     except KeyboardInterrupt:
-        raise Interrupted(_rows(settings, found), _missing(settings, found)) from None
+        left = [(name, sum((name, seed) not in found for seed in seeds)) for name in settings.jobs]
+        missing = [f"{name}: {count} of {len(seeds)} seeds" for name, count in left if count]
+        raise Interrupted(_rows(settings, found), missing) from None
     return _rows(settings, found)
 
 
@@ -94,32 +99,16 @@ def _rows(
     settings: AuditSettings, found: Mapping[tuple[str, int], Sequence[Measurement]]
 ) -> list[Row]:
     by_cell: dict[tuple[str, str, str], list[Measurement]] = {}
-    order = list(settings.jobs)
-    for name, index in sorted(found, key=lambda task: (order.index(task[0]), task[1])):
-        for each in found[name, index]:
+    for name, index in product(settings.jobs, range(settings.repeats)):
+        for each in found.get((name, index), ()):
             by_cell.setdefault((name, each.attack, each.case), []).append(each)
     return [_row(name, measured) for (name, _, _), measured in by_cell.items()]
 
 
-def _missing(settings: AuditSettings, found: Collection[tuple[str, int]]) -> list[str]:
-    """What an interrupt left undone, a line for each exchange."""
-    done = {name: sum(task[0] == name for task in found) for name in settings.jobs}
-    return [
-        f"{name}: {settings.repeats - count} of {settings.repeats} seeds"
-        for name, count in done.items()
-        if count < settings.repeats
-    ]
-
-
-def _cost(job: Job, index: int) -> float:
-    """What a seed takes beside the others: the first has curves."""
-    return (SLOW if exchange_of(job).is_slow else 1.0) * (WITH_CURVES if index == 0 else 1.0)
-
-
 def _modules(settings: AuditSettings) -> tuple[str, ...]:
-    """Where attacks, exchanges and algorithms come from, which other processes import, too."""
+    """The modules of attacks, exchanges and algorithms, which other processes have to import."""
     known = known_attacks()
-    # What is written in no module, as in a notebook or a page of the documents, has None.
+    # Code that is in no module, as in a notebook, has None.
     measures = [getattr(known[name].measure, "__module__", "") or "" for name in settings.attacks]
     described = (of(job) for job in settings.jobs.values() for of in (exchange_of, algorithm_of))
     return tuple(sorted({*measures, *(type(each).__module__ for each in described)}))
@@ -132,7 +121,7 @@ def _known_here(job: Job, settings: AuditSettings, modules: Iterable[str]) -> Ma
         ConfigError: an attack, an exchange or an algorithm that the process cannot import.
     """
     for module in modules:
-        with suppress(ImportError, ValueError):  # a module that no file is of, or the main program
+        with suppress(ImportError, ValueError):  # a module without a file, or the main program
             import_module(module)
     known = known_attacks()
     try:
@@ -151,7 +140,7 @@ def _measured(
     task: tuple[str, int],
     tell: Tell,
 ) -> list[Measurement]:
-    """All attacks on one exchange under one seed; only reasons where it does not fit the data."""
+    """All attacks on one exchange under one seed; only reasons if the job does not fit the data."""
     name, index = task
     job = settings.jobs[name]
     known = _known_here(job, settings, modules)
@@ -164,31 +153,31 @@ def _measured(
         job, dataset, job.job.seed + index, with_curves=settings.curves and index == 0
     )
     measured: list[Measurement] = []
-    costs = [attack.cost for attack in attacks]
-    for place, attack in enumerate(attacks):
-        at = sum(costs[:place]), sum(costs)
-        tell(attack.name, *at)
-        subject.progress = partial(_tell_rounds, tell, attack.name, at)
+    done, total = 0.0, sum(attack.cost for attack in attacks)
+    for attack in attacks:
+
+        def progress(round_: int, rounds: int, name: str = attack.name, done: float = done) -> None:
+            tell(f"{name}, round {round_} of {rounds}", done, total)
+
+        tell(attack.name, done, total)
+        subject.progress = progress
         measured += attack(subject)
+        done += attack.cost
     return measured
 
 
-def _tell_rounds(tell: Tell, name: str, at: tuple[float, float], done: int, rounds: int) -> None:
-    tell(f"{name}, round {done} of {rounds}", *at)
-
-
 def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
-    """A cell as JSON has it, from its measurements, one a seed; side figures are the first's."""
+    """One cell as JSON, from one measurement per seed; details are those of the first seed."""
     first = measured[0]
     outcomes = [each.outcome for each in measured]
     findings = [each for each in outcomes if isinstance(each, Finding)]
-    details = findings[0].detail if findings else {}
-    findings = decisive(findings) if findings else []
     reasons = [each.reason for each in outcomes if not isinstance(each, Finding)]
     detail: Row = {"case": first.case, "control": first.control, "what_if": first.what_if}
     if reasons:
         detail["reason"] = reasons[0]
+    measured_detail = findings[0].detail if findings else {}
     if findings:
+        findings = decisive(findings)
         judgement = judge(findings)
         detail |= {
             "certain": judgement.certain,
@@ -208,7 +197,7 @@ def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
         "chance": _mean([each.chance for each in findings]),
         "model_alone": _mean([each.model_alone for each in findings]),
         "verdict": verdict_of(outcomes),
-        "detail": detail | details,
+        "detail": detail | measured_detail,
     }
 
 
@@ -219,12 +208,12 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class Violation:
-    """An attack that must resist, under one exchange and in one case, and was not shown to."""
+    """An attack that must resist but was not shown to, under one exchange and in one case."""
 
     attack: str
     exchange: str
-    case: str  # which of its settings; empty where it has one only, or nothing was measured
-    says: str  # in one line that it leaks, or why nothing is shown
+    case: str  # which of its settings; empty if it has only one, or if nothing was measured
+    says: str  # one line: that it leaks, or why nothing is shown
 
 
 def violations(
@@ -233,11 +222,10 @@ def violations(
     exchanges: Iterable[str],
     unfit: str = "",
 ) -> list[Violation]:
-    """What breaks a policy, exchange by exchange.
+    """What violates a policy, exchange by exchange.
 
     Each attack that must resist needs a row that shows it, for each exchange, audited or not.
-    `unfit` says why these rows are no basis for a policy, which is broken then; empty where they
-    are.
+    `unfit` says why these rows cannot support any policy; every policy is violated then.
     """
     broken = []
     for exchange, attack in product(dict.fromkeys(exchanges), dict.fromkeys(must_resist)):

@@ -1,10 +1,10 @@
-"""What an attack of the audit is, and what comes of one: a figure, or the reason why there is none.
+"""What an attack of the audit is, and its outcome: a figure, or the reason why there is none.
 
-`Immune` is declared with an attack, by what the exchange is: nothing that is tried can end there.
-If an exchange from another package shows more than it says, its immunity is `NotShown` instead.
-An attack that cannot be tried or finished is `NotShown` as well.
+An attack declares for which exchanges it is `Immune`: their structure leaves it nothing to read.
+The outcome is `NotShown` where an exchange from another package shows more than it declares, or
+where the attack cannot run or finish.
 
-Every attack describes itself where it is measured; `add_attack` makes it known.
+Each attack is described beside the code that measures it and registered by `add_attack`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,11 +17,10 @@ from securevfl.auditing.subject import Subject
 from securevfl.errors import BudgetExhausted, ConfigError, RangeExceeded, TrainingDiverged
 
 CANNOT_RUN = (BudgetExhausted, ConfigError, RangeExceeded, TrainingDiverged)
-UNDER_A_HEAD = "the attack is on summed predictions, and this job has a head over representations"
-IN_SHARES = "no number of a round is in clear: words_of_rounds is about what travels"
+UNDER_A_HEAD = "the attack reads summed predictions, but this job has a head over representations"
 LAST = 1000
 Reason = Callable[[Subject], str]
-"""Why the exchange leaves an attack nothing to work on; empty where it does not."""
+"""Why an exchange leaves an attack nothing to read; empty where it leaves something."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +28,21 @@ class Measurement:
     """One cell of the matrix, for one seed."""
 
     attack: str  # its name in reports
-    outcome: Outcome  # the figure, or why there is none
+    outcome: Outcome
     case: str  # which of the attack's settings, in a few words
     adversary: str  # which party, and how it behaves
-    side_knowledge: str  # what it is given beside its view
-    control: bool = False  # a negative control, which says nothing of the exchange
-    what_if: bool = False  # other settings than the job's; no policy is about it
+    side_knowledge: str  # what it knows besides its view
+    control: bool = False  # a negative control, which says nothing about the exchange
+    what_if: bool = False  # settings that the job does not have; policies ignore them
 
 
 @dataclass(frozen=True)
 class AttackCase:
     """One of an attack's settings."""
 
-    measure: Callable[[], Finding | NotShown]  # runs it; an error of `CANNOT_RUN` shows nothing
+    measure: Callable[[], Finding | NotShown]  # an error of `CANNOT_RUN` counts as not shown
     name: str = ""
-    side_knowledge: str = ""  # where it is not the attack's
+    side_knowledge: str = ""  # where it differs from the attack's
     control: bool = False
     what_if: bool = False
 
@@ -54,22 +53,28 @@ class Attack:
 
     name: str  # in reports
     adversary: str  # which party, and how it behaves
-    side_knowledge: str  # what it is given beside its view
-    # The figure for a subject, or its settings where there are several
+    side_knowledge: str  # what it knows besides its view
+    # The figure for a subject, or one case for each setting
     measure: Callable[[Subject], Finding | NotShown | Iterable[AttackCase]]
-    immune: Reason = lambda _: ""  # by structure
-    takes_head: bool = False  # whether it has something to read where the label party has a head
-    # Whether it is about algorithms whose parties exchange components in place of predictions and
-    # residuals; no attack is about both
+    immune: Reason = lambda _: ""
+    takes_head: bool = False  # whether it can read jobs in which the label party has a head
+    # Whether it attacks algorithms that exchange components instead of predictions and residuals
     of_components: bool = False
-    place: int = LAST  # where its row stands among the others
-    cost: float = 0.3  # how long it takes beside the others, roughly: progress is weighed by it
-    quick: bool = True  # whether a first look takes it
+    place: int = LAST  # of its row in the table
+    cost: float = 0.3  # rough run time relative to the other attacks, for the progress display
+    quick: bool = True  # whether `--quick` runs it
 
     def __call__(self, subject: Subject) -> Iterator[Measurement]:
-        """A measurement for every case; one alone where the exchange is immune."""
+        """Yield one measurement per case, or a single one where there is no figure at all."""
         if subject.algorithm.own_components != self.of_components:
-            yield self.without_figure(self._other_algorithm(subject))
+            yield self.without_figure(
+                Immune("parties exchange predictions and residuals, no components")
+                if self.of_components
+                else NotShown(
+                    f"algorithm = {subject.algorithm.name!r}: this attack is about predictions and "
+                    "residuals"
+                )
+            )
             return
         try:
             if reason := self.immune(subject):
@@ -85,7 +90,7 @@ class Attack:
             for case in found:
                 yield Measurement(
                     self.name,
-                    _tried(case),
+                    _outcome(case),
                     case.name,
                     self.adversary,
                     case.side_knowledge or self.side_knowledge,
@@ -95,18 +100,12 @@ class Attack:
         except CANNOT_RUN as error:
             yield self.without_figure(NotShown(str(error)))
 
-    def _other_algorithm(self, subject: Subject) -> Immune | NotShown:
-        if self.of_components:
-            return Immune("parties exchange predictions and residuals, no components")
-        name = subject.algorithm.name
-        return NotShown(f"algorithm = {name!r}: this attack is about predictions and residuals")
-
     def without_figure(self, outcome: Outcome) -> Measurement:
-        """What there is to say of all cases together."""
+        """One outcome for all cases together."""
         return Measurement(self.name, outcome, "", self.adversary, self.side_knowledge)
 
 
-def _tried(case: AttackCase) -> Outcome:
+def _outcome(case: AttackCase) -> Outcome:
     try:
         return case.measure()
     except CANNOT_RUN as error:
@@ -117,7 +116,7 @@ _ATTACKS: dict[str, Attack] = {}
 
 
 def add_attack(attack: Attack) -> Attack:
-    """Make an attack known under its name; as a decorator, above what makes it an `Attack`."""
+    """Register an attack under its name; also usable as a decorator."""
     if attack.name in _ATTACKS:
         raise ConfigError(f"attack {attack.name!r}: the name is taken")
     _ATTACKS[attack.name] = attack
@@ -125,7 +124,7 @@ def add_attack(attack: Attack) -> Attack:
 
 
 def known_attacks() -> Mapping[str, Attack]:
-    """Every attack by name, in the order of rows: all of the folder `measures`, and added ones."""
+    """All attacks by name, in the order of their rows: those of `measures`, and added ones."""
     folder = import_module("securevfl.auditing.measures")
     for module in iter_modules(folder.__path__, f"{folder.__name__}."):
         import_module(module.name)

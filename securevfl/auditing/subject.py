@@ -1,4 +1,4 @@
-"""What an audit attacks: recorded runs of a job under one exchange, made when first asked for.
+"""What an audit attacks: recorded runs of a job under one exchange, made on first use.
 
 An attack by one party gets the messages that this party received and its `AdversaryView` (its own
 columns, its own θ⁰ and what all parties know), and nothing else of the run. Only scores look at the
@@ -34,12 +34,12 @@ from securevfl.runtime.views import Received, View
 from securevfl.sparse import require_dense
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
-TRIED_ROWS = 64  # of the round that an exchange from elsewhere is tried in
+PROBE_ROWS = 64  # of the round that checks what an exchange from elsewhere declares
 
 
 @dataclass
-class _Trail(DenseLayer):
-    """A layer of units that keeps every W it had: the first and each local step's."""
+class _RecordedLayer(DenseLayer):
+    """A layer that records its W: the first one and that of each local step."""
 
     past: list[FloatArray] = field(default_factory=list)
 
@@ -56,12 +56,11 @@ class Recording:
 
     dataset: VerticalDataset  # as it was trained on, scaled
     result: TrainingResult
-    # By party, the weights of its layer of units, the first and one a local step's: its own, and no
-    # secret from it
+    # By party, the weights of its dense layer: the first, and those after each local step
     trails: Mapping[str, list[FloatArray]] = field(default_factory=dict)
 
     def adversary(self, party: str) -> AdversaryView:
-        """What one party holds."""
+        """What one party holds besides the messages in its view."""
         part = local_part(self.plan, self.dataset, party)
         return AdversaryView(
             name=party,
@@ -80,7 +79,7 @@ class Recording:
         return self.result.views[party]
 
     def weights(self, party: str) -> list[FloatArray]:
-        """A party's own weights as every round begins, where its model is a layer of units."""
+        """A party's own weights at the start of each round, if its model is a dense layer."""
         steps = self.plan.rule.local_steps
         return self.trails[party][: self.result.rounds * steps : steps]
 
@@ -96,7 +95,7 @@ class Recording:
 
     @property
     def described(self) -> dict[str, object]:
-        """What a row on labels says of the run."""
+        """Details of the run for a row on labels."""
         return {
             "rounds": self.result.rounds,
             "batch_size": self.job.job.batch_size,
@@ -105,7 +104,7 @@ class Recording:
 
     @property
     def labels(self) -> Labels:
-        """The truth about the labels, which scores alone may look at."""
+        """The true labels, which only scores may look at."""
         return self.dataset.train_labels
 
     @cached_property
@@ -116,16 +115,16 @@ class Recording:
 
     @cached_property
     def decisions(self) -> list[Decision]:
-        """What the label party told all others at every round."""
+        """The label party's early-stopping decisions, one per round."""
         label_party = self.plan.facts.label_party
-        told = next(
+        sent = next(
             decisions_of(view) for name, view in self.result.views.items() if name != label_party
         )
-        return [told.get(index, Decision(index)) for index in range(self.result.rounds)]
+        return [sent.get(index, Decision(index)) for index in range(self.result.rounds)]
 
     @cached_property
     def batches(self) -> list[IntArray]:
-        """The row numbers of every round."""
+        """The row numbers of each round."""
         return [self.plan.schedule.batch(index) for index in range(self.result.rounds)]
 
 
@@ -135,7 +134,7 @@ def local_part(
     party: str,
     modules: Mapping[str, MakeModule] | None = None,
 ) -> LocalPart:
-    """A party's inputs and its local model at θ⁰, as it draws it in a job."""
+    """A party's inputs and its local model at θ⁰, drawn as in a job."""
     start = np.random.default_rng([plan.job.job.seed, plan.facts.names.index(party)])
     return LocalPart(plan, table_of(dataset, party), start, (modules or {}).get(party))
 
@@ -155,7 +154,7 @@ def with_table(dataset: VerticalDataset, changed: PartyTable) -> VerticalDataset
 
 
 def with_columns(dataset: VerticalDataset, party: str, chosen: Sequence[int]) -> VerticalDataset:
-    """The data with some of a party's columns alone."""
+    """The data with only some of a party's columns."""
     table, places = table_of(dataset, party), list(chosen)
     changed = replace(
         table,
@@ -172,9 +171,9 @@ def with_section(job: Job, section: str, **changes: object) -> Job:
 
 
 def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
-    """The same training on features that are scaled already: scaling would undo a rotation.
+    """The same training on features and real targets that are scaled already.
 
-    So are real targets, which the label party scales by itself.
+    Scaling within the job would undo a rotation.
     """
     if is_real(dataset.train_labels):
         train = dataset.train_labels.astype(np.float64)
@@ -198,18 +197,17 @@ class Subject:
     dataset: VerticalDataset
     seed: int  # of batches, starts and rotations
     keys: KeyMaker = field(default_factory=KeyMaker)
-    with_curves: bool = True  # measure what only the first seed shows
-    keeps_ciphertexts: bool = False  # keep them in views; many rounds of them are gigabytes
-    # Told of rounds done, and of how many, as a run goes on
-    progress: Callable[[int, int], None] = lambda done, rounds: None
-    # When the job scores; runs are scored at their end alone where nobody asks
+    with_curves: bool = True  # whether to measure curves, as the first seed does
+    keeps_ciphertexts: bool = False  # in views; ciphertexts of many rounds take gigabytes
+    progress: Callable[[int, int], None] = lambda done, rounds: None  # called during a run
+    # When the job scores; recorded runs are scored only at their end unless asked otherwise
     scoring: dict[str, object] = field(default_factory=dict, init=False)
     _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.job.exchange.he_per_step:
-            raise ConfigError("he_per_step is for benchmarks: audits look at one product a round")
+            raise ConfigError("he_per_step is for benchmarks: leave it unset for an audit")
         job, self.dataset = scaled(self.job, self.dataset)
         privacy = job.privacy
         has_budget = privacy.budget is not None or privacy.release_budget is not None
@@ -232,17 +230,17 @@ class Subject:
 
     @cached_property
     def plan(self) -> Plan:
-        """Of the job on these data."""
+        """The plan of the job on these data."""
         return plan_for(self.job, self.dataset)
 
     @property
     def scheme(self) -> str:
-        """Of the exchange under encryption; empty in clear."""
+        """The name of an exchange that encrypts; empty in clear."""
         return self.exchange.name if self.exchange.encrypts else ""
 
     @property
     def learns(self) -> Learns:
-        """Who learns what in a round, as the exchange says."""
+        """Who learns what in a round, as the exchange declares."""
         return self.exchange.learns(self.job)
 
     @property
@@ -252,17 +250,17 @@ class Subject:
 
     @property
     def is_slow(self) -> bool:
-        """Whether a round takes so long that audits make fewer and smaller ones."""
+        """Whether rounds are so slow that audits run fewer and smaller ones."""
         return self.exchange.is_slow
 
     @property
     def feature_party(self) -> str:
-        """The feature party with the most columns, the one that attacks labels or is attacked."""
+        """The feature party with the most columns: the one that attacks labels, or is attacked."""
         others = [table for table in self.dataset.parties if table.name != self.dataset.label_party]
         return max(others, key=lambda table: len(table.columns)).name
 
     def with_rows(self, rows: int) -> "Subject":
-        """The same exchange on some training rows alone; itself where there are no more."""
+        """The same exchange on at most so many training rows; itself if there are no more."""
         if len(self.dataset.train_labels) <= rows:
             return self
         if rows not in self._smaller:
@@ -275,17 +273,17 @@ class Subject:
 
     @cached_property
     def contradiction(self) -> str:
-        """What a round shows although an exchange from elsewhere denies it; empty if nothing.
+        """What a round shows although the exchange denies it; empty if nothing.
 
-        Algorithms from elsewhere are tried, too. What this package has, its own tests hold to it.
+        Only exchanges and algorithms from elsewhere are checked: tests cover those of this package.
         """
         described = (self.exchange, self.algorithm)
         if all(type(each).__module__.startswith("securevfl.") for each in described):
             return ""
         label, learns = self.dataset.label_party, self.learns
-        # Who hides held-out rows and has no sums refuses to score.
+        # An exchange that hides held-out rows and has no sums refuses to score.
         settings = {"rounds": 1, "batch_size": "full", "eval_every": "never"}
-        views = self.with_rows(TRIED_ROWS).record(**settings).result.views
+        views = self.with_rows(PROBE_ROWS).record(**settings).result.views
         found = [shown_beyond(views[label], learns.predictions)]
         if not self.in_clear:
             others = [view for name, view in views.items() if name != label]
@@ -296,11 +294,11 @@ class Subject:
         name = self.exchange.name
         return beyond and f"a round shows {beyond}, which {name!r} says that nobody sees"
 
-    def _pass_on(self, done: int, rounds: int) -> None:
+    def _pass_on(self, done: int, rounds: int) -> None:  # to whatever `progress` is by then
         self.progress(done, rounds)
 
     def record(self, **changes: object) -> Recording:
-        """The run of the job with other settings in `[job]`; the same run for the same settings."""
+        """Run the job with other settings in `[job]`, once for the same settings."""
         job = self.job.with_settings(**changes)
         key = job.model_dump_json()
         if key not in self._recordings:
@@ -308,9 +306,10 @@ class Subject:
         return self._recordings[key]
 
     def record_guarded(self, guard: Path, dataset: VerticalDataset, **changes: object) -> Recording:
-        """A run on a variation of the data that the label guard may refuse: `LabelLeakRefused`.
+        """Run a variation of the job under the label guard, which remembers runs in its directory.
 
-        The guard remembers the earlier runs in its directory.
+        Raises:
+            LabelLeakRefused: by the guard.
         """
         job = self.job.with_settings(**{**changes, "allow_label_leak": False})
         return self._run(job, dataset, guard)
@@ -319,10 +318,10 @@ class Subject:
         trails: dict[str, list[FloatArray]] = {}
         rounds = job.job.rounds
 
-        def followed(party: str, model: LocalModel) -> LocalModel:
+        def recorded(party: str, model: LocalModel) -> LocalModel:
             if not isinstance(model, DenseLayer):
                 return model
-            layer = _Trail(**vars(model))
+            layer = _RecordedLayer(**vars(model))
             trails[party] = layer.past
             return layer
 
@@ -330,7 +329,7 @@ class Subject:
             keys=self.keys,
             record_views=True,
             guard_directory=guard,
-            wrap_model=followed,
+            wrap_model=recorded,
             progress=lambda done: self.progress(done, rounds),
         )
         result = train(job, dataset, environment)
@@ -345,7 +344,7 @@ class Subject:
 
 
 def _without_budget(job: Job, dataset: VerticalDataset) -> Job:
-    """The job with the noise that its budget asks for: attacks run more rounds, or fewer."""
+    """The job with the noise that its budget asks for, as attacks run other numbers of rounds."""
     account = plan_for(job, dataset).account
     assert account is not None  # noqa: S101
     gradients = account.gradients

@@ -1,6 +1,6 @@
-"""What stands in a view: predictions, residuals, gradients, and all its numbers in clear.
+"""Reading views: predictions, residuals, gradients, and all numbers in clear.
 
-Messages are asked for by what they show, whichever protocol they are of.
+Messages are selected by what they declare to show, whichever protocol they belong to.
 """
 
 from collections.abc import Iterable
@@ -21,19 +21,19 @@ from securevfl.wire.codec import Carries, Message, Shows, Stage, StepMessage
 
 @dataclass(frozen=True)
 class Spot:
-    """Where numbers stand in a run."""
+    """The place of an array in a run."""
 
     party: str
-    kind: str  # the message's, `learned`, or that of messages whose masks cancel in the sum
-    step: int  # of the job; scoring counts for itself
-    sender: str  # who they come from; empty for a sum of several
+    kind: str  # the message's class, or `learned`
+    step: int  # of the job; scorings are counted by themselves
+    sender: str  # empty for a sum over several senders, in which masks cancel
     number: int = 0  # which array of the message
 
 
 def clear_arrays(
     view: View, shows: Shows, sender: str = "", stage: Stage = "round"
 ) -> list[tuple[int, list[NDArray[Any]]]]:
-    """Step and arrays of every message in clear that shows this, of one sender or of anyone."""
+    """Step and arrays of each message in clear that shows this, from one sender or from anyone."""
     return [
         (message.step, arrays_of(message))
         for name, message in view.showing(shows, stage)
@@ -42,10 +42,10 @@ def clear_arrays(
 
 
 def predictions_of(view: View, party: str) -> list[FloatArray]:
-    """Every H_k of a party in the label party's view, in clear or opened, one a round.
+    """Every H_k of a party in the label party's view, in clear or decrypted, one per round.
 
-    A job in one round trip has its first predictions in clear; each reply holds the next under the
-    label party's own key.
+    With round_trips = 1 the first predictions travel in clear; each reply then holds the next ones
+    under the label party's own key.
     """
     found = {step: values for step, (values, *_) in clear_arrays(view, "predictions", party)}
     for each in view.learned():
@@ -55,10 +55,10 @@ def predictions_of(view: View, party: str) -> list[FloatArray]:
 
 
 def held_out_of(view: View, party: str) -> tuple[list[FloatArray], float]:
-    """Held-out predictions in the label party's view: of one party where they show singly, or sums.
+    """Held-out predictions in the label party's view, one per scoring, of shapes (rows, C).
 
-    One a scoring, shapes (rows, C), and the rounding error of a sum; 0 of a single party's, which
-    travel as they are.
+    They are one party's if these travel in clear, and sums over the parties otherwise. The second
+    value is the rounding error of a sum, 0 for one party's predictions.
     """
     shown = clear_arrays(view, "predictions", party, "evaluation")
     singly = [values for _, (values, *_) in shown]
@@ -73,18 +73,13 @@ def held_out_of(view: View, party: str) -> tuple[list[FloatArray], float]:
 
 
 def residuals_of(view: View) -> list[FloatArray]:
-    """The residuals that a party received, each of shape (S, C), one a round."""
+    """The residuals that a party received, one per round, of shapes (S, C)."""
     return [values for _, (values, *_) in clear_arrays(view, "residuals")]
 
 
 def components_of(view: View) -> list[tuple[FloatArray, FloatArray]]:
     """V, shape (S, w), and Φ, shape (w,), as the label party of transfer learning sent them."""
     return [(rows, phi) for _, (rows, phi) in clear_arrays(view, "components")]
-
-
-def units_of(view: View) -> list[FloatArray]:
-    """The units of a batch, shape (S, w), as the other party sent them."""
-    return [units for _, (units, *_) in clear_arrays(view, "units")]
 
 
 def decisions_of(view: View) -> dict[int, Decision]:
@@ -94,14 +89,14 @@ def decisions_of(view: View) -> dict[int, Decision]:
 
 
 def gradients_of(view: View) -> list[FloatArray]:
-    """The gradients Xᵀd/S that a feature party learned, one a round, shapes (P, C)."""
+    """The gradients Xᵀd/S that a feature party learned, one per round, of shapes (P, C)."""
     return [entry.values for entry in view.learned() if entry.shows == "gradients"]
 
 
 def shown_beyond(view: View, claim: Shown) -> str:
     """The first message of a round whose arrays, in clear or in shares, contradict a claim.
 
-    What the message says that it shows does not matter. Empty where no message does.
+    What the message itself declares to show does not matter. Empty if there is no such message.
     """
     everything: list[Carries] = ["control", "values", "shares"]
     beyond = {"singly": [], "summed": everything[:2], "hidden": everything}[claim]
@@ -114,11 +109,11 @@ def shown_beyond(view: View, claim: Shown) -> str:
 
 
 def clear_values(views: Iterable[View]) -> dict[Spot, FloatArray]:
-    """All numbers in clear of some views, in the order in which they came.
+    """All numbers in clear of some views, in the order of their arrival.
 
-    A masked product that a key owner decrypts is uniform whatever it masks, and a mask that cancels
-    hides its summand: neither is here. What is left has to agree between two runs that the theory
-    calls indistinguishable.
+    Left out are masked products that a key owner decrypts and single summands under cancelling
+    masks, which are uniform whatever they hide. All other numbers must agree between two runs that
+    the theory calls indistinguishable.
     """
     found: dict[Spot, FloatArray] = {}
     for view in views:

@@ -277,7 +277,7 @@ def exact_steps(subject: Subject, size: int) -> dict[str, Any] | None:
 
 def recommended(exact: Finding, this_job: Finding) -> bool:
     """Whether exact steps keep labels, and tell less than this job."""
-    return exact.keeps and exact.value < this_job.value
+    return exact.resists and exact.value < this_job.value
 
 
 def _at(subject: Subject, sampling: str, size: int, epochs: int) -> Finding:
@@ -289,14 +289,14 @@ def _from_on(sizes: list[int], found: list[Finding]) -> int | None:
     """The smallest size from which on all keep labels."""
     safe = None
     for size, finding in reversed(list(zip(sizes, found, strict=True))):
-        if not finding.keeps:
+        if not finding.resists:
             break
         safe = size
     return safe
 
 
 def _until(found: list[Finding]) -> int:
-    return next((index for index, each in enumerate(found) if not each.keeps), len(found))
+    return next((index for index, each in enumerate(found) if not each.resists), len(found))
 
 
 def _curve(

@@ -13,7 +13,7 @@ import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.auditing.judging import DEVIATION, Finding
-from securevfl.auditing.measuring import IN_SHARES, Attack, AttackCase, add_attack
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Subject, with_section
 from securevfl.auditing.twins import Twin, TwinSetting, compare_twins, stabilizer_rotation
 from securevfl.crypto.schemes import SCHEMES
@@ -21,6 +21,7 @@ from securevfl.models.linear import Rule
 from securevfl.protocols.session import gathering
 from securevfl.shown import curve
 
+IN_SHARES = "no number of a round is in clear; words_of_rounds tests the shares"
 ROUNDING = 1e-11
 FIXED_POINT_UNITS = 100
 ROUNDS = 1000

@@ -22,7 +22,7 @@ from securevfl.auditing.figures import (
 from securevfl.auditing.judging import RELATIVE_ERROR, Finding, NotShown
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject
-from securevfl.auditing.views import components_of, gradients_of, units_of
+from securevfl.auditing.views import clear_arrays, components_of, gradients_of
 from securevfl.errors import ConfigError
 from securevfl.models.layers import DenseLayer
 from securevfl.protocols.transfer.objective import Components, FeatureObjective, settings_of
@@ -131,7 +131,7 @@ def _from_units(subject: Subject, whose: str, by: str) -> Finding:
     recording = subject.record(rounds=1)
     settings = settings_of(recording.plan)
     if whose == subject.feature_party:
-        (units,) = units_of(recording.view(by))
+        ((_, (units, *_)),) = clear_arrays(recording.view(by), "units")
     else:
         ((values, phi),) = components_of(recording.view(by))
         units = units_from_components(values, phi, settings.alignment)

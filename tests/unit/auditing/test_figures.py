@@ -243,7 +243,7 @@ def test_a_view_that_says_less_than_ones_own_columns_is_no_leak() -> None:
     assert related.bar == related.model_alone
     assert related.bar < 0.3
     assert strange.bar > 0.8
-    assert related.keeps
+    assert related.resists
 
 
 def test_components_and_bits_are_held_against_ones_own() -> None:

@@ -99,7 +99,7 @@ def test_a_leak_by_one_figure_is_one_and_the_row_shows_it() -> None:
     hidden = Finding(AUC, 0.68, 0.5, 0.67, beside=(Finding(TOP_PRECISION, 0.7, 0.1, 0.3),))
     assert [each.metric for each in decisive([hidden, hidden])] == [TOP_PRECISION] * 2
     assert verdict_of([hidden, hidden]) == "leaks"
-    assert (kept.keeps, hidden.keeps) == (True, False)
+    assert (kept.resists, hidden.resists) == (True, False)
 
 
 def test_a_rounding_error_is_allowed_and_more_is_not() -> None:
@@ -121,7 +121,7 @@ def test_one_seed_that_passes_the_bound_is_a_leak() -> None:
     [[], [Finding(ACCURACY, 0.5)], accuracies(float("nan")), accuracies(0.9, float("inf"))],
 )
 def test_what_cannot_be_judged_is_refused(findings: list[Finding]) -> None:
-    with pytest.raises(ConfigError, match=r"none, expected|not to be judged"):
+    with pytest.raises(ConfigError, match=r"none, expected|cannot be judged"):
         judge(findings)
 
 

@@ -148,7 +148,7 @@ def test_what_ifs_leak_and_say_how_many_jobs_it_took(monkeypatch: pytest.MonkeyP
     found = cells_of(labels_of_jobs(attacked))
     what_ifs = [finding(each) for each in found.values() if each.what_if]
     assert len(what_ifs) == 3
-    assert not any(each.keeps for each in what_ifs)
+    assert not any(each.resists for each in what_ifs)
     for each in map(finding, found.values()):
         assert each.detail["jobs"] == 8
         assert each.model_alone is not None

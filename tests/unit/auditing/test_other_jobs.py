@@ -166,18 +166,18 @@ def test_residuals_in_clear_tell_targets(with_targets: Subject) -> None:
     assert found.metric.name == "correlation"
     assert found.value > 0.85
     assert found.model_alone == pytest.approx(0.61, abs=0.02)
-    assert not found.keeps
+    assert not found.resists
 
 
 def test_gradients_of_all_rows_tell_no_more_than_the_own_model(with_targets: Subject) -> None:
     found = finding(next(ATTACKS["labels_from_gradients"](with_targets)))
-    assert found.keeps
+    assert found.resists
     assert found.detail["batch_size"] == "full"
 
 
 def test_gradients_of_few_rows_tell_targets(with_targets: Subject) -> None:
     recording = with_targets.record(rounds=120, batch_size=8, sampling="shuffle")
-    assert not read_labels(recording, with_targets.feature_party).keeps
+    assert not read_labels(recording, with_targets.feature_party).resists
 
 
 def test_what_is_about_classes_says_so(with_targets: Subject) -> None:
@@ -190,5 +190,5 @@ def test_what_is_about_classes_says_so(with_targets: Subject) -> None:
 def test_what_says_nothing_resists(generator: np.random.Generator) -> None:
     inputs, targets = generator.standard_normal((300, 3)), generator.standard_normal(300)
     assert target_finding(np.zeros(300), inputs, targets, {}).value == 0
-    assert target_finding(generator.standard_normal(300), inputs, targets, {}).keeps
-    assert not target_finding(targets, inputs, targets, {}).keeps
+    assert target_finding(generator.standard_normal(300), inputs, targets, {}).resists
+    assert not target_finding(targets, inputs, targets, {}).resists
