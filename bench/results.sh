@@ -99,57 +99,6 @@ result he-per-step-credit 300 bench tradeoff --dataset credit --exchange paillie
     --key-bits 2048 --local-steps 1,5,10 --batch-size 256 --target-auc 0.69,0.70 \
     --max-rounds 60 --learning-rate 1 --he-per-step
 
-# docs/results/rounds.md
-for rate in 0.1 0.3 0.5 1; do
-    result "rounds-a9a-$rate" 100 bench rounds --dataset a9a --local-steps 5 --batch-size 256 \
-        --target-auc 0.90 --max-rounds 1500 --learning-rate "$rate"
-done
-result rounds-a9a-tuned 360 bench rounds --dataset a9a --local-steps 5 --batch-size 256 \
-    --target-auc 0.90 --max-rounds 1500
-for rate in 1 3; do
-    result "rounds-a9a-decay-$rate" 300 bench rounds --dataset a9a --algorithm fedsgd,fedbcd-p \
-        --local-steps 5 --batch-size 256 --target-auc 0.90 --max-rounds 1500 \
-        --schedule inverse-sqrt --learning-rate "$rate"
-done
-result rounds-icu2012 300 bench rounds --dataset icu2012-714 --parties 2,5,17 --local-steps 5 \
-    --batch-size 256 --target-auc 0.82 --learning-rate 0.003
-result rounds-icu2012-random 100 bench rounds --dataset icu2012-714 --algorithm fedbcd-p,fedbcd-s \
-    --parties 2,5,17 --local-steps 5 --batch-size 256 --target-auc 0.82 --learning-rate 0.003 \
-    --start random --max-rounds 100
-for start in zero random; do
-    for rate in 0.03 0.1; do
-        result "rounds-icu2012-sqrt-$start-$rate" 60 bench rounds --dataset icu2012-714 \
-            --algorithm fedbcd-p,fedbcd-s --parties 2,5,17 --local-steps 5 --batch-size 256 \
-            --target-auc 0.82 --learning-rate "$rate" --schedule inverse-sqrt \
-            --divide-by-sqrt-parties --start "$start" --max-rounds 100
-    done
-done
-table1() {
-    file=$1
-    shift
-    result "$file" 200 bench rounds --dataset icu2012-714 --local-steps 1,5,50 --batch-size 64 \
-        --schedule inverse-sqrt --target-auc 0.82 "$@"
-}
-table1 rounds-icu2012-64-tuned --max-rounds 500
-table1 rounds-icu2012-64-0.003 --max-rounds 1500 --learning-rate 0.003
-table1 rounds-icu2012-64-0.01 --max-rounds 1500 --learning-rate 0.01
-result rounds-icu2012-64-curves 60 bench rounds --dataset icu2012-714 \
-    --algorithm fedsgd,fedbcd-p,fedbcd-s --local-steps 5,50 --batch-size 64 \
-    --schedule inverse-sqrt --target-auc 1 --max-rounds 300 --learning-rate 0.01 --repeats 1 \
-    --eval-every 5
-result rounds-icu2012-parties-0.01 150 bench rounds --dataset icu2012-714 --parties 2,5,17 \
-    --algorithm fedbcd-p,fedbcd-s --local-steps 5 --batch-size 64 --schedule inverse-sqrt \
-    --divide-by-sqrt-parties --target-auc 0.82 --max-rounds 500 --learning-rate 0.01
-optimum() {
-    file=$1
-    shift
-    result "$file" 150 bench rounds --dataset a9a --algorithm fedbcd-p --batch-size 64 \
-        --target-auc 0.897 --max-rounds 300 --eval-every 5 "$@"
-}
-optimum rounds-optimum --local-steps 1,5,15,25,50,100 --proximal 0,0.1 --learning-rate 0.3
-optimum rounds-optimum-0.05 --local-steps 1,5,15,50,100 --learning-rate 0.05
-optimum rounds-optimum-tuned --local-steps 1,5,15,50,100
-
 # docs/results/networks.md
 networks() {
     data=$1 steps=$2 rate=$3 rounds=$4
@@ -209,7 +158,6 @@ END
 result audit-transfer 600 audit results/transfer.toml --exchange plain,bfv --hide both --repeats 3
 
 # docs/results/theorems.md
-result theorem1 70 bench theorem1
 result theorem2 300 bench theorem2 --batch-size 57,456
 
 # docs/results/blind.md

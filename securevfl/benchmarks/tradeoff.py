@@ -1,38 +1,27 @@
-"""The main job: encrypted training to a target AUC, computation and communication apart.
+"""The main job: training to a target AUC over a grid, computation and communication apart.
 
-One row per exchange, number of local steps Q and target AUC, with the columns of Table 2 of Liu et
-al. 2019. That table is of another task, federated transfer learning with networks, and of a system
-that repeats homomorphic work in every local step: `he_per_step` adds rows of that cost. Figures are
+One row per cell of the grid and target AUC, with the columns of Table 2 of Liu et al. 2019. That
+table is of another task, federated transfer learning with networks, and of a system that repeats
+homomorphic work in every local step: `exchange.he_per_step` shows what that costs. Figures are
 medians over repeats with seeds of their own.
 """
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from math import floor
 from typing import Literal
 
-from typing_extensions import override
-
+from securevfl.benchmarks.grid import Cell, Grid
 from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
-from securevfl.benchmarks.tuning import (
-    LocalSteps,
-    Tuned,
-    at_steps,
-    chosen,
-    different_steps,
-    step_settings,
-)
-from securevfl.crypto.schemes import SCHEMES, default_engine
+from securevfl.benchmarks.tuning import Tuned
+from securevfl.crypto.schemes import default_engine
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
-from securevfl.job import ExchangeSettings, Job
-from securevfl.protocols import catalogue
-from securevfl.protocols.catalogue import EXCHANGES
+from securevfl.job import Job
+from securevfl.protocols.session.scoring import Score
 from securevfl.reports.rows import (
+    CurvePoint,
     OfflineFigure,
     TradeoffRow,
     TradeoffRun,
@@ -43,61 +32,67 @@ from securevfl.training import Environment, TrainingResult, plan_for, train
 
 ScoreName = Literal["auc", "accuracy"]
 BELOW_CLEAR = 0.005
+MOST_POINTS = 100
 
 
 def tradeoff(
-    settings: TradeoffSettings,
-    dataset: VerticalDataset,
+    grid: Grid,
+    target_aucs: Sequence[float] = (),
+    repeats: int = 1,
     report: Report = silent,
 ) -> Iterator[TradeoffRow]:
-    """Run every exchange at every Q; yields rows as they are done.
+    """Train every cell of a grid; yields rows as they are done.
 
     Args:
-        settings: what to run.
-        dataset: the data.
+        grid: the jobs.
+        target_aucs: held-out AUCs to reach, a row each. Where there is none, the base job's own;
+            where it has none, 0.005 below what each data set's job in clear reaches.
+        repeats: runs of each cell, with consecutive seeds.
         report: told what runs now.
 
     Raises:
-        ConfigError: a job that does not fit, or that learns nothing and gives no target; or work
-            to be repeated where there is none.
+        ConfigError: a cell's job does not fit, or learns nothing and there is no target.
     """
-    if settings.he_per_step and not any(each in SCHEMES for each in settings.exchanges):
-        raise ConfigError("--he-per-step: no homomorphic exchange among --exchange")
-    all_steps = different_steps(settings.algorithm, _local_steps(settings, dataset))
-    variants = _variants(settings, all_steps)
-    for variant in variants:
-        plan_for(_job(settings, dataset, variant), dataset)
-    settings, how = _with_target(settings, dataset, report)
-    rates = _learning_rates(settings, all_steps, dataset, report)
-    course = _Course(variants, settings.repeats, report)
-    for variant in variants:
-        results, tuned = [], rates[variant.local_steps]
-        job = _job(settings, dataset, variant, tuned.learning_rate)
-        for repeat in range(settings.repeats):
-            seeded = job.with_settings(seed=settings.seed + repeat)
-            course.told(variant, repeat, 0)
-            progress = partial(course.told, variant, repeat)
-            results.append(train(seeded, dataset, Environment(progress=progress)))
-            course.ended(variant, results[-1].rounds)
-        for target in settings.target_aucs:
-            yield {**row_to(target, dataset, results, tuned), "target_chosen": how}
+    for cell in grid.cells:
+        job = grid.job_of(cell)
+        plan_for(_to(target_aucs, job), grid.load(job))
+    targets = _targets(grid, target_aucs, report)
+    progress = _Progress(grid.cells, repeats, report)
+    for cell in grid.cells:
+        tuned = grid.tuned(cell, report)
+        job = grid.job_of(cell, tuned)
+        dataset = grid.load(job)
+        wanted, how = targets[dataset.fingerprint]
+        results = []
+        for repeat in range(repeats):
+            seeded = _to(wanted, job.with_settings(seed=job.job.seed + repeat))
+            progress.show(cell, repeat, 0)
+            environment = Environment(progress=partial(progress.show, cell, repeat))
+            results.append(train(seeded, dataset, environment))
+            progress.ended(cell, results[-1].rounds)
+        for target in wanted:
+            row = row_to(target, dataset, results, tuned)
+            yield {**row, "target_chosen": how, "varied": dict(cell.values)}
 
 
-def _local_steps(settings: TradeoffSettings, dataset: VerticalDataset) -> tuple[LocalSteps, ...]:
-    if settings.base is None or settings.local_steps:
-        return settings.local_steps
-    return (plan_for(settings.base, dataset).local_steps,)
+def _to(targets: Sequence[float], job: Job) -> Job:
+    return job.with_settings(target_auc=max(targets)) if targets else job
 
 
-def _with_target(
-    settings: TradeoffSettings, dataset: VerticalDataset, report: Report
-) -> tuple[TradeoffSettings, str]:
-    """The settings with a target, and how it was chosen."""
-    if settings.base is None or settings.target_aucs:
-        return settings, "given"
-    report("the job in clear, for a target")
-    target, how = below_clear(settings.base.with_settings(seed=settings.seed), dataset)
-    return replace(settings, target_aucs=(target,)), how
+def _targets(
+    grid: Grid, given: Sequence[float], report: Report
+) -> dict[str, tuple[Sequence[float], str]]:
+    """The targets on each data set, by its fingerprint, and how they were chosen."""
+    found: dict[str, tuple[Sequence[float], str]] = {}
+    for job, dataset in grid.datasets():
+        own = job.job.target_auc
+        if given or own is not None:
+            found[dataset.fingerprint] = given or (own or 0.0,), "given"
+            continue
+        report("the job in clear, for a target")
+        target, how = below_clear(job, dataset)
+        found[dataset.fingerprint] = (target,), how
+    return found
 
 
 def below_clear(job: Job, dataset: VerticalDataset) -> tuple[float, str]:
@@ -120,153 +115,29 @@ def below_clear(job: Job, dataset: VerticalDataset) -> tuple[float, str]:
     return target, f"{BELOW_CLEAR:g} below the job's own run in clear, AUC {found:.4f}"
 
 
-@dataclass(frozen=True)
-class _Variant:
-    """What rows differ in."""
+class _Progress:
+    """How far an exchange is: a cell takes as many rounds as its twin under the first exchange."""
 
-    exchange: str
-    local_steps: LocalSteps
-    he_per_step: bool = False
-
-    @override
-    def __str__(self) -> str:
-        each = ", homomorphic work in every step" if self.he_per_step else ""
-        return f"{self.exchange}, Q = {self.local_steps}{each}"
-
-
-class _Course:
-    """How far an exchange is: it takes the rounds of the first one that was run at the same Q."""
-
-    def __init__(self, variants: Sequence[_Variant], repeats: int, report: Report) -> None:
-        self._variants, self._repeats, self._report = variants, repeats, report
-        self._rounds: dict[LocalSteps, int] = {}
+    def __init__(self, cells: Sequence[Cell], repeats: int, report: Report) -> None:
+        self._cells, self._repeats, self._report = cells, repeats, report
+        self._rounds: dict[tuple[object, ...], int] = {}
         self._done: dict[str, int] = {}
 
-    def told(self, variant: _Variant, repeat: int, done: int) -> None:
-        """Report rounds done in a run, and in all of the exchange where it is known how many."""
-        name = variant.exchange
-        what = f"{variant}, run {repeat + 1} of {self._repeats}, round {done}"
-        own = [each.local_steps for each in self._variants if each.exchange == name]
-        if name == self._variants[0].exchange or not self._rounds.keys() >= set(own):
+    def show(self, cell: Cell, repeat: int, done: int) -> None:
+        """Report rounds done in a run, and in all of the exchange where their number is known."""
+        name = cell.exchange
+        what = f"{cell}, run {repeat + 1} of {self._repeats}, round {done}"
+        own = [each.apart_from_exchange for each in self._cells if each.exchange == name]
+        if name == self._cells[0].exchange or not self._rounds.keys() >= set(own):
             self._report(what)
             return
-        total = self._repeats * sum(self._rounds[steps] for steps in own)
+        total = self._repeats * sum(self._rounds[each] for each in own)
         self._report(what, min(self._done.get(name, 0) + done, total), total)
 
-    def ended(self, variant: _Variant, rounds: int) -> None:
-        """Take note of a run that is done."""
-        self._rounds.setdefault(variant.local_steps, rounds)
-        self._done[variant.exchange] = self._done.get(variant.exchange, 0) + rounds
-
-
-def _variants(settings: TradeoffSettings, all_steps: Sequence[LocalSteps]) -> list[_Variant]:
-    for name in settings.exchanges:
-        catalogue.require(name, catalogue.EXCHANGES, "exchange")
-    ways = (False, True) if settings.he_per_step else (False,)
-    return [
-        _Variant(exchange, local_steps, he_per_step)
-        for exchange, he_per_step, local_steps in product(settings.exchanges, ways, all_steps)
-        if not he_per_step or (exchange in SCHEMES and local_steps != "exact")
-    ]
-
-
-def _learning_rates(
-    settings: TradeoffSettings,
-    all_steps: Sequence[LocalSteps],
-    dataset: VerticalDataset,
-    report: Report,
-) -> dict[LocalSteps, Tuned]:
-    most = max((each for each in all_steps if each != "exact"), default=1)
-    rates: dict[LocalSteps, Tuned] = {}
-    for local_steps in all_steps:
-        own = local_steps == "exact" or settings.tuning == "per-q"
-        at = local_steps if own else most
-        if at not in rates:
-            job = _job(settings, dataset, _Variant("plain", at))
-            rates[at] = chosen(job, dataset, settings.learning_rate, report)
-        rates[local_steps] = rates[at]
-    return rates
-
-
-def _job(
-    settings: TradeoffSettings,
-    dataset: VerticalDataset,
-    variant: _Variant,
-    learning_rate: float | None = None,
-) -> Job:
-    if settings.base is None:
-        job, asked = _by_options(settings, variant.local_steps, learning_rate)
-    else:
-        job = at_steps(settings.base, dataset, variant.local_steps)
-        asked = job.exchange
-    on_phe = variant.exchange == "paillier" and asked.engine == "phe"
-    changed = {
-        "rounds": (on_phe and settings.phe_rounds) or job.job.rounds,
-        "seed": settings.seed,
-        "target_auc": max(settings.target_aucs, default=None),
-    }
-    noisy = EXCHANGES[variant.exchange].adds_noise
-    return Job.of(
-        **{
-            **dict(job),
-            "job": {**dict(job.job), **changed},
-            "exchange": _exchange(settings, asked, variant),
-            "privacy": job.privacy if noisy else {},
-        }
-    )
-
-
-def _by_options(
-    settings: TradeoffSettings, local_steps: LocalSteps, learning_rate: float | None
-) -> tuple[Job, ExchangeSettings]:
-    """The job in clear that options describe, and what they ask of homomorphic exchanges."""
-    job = Job.of(
-        job={
-            "name": "tradeoff",
-            "algorithm": settings.algorithm,
-            "rounds": settings.max_rounds,
-            **step_settings(local_steps, settings.batch_size, learning_rate),
-            "schedule": None if local_steps == "exact" else settings.schedule,
-            "model": settings.model,
-            "hidden": settings.hidden or None,
-            "loss": settings.loss,
-            "eval_every": settings.eval_every,
-        },
-        network=settings.network,
-    )
-    asked = ("hide", "key_bits", "engine", "round_trips")
-    bits = ("value_fraction_bits", "feature_fraction_bits")
-    exchange = {name: getattr(settings, name) for name in (*asked, *bits)}
-    return job, Job.of(exchange=exchange).exchange
-
-
-def _exchange(
-    settings: TradeoffSettings, asked: ExchangeSettings, variant: _Variant
-) -> dict[str, object]:
-    name = variant.exchange
-    if name == asked.scheme and settings.base is not None:
-        return {**dict(asked), "he_per_step": variant.he_per_step}
-    if name not in SCHEMES:
-        return {"scheme": name}
-    scheme = SCHEMES[name]
-    chosen = [SCHEMES[each] for each in settings.exchanges if each in SCHEMES]
-    # What no chosen scheme has goes through, to be refused with what is known.
-    engine = asked.engine
-    if engine not in scheme.engines and any(engine in each.engines for each in chosen):
-        engine = None
-    round_trips = asked.round_trips
-    if scheme.seconds is None and any(each.seconds for each in chosen):
-        round_trips = "auto"
-    return {
-        "scheme": name,
-        "hide": asked.hide,
-        "key_bits": asked.key_bits if scheme.key_sizes else None,
-        "engine": engine,
-        "round_trips": round_trips,
-        "he_per_step": variant.he_per_step,
-        "value_fraction_bits": asked.value_fraction_bits,
-        "feature_fraction_bits": asked.feature_fraction_bits,
-    }
+    def ended(self, cell: Cell, rounds: int) -> None:
+        """Take note of a finished run."""
+        self._rounds.setdefault(cell.apart_from_exchange, rounds)
+        self._done[cell.exchange] = self._done.get(cell.exchange, 0) + rounds
 
 
 def rounds_to(result: TrainingResult, target: float, score: ScoreName = "auc") -> int | None:
@@ -295,12 +166,14 @@ def row_to(
         "local_steps": first.plan.local_steps,
         "he_per_step": exchange.he_per_step,
         "parties": len(dataset.parties),
+        "proximal": job.proximal,
         "batch_size": first.plan.batch_size,
         "target_auc": target,
         "target_chosen": "given",
         "reached_target": all(run["reached"] for run in runs),
         "rounds": statistics.median(run["rounds"] for run in runs),
         "auc": statistics.median(run["auc"] for run in runs),
+        "best_auc": statistics.median(run["best_auc"] for run in runs),
         "binormal": first.scores[-1].binormal,
         "compute_s": statistics.median(run["compute_s"] for run in runs),
         "communication_s": statistics.median(run["communication_s"] for run in runs),
@@ -341,8 +214,28 @@ def _run(result: TrainingResult, target: float) -> TradeoffRun:
         "reached": reached is not None,
         "rounds": rounds,
         "auc": score.auc,
+        "best_auc": max(each.auc for each in result.scores),
         "accuracy": score.accuracy,
+        "curve": curve_of(result.scores),
         **cost_figures(result.costs(rounds)),
         "wall_s": result.wall_s,
         "key_fingerprints": result.key_fingerprints,
     }
+
+
+def curve_of(scores: Sequence[Score]) -> list[CurvePoint]:
+    """Loss and AUC of a run by rounds, thinned to `MOST_POINTS` or fewer."""
+    apart = max(1, -(-len(scores) // MOST_POINTS))
+    last = range(len(scores) - 1, -1, -apart)
+    groups = [scores[max(0, end - apart + 1) : end + 1] for end in reversed(last)]
+    points: list[CurvePoint] = []
+    for group in groups:
+        seen = [score.training_loss for score in group if score.training_loss is not None]
+        points.append(
+            {
+                "rounds": group[-1].rounds,
+                "training_loss": statistics.fmean(seen) if seen else None,
+                "auc": group[-1].auc,
+            }
+        )
+    return points

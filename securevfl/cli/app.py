@@ -1,6 +1,7 @@
 """The `securevfl` command and how it ends: one line and exit status 2 for every known error."""
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, NoReturn
 
@@ -55,8 +56,13 @@ def root(
 
 def main() -> None:
     """Run the command line."""
+    run_and_exit(lambda: command_line(*sys.argv[1:2])(standalone_mode=False))
+
+
+def run_and_exit(command: Callable[[], object]) -> NoReturn:
+    """Run a command and end the process: a known error is one line and exit status 2."""
     try:
-        status = command_line(*sys.argv[1:2])(standalone_mode=False)
+        status = command()
     except SecureVFLError as error:
         _fail(str(error))
     except ClickException as error:

@@ -1,10 +1,14 @@
 """`securevfl bench`: what encryption costs and what theory promises, measured."""
 
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typing_extensions import override
 
 from securevfl.benchmarks.settings.blind import BlindSettings, OfflineSettings
 from securevfl.benchmarks.settings.cost_law import CostLawSettings
@@ -17,18 +21,25 @@ from securevfl.benchmarks.settings.l1 import L1Settings
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.networks import NetworksSettings
 from securevfl.benchmarks.settings.overhead import OverheadSettings
-from securevfl.benchmarks.settings.rounds import RoundsSettings
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.benchmarks.settings.staleness import StalenessSettings
-from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
 from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
-from securevfl.benchmarks.settings.tradeoff import TradeoffSettings
+from securevfl.benchmarks.settings.tradeoff import (
+    SCHEME,
+    STEPS,
+    TradeoffSettings,
+    full_key,
+    is_key,
+    job_keys,
+    parted,
+    values_of,
+)
 from securevfl.benchmarks.settings.transfer import OverlapSettings, TransferSettings
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.reporting import finished, keep, measured, say, show
 from securevfl.errors import ConfigError
-from securevfl.job import read_job
+from securevfl.job import Job, read_job
 from securevfl.reports import benchmarks as bench_tables
 from securevfl.reports import blind as blind_tables
 from securevfl.reports import tables
@@ -37,71 +48,120 @@ from securevfl.reports.defaults import DEFAULTS, NOTES
 from securevfl.reports.results import marks
 
 if TYPE_CHECKING:
+    import click
+
     from securevfl.data.tables import VerticalDataset
 
-bench = typer.Typer(help="Benchmarks: what it costs, what theory says.", no_args_is_help=True)
+MOVED = {"rounds": "rounds", "theorem1": "theorem1"}
+"""Commands of version 0.1 that are experiments now, in folders of these names."""
 
 
-@command(bench)
+class Benchmarks(TyperGroup):
+    """The benchmarks; of an experiment that moved it says where it is."""
+
+    @override
+    def get_command(self, ctx: "click.Context", cmd_name: str) -> "click.Command | None":
+        if cmd_name in MOVED:
+            raise ConfigError(
+                f"bench {cmd_name}: now `python -m bench.{MOVED[cmd_name]}`, in a checkout"
+            )
+        return super().get_command(ctx, cmd_name)
+
+
+bench = typer.Typer(help="Benchmarks: what protection costs.", no_args_is_help=True, cls=Benchmarks)
+
+
+MORE_EXCHANGES = ("plain", "paillier", "ckks", "bfv")
+MAIN_JOB = {"rounds": 200, "batch_size": 64, "schedule": "constant", "target_auc": 0.99}
+
+
+class JobKeysAreOptions(TyperCommand):
+    """Takes `--local-steps 1,5`, and so every key of a job file, as `--vary local_steps=1,5`."""
+
+    @override
+    def parse_args(self, ctx: "click.Context", args: list[str]) -> list[str]:
+        own = {option for parameter in self.get_params(ctx) for option in parameter.opts}
+        given, words = iter(args), []
+        for word in given:
+            option, equals, value = word.partition("=")
+            key = option.removeprefix("--").replace("-", "_")
+            if option == word[:2] or option in own or not option.startswith("--"):
+                words.append(word)
+            elif not is_key(key):
+                near = get_close_matches(option, (*own, *map(_option, job_keys())), n=1, cutoff=0)
+                raise ConfigError(f"no such option {option}: the nearest is {near[0]}")
+            else:
+                value = value if equals else next(given, "")
+                if not value or value.startswith("--"):
+                    raise ConfigError(f"{option}: expected values, as in {option} VALUE,VALUE")
+                words += ["--vary", f"{key}={value}"]
+        return super().parse_args(ctx, words)
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+@command(bench, kind=JobKeysAreOptions)
 def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: options.Page) -> None:
-    """Encrypted training to a target AUC, and what each part costs.
+    """Training to a target AUC over a grid of settings, and what each part costs.
 
-    Of a job file everything but what is compared: by default its exchange with `plain`, at its own
-    Q, to its target; to 0.005 below what it reaches in clear where it has none.
+    Of a job file everything but what is varied: by default its exchange with `plain`, at its own Q,
+    to its target; to 0.005 below what it reaches in clear where it has none. Without a job file,
+    four exchanges at four Q. Every key of a job file is an option, too: `--local-steps 1,5` is
+    `--vary local_steps=1,5`.
     """
-    dataset = data.load()
-    if settings.quick:
-        job = settings.base
-        dataset = options.fewer_rows(dataset, job.job.batch_size if job else settings.batch_size)
+    vary = {full_key(key): values_of(text) for key, text in map(parted, settings.vary or ())}
+    job = data.base
+    if job is None:
+        job = Job.of(job={"name": "tradeoff", "eval_every": 1, **MAIN_JOB})
+        vary = {SCHEME: MORE_EXCHANGES, STEPS: (1, 5, 10, "exact"), **vary}
+    else:
+        vary = {SCHEME: tuple(dict.fromkeys(("plain", job.exchange.scheme))), **vary}
+    if settings.seed is not None:
+        job = job.with_settings(seed=settings.seed)
+    tuned = data.base is None and "job.learning_rate" not in vary
+    tuning = settings.tuning or ("shared" if tuned else "none")
+
+    @cache
+    def load(name: str | None, parties: int | None) -> "VerticalDataset":
+        chosen = replace(data, dataset=name or data.dataset)
+        found = chosen.load(parties)
+        rows = vary.get("job.batch_size", (job.job.batch_size,))
+        most = max((each for each in rows if isinstance(each, int)), default=None)
+        return options.fewer_rows(found, most) if settings.quick else found
+
+    from securevfl.benchmarks.grid import Grid
     from securevfl.benchmarks.tradeoff import tradeoff as run
 
-    todo = f"exchanges: {', '.join(settings.exchanges)}, runs of each: {settings.repeats} at any Q"
+    cells = Grid(job, vary, lambda each: load(each.job.dataset, each.job.parties), tuning)
+    repeats = settings.repeats or 1
+    exchanges = ", ".join(dict.fromkeys(each.exchange for each in cells.cells))
     rows = measured(
         output,
-        lambda report: run(settings, dataset, report),
-        f"tradeoff on {dataset.name}: {todo}",
+        lambda report: run(cells, settings.target_aucs, repeats, report),
+        f"tradeoff: exchanges: {exchanges}, runs of each: {repeats} at any Q",
     )
-    parties = len(dataset.parties)
-    sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in rows))
-    kept: dict[str, Any] = {"dataset": dataset.name, "parties": parties}
-    if settings.base is not None:
-        kept["batch_size"] = sizes
+    told = {
+        "vary": {key: list(values) for key, values in vary.items()},
+        "job": job.model_dump(mode="json"),
+        "target_aucs": settings.target_aucs,
+        "tuning": tuning,
+        "repeats": repeats,
+        "quick": settings.quick,
+        "dataset": ", ".join(dict.fromkeys(row["dataset"] for row in rows)),
+    }
     from securevfl.reports.trained import tradeoff_page
 
-    keep(output, "bench tradeoff", settings, rows, page=tradeoff_page, **kept)
-    for target in dict.fromkeys(row["target_auc"] for row in rows):
-        chosen = [row for row in rows if row["target_auc"] == target]
+    keep(output, "bench tradeoff", {**told, "seed": job.job.seed}, rows, page=tradeoff_page)
+    for own in tables.grouped(rows, "dataset", "target_auc").values():
+        sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in own))
         title = (
-            f"{dataset.name}, {parties} parties, {settings.model}, S = {sizes}, "
-            f"{typed(settings.network)}, to AUC {target:g}"
+            f"{own[0]['dataset']}, {own[0]['parties']} parties, {job.job.model}, S = {sizes}, "
+            f"{typed(job.network)}, to AUC {own[0]['target_auc']:g}"
         )
-        show(output, tables.TRADEOFF, chosen, title)
+        show(output, tables.varied(rows), own, title)
     say(output, *marks((), quick=settings.quick), *tables.tradeoff_notes(rows))
-
-
-@command(bench)
-def rounds(settings: RoundsSettings, data: options.JobData, output: options.Page) -> None:
-    """Rounds to a target AUC by algorithm, Q, K and proximal term.
-
-    Of a job file everything but what is compared; see `bench tradeoff` for its target.
-    """
-    counts = settings.parties if settings.base is None else (None,)
-    loaded = [data.load(count) for count in counts]
-    datasets = {len(dataset.parties): dataset for dataset in loaded}
-    from securevfl.benchmarks.rounds import rounds as run
-
-    rows = measured(output, lambda report: run(settings, datasets, report))
-    sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in rows))
-    target = rows[0]["target_auc"]
-    more: dict[str, Any] = {"dataset": loaded[0].name}
-    if settings.base is not None:
-        more |= {"batch_size": sizes, "target_auc": target}
-    from securevfl.reports.rounds import rounds_page
-
-    keep(output, "bench rounds", settings, rows, page=rounds_page, **more)
-    title = f"{loaded[0].name}, S = {sizes}, plain, rounds to AUC {target:g}"
-    show(output, bench_tables.ROUNDS, rows, title)
-    say(output, *tables.target_notes(rows))
 
 
 @dataclass(frozen=True)
@@ -291,25 +351,6 @@ def overhead(settings: OverheadSettings, output: options.Output) -> None:
     keep(output, "bench overhead", settings, rows)
     title = f"plain, two parties, {settings.rounds} rounds; medians of {settings.repeats}"
     show(output, bench_tables.OVERHEAD, rows, title)
-
-
-@command(bench)
-def theorem1(settings: Theorem1Settings, data: options.SplitData, output: options.Output) -> None:
-    """Theorem 1 of FedBCD: are X and XU the same to others?"""
-    from securevfl.models.local_model import require_torch
-
-    require_torch("the networks of bench theorem1")
-    dataset = data.load()
-    from securevfl.benchmarks.theorem1 import theorem1 as run
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench theorem1", settings, rows, dataset=dataset.name)
-    show(
-        output,
-        bench_tables.THEOREM1,
-        rows,
-        f"{dataset.name}, {settings.rounds} rounds, X against XU",
-    )
 
 
 @command(bench)

@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.cli.reporting import leave_if_cut
@@ -27,7 +28,9 @@ F = TypeVar("F", bound=Callable[..., None])
 UNIONS = (Union, UnionType)
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
+def command(
+    app: typer.Typer, name: str | None = None, kind: type[TyperCommand] = TyperCommand
+) -> Callable[[F], F]:
     """Make a function, whose parameters are dataclasses, a command of its name or another.
 
     The fields of all of them, whose names differ, are the options. What is not given on the
@@ -56,7 +59,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
         options = [each for group in groups.values() for each in _options(group)]
         signature = Signature([context, *options])
         run.__signature__ = signature  # type: ignore[attr-defined]  # what Typer reads
-        app.command(name)(run)
+        app.command(name, cls=kind)(run)
         return function
 
     return register

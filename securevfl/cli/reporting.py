@@ -73,13 +73,16 @@ def measured(
 def keep(
     output: options.Output,
     name: str,
-    settings: "DataclassInstance | SaidByJob",
+    settings: "DataclassInstance | SaidByJob | Mapping[str, Any]",
     rows: Sequence[R],
     page: Callable[[Mapping[str, Any]], str] | None = None,
     **more: object,
 ) -> None:
     """Write the rows to the files that were asked for, with what they were measured with."""
-    said = settings.told() if isinstance(settings, SaidByJob) else asdict(settings)
+    if isinstance(settings, Mapping):
+        said = settings
+    else:
+        said = settings.told() if isinstance(settings, SaidByJob) else asdict(settings)
     kept = {**said, **more}
     if "network" in kept:
         kept["network"] = kept["network"].model_dump(mode="json")

@@ -280,68 +280,6 @@ class NetworksRow(TypedDict):
     runs: Sequence[NetworksRun]
 
 
-class CurvePoint(TypedDict):
-    """Held-out AUC after so many rounds, and the mean training loss since the point before.
-
-    The loss is of the rounds' batches, each as it was exchanged.
-    """
-
-    rounds: int
-    training_loss: float | None
-    auc: float
-
-
-class RoundsRun(TypedDict):
-    """One run; `curve` has at most 100 points, evenly over its scorings, the last among them."""
-
-    seed: int
-    reached: bool
-    rounds: int
-    auc: float
-    best_auc: float
-    messages: int
-    curve: Sequence[CurvePoint]
-
-
-class RoundsRow(TypedDict):
-    """One combination of algorithm, Q, K and μ."""
-
-    dataset: str
-    algorithm: str
-    local_steps: int | str
-    parties: int
-    proximal: float
-    batch_size: int | str
-    local_rule: str
-    target_auc: float
-    target_chosen: str
-    reached_target: bool
-    rounds: float
-    auc: float
-    best_auc: float
-    learning_rate: float | None
-    learning_rate_chosen: str
-    repeats: int
-    runs: Sequence[RoundsRun]
-
-
-class Theorem1Row(TypedDict):
-    """One pair of runs; deviations are the largest of all messages."""
-
-    dataset: str
-    case: str
-    expected: Literal["holds", "breaks"]
-    rounds: int
-    deviation: float
-    absolute_deviation: float
-    relative_distance: float
-    orthogonality_error: float
-    free_dimensions: int
-    group_dimension: int
-    set_up_differs: Sequence[str]
-    wall_s: float
-
-
 class Theorem2Row(TypedDict):
     """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound.
 
@@ -411,16 +349,6 @@ def _slope(value: float | None) -> str:
 def _time(value: float | None) -> str:
     return "*" if value is None else seconds(value)
 
-
-ROUNDS: tuple[Column[RoundsRow], ...] = (
-    ("algorithm", lambda row: str(row["algorithm"])),
-    ("Q", lambda row: str(row["local_steps"])),
-    ("K", lambda row: str(row["parties"])),
-    ("proximal", lambda row: f"{row['proximal']:g}"),
-    ("learning rate", lambda row: rate(row["learning_rate"])),
-    ("rounds", rounds_text),
-    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
-)
 
 NETWORKS: tuple[Column[NetworksRow], ...] = (
     ("AUC", lambda row: f"{row['target_auc']:g}"),
@@ -505,15 +433,6 @@ OVERHEAD: tuple[Column[OverheadRow], ...] = (
     ("a round", lambda row: seconds(row["wall_s_per_round"])),
     ("parties' computation", lambda row: seconds(row["compute_s_per_round"])),
     ("simulation", lambda row: seconds(row["overhead_s_per_round"])),
-)
-
-THEOREM1: tuple[Column[Theorem1Row], ...] = (
-    ("case", lambda row: row["case"]),
-    ("expected", lambda row: row["expected"]),
-    ("deviation", lambda row: f"{row['deviation']:.1e}"),
-    ("distance", lambda row: f"{row['relative_distance']:.2f}"),
-    ("UtU - I", lambda row: f"{row['orthogonality_error']:.0e}"),
-    ("dim O(n)", lambda row: str(row["group_dimension"])),
 )
 
 THEOREM2: tuple[Column[Theorem2Row], ...] = (

@@ -35,9 +35,7 @@ from securevfl.reports.benchmarks import (
     LABEL_GUARD,
     NETWORKS,
     OVERHEAD,
-    ROUNDS,
     STALENESS,
-    THEOREM1,
     THEOREM2,
 )
 from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
@@ -64,6 +62,8 @@ PARTIES = (2, 3, 5)
 FIGURE = re.compile(r"[+-]?\d")
 Cells = list[list[str]]
 """The headings, then a list for every row."""
+MakeCells = Callable[[Sequence[Row]], Cells]
+"""From the rows of result files to a table."""
 
 
 def by_columns(*columns: Column[Any]) -> Callable[[Sequence[Row]], Cells]:
@@ -112,44 +112,6 @@ def _homomorphic(row: Row) -> float:
 def _scheme(row: Row) -> str:
     return f"{row['scheme']} {row['key_bits']}" if row["key_bits"] else str(row["scheme"])
 
-
-def loss_curves(rows: Sequence[Row]) -> Cells:
-    """Training loss and AUC of every row's first run: points 1, 2, 4, … of its curve, and the last.
-
-    Raises:
-        DataError: runs that were not scored after the same rounds.
-    """
-    curves = [row["runs"][0]["curve"] for row in rows]
-    if len({tuple(point["rounds"] for point in curve) for curve in curves}) > 1:
-        raise DataError("curves beside one another: their runs were scored after other rounds")
-    last = len(curves[0]) - 1
-    counts = [*(2**power - 1 for power in range(last.bit_length())), last]
-    headings = [f"{row['algorithm']}, Q = {row['local_steps']}" for row in rows]
-    return [
-        ["rounds", *headings],
-        *(
-            [
-                f"{curves[0][count]['rounds']}",
-                *(f"{_loss(points[count])}, {points[count]['auc']:.4f}" for points in curves),
-            ]
-            for count in counts
-        ),
-    ]
-
-
-def _loss(point: Row) -> str:
-    return "-" if point["training_loss"] is None else f"{point['training_loss']:.4f}"
-
-
-# Rounds to AUC 0.84 on MIMIC-III in Table 1 of Liu et al.
-PAPER_ROUNDS: Mapping[tuple[str, int], int] = {
-    ("fedsgd", 1): 334,
-    ("fedbcd-p", 5): 71,
-    ("fedbcd-p", 50): 52,
-    ("fedbcd-s", 1): 407,
-    ("fedbcd-s", 5): 74,
-    ("fedbcd-s", 50): 52,
-}
 
 _SHOWN = dict(TRADEOFF)
 
@@ -201,15 +163,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
         ("η0", lambda row: rate(row["learning_rate"])),
         *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
-    "rounds": by_columns(*ROUNDS),
-    "table1": by_columns(
-        *ROUNDS,
-        (
-            "paper",
-            lambda row: str(PAPER_ROUNDS.get((row["algorithm"], row["local_steps"]), "-")),
-        ),
-    ),
-    "curves": loss_curves,
     "networks-head": by_columns(("data", lambda row: str(row["dataset"])), *NETWORKS),
     "transfer": lambda rows: by_columns(*TRANSFER)(sorted(rows, key=lambda row: row["target_auc"])),
     "transfer-rounds": by_columns(*_TRANSFER_ROUNDS),
@@ -236,7 +189,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "audit": audit_matrix,
     "cost-law": by_columns(*COST_LAW),
     "overhead": by_columns(*OVERHEAD),
-    "theorem1": by_columns(*THEOREM1),
     "theorem2": by_columns(*THEOREM2),
     "l1": by_columns(("data", lambda row: str(row["dataset"])), *L1),
     "label-guard": by_columns(
@@ -330,8 +282,13 @@ def with_blocks(text: str, name: str, content: Callable[[str], str]) -> str:
     )
 
 
-def page(text: str, folder: Path) -> str:
+def page(text: str, folder: Path, tables: Mapping[str, MakeCells] | None = None) -> str:
     """A page with its tables written from the result files beside it, and from descriptions.
+
+    Args:
+        text: the page.
+        folder: of the result files.
+        tables: kinds of tables beside those in `TABLES`.
 
     Raises:
         ConfigError: a kind of table that is not known.
@@ -339,7 +296,9 @@ def page(text: str, folder: Path) -> str:
     """
     text = with_blocks(text, "exchanges", lambda words: markdown(EXCHANGE_TABLES[words]()))
     text = with_blocks(text, "attacks", lambda _: markdown(attacks()))
-    return with_blocks(text, "table", lambda words: _table(words, folder))
+    return with_blocks(
+        text, "table", lambda words: _table(words, folder, {**TABLES, **(tables or {})})
+    )
 
 
 def markdown(cells: Cells) -> str:
@@ -388,10 +347,10 @@ def _in_braces(lines: Sequence[Sequence[str]]) -> str:
     return " ".join(words[0] if len(words) == 1 else f"{{{','.join(words)}}}" for words in choices)
 
 
-def _table(words: str, folder: Path) -> str:
+def _table(words: str, folder: Path, tables: Mapping[str, MakeCells]) -> str:
     kind, *others = words.split()
-    if kind not in TABLES:
-        raise ConfigError(f"table of kind {kind!r}: known are {', '.join(TABLES)}")
+    if kind not in tables:
+        raise ConfigError(f"table of kind {kind!r}: known are {', '.join(tables)}")
     wanted = dict(word.split("=", 1) for word in others if "=" in word)
     results = [_read(folder / word) for word in others if "=" not in word]
     rows = [
@@ -406,7 +365,7 @@ def _table(words: str, folder: Path) -> str:
         textwrap.fill(f"Measured by {line}", WIDTH, break_long_words=False, break_on_hyphens=False)
         for line in provenance(results)
     ]
-    return "\n\n".join([markdown(TABLES[kind](rows)), *runs])
+    return "\n\n".join([markdown(tables[kind](rows)), *runs])
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -46,7 +46,11 @@ def commit() -> str | None:
         return found.stdout.strip() if found.returncode == 0 else None
 
     head = ask("rev-parse", "HEAD")
-    return f"{head}-dirty" if head and ask("status", "--porcelain", "--", "securevfl") else head
+    return (
+        f"{head}-dirty"
+        if head and ask("status", "--porcelain", "--", "securevfl", "bench/**.py")
+        else head
+    )
 
 
 def results(
@@ -63,8 +67,8 @@ def results(
     which code and when; `rows` are the results. Where an interrupt left something undone, `partial`
     is true and `missing` says what.
     """
-    program = Path(sys.argv[0]).name
-    typed = ["python", "-m", "securevfl"] if program == "__main__.py" else [program]
+    program, module = Path(sys.argv[0]).name, sys.modules["__main__"].__spec__
+    typed = ["python", "-m", module.parent] if module and program == "__main__.py" else [program]
     cut = {"partial": True, "missing": list(missing)} if missing else {}
     return {
         "command": command,

@@ -184,21 +184,37 @@ class TrainRow(JobRow, CalibrationFigures):
     alone: Mapping[str, AloneFigures]
 
 
+class CurvePoint(TypedDict):
+    """Held-out AUC after a number of rounds, and the mean training loss since the point before.
+
+    The loss is that of the rounds' batches, each as it was exchanged.
+    """
+
+    rounds: int
+    training_loss: float | None
+    auc: float
+
+
 class TradeoffRun(CostFigures):
-    """One run up to a target."""
+    """One run up to a target; `best_auc` and `curve` (at most 100 points) are of the whole run."""
 
     seed: int
     reached: bool
     rounds: int
     auc: float
+    best_auc: float
     accuracy: float
+    curve: Sequence[CurvePoint]
     wall_s: float
     key_fingerprints: Mapping[str, str]
 
 
 class TradeoffRow(JobRow):
-    """One exchange at one Q to one target."""
+    """One cell of a grid to one target; `varied` has the cell's values by key."""
 
+    varied: NotRequired[Mapping[str, Any]]
+    proximal: float
+    best_auc: float
     target_auc: float
     target_chosen: str
     engine: str | None

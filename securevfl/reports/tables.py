@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from securevfl.reports.rows import (
     CostFigures,
     JobRow,
+    TradeoffRow,
     TrainRow,
     any_offline,
     made_offline,
@@ -230,11 +231,31 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
     return notes
 
 
-def grouped(rows: Sequence[R], key: str) -> dict[Any, list[R]]:
+def varied(rows: Sequence[TradeoffRow]) -> tuple[Column[TradeoffRow], ...]:
+    """The columns of a grid's table: those of `TRADEOFF`, and one per other key that it varies."""
+    values: dict[str, set[str]] = {}
+    for row in rows:
+        for key, value in row.get("varied", {}).items():
+            values.setdefault(key, set()).add(str(value))
+    shown = ("exchange.scheme", "exchange.he_per_step", "job.local_steps", "job.dataset")
+    more = [key for key, found in values.items() if len(found) > 1 and key not in shown]
+    columns = [(key.rpartition(".")[2], _varied(key)) for key in more]
+    dropped = ("compute", "network")[: len(columns)]  # what 80 columns have no room for
+    return tuple(
+        column for column in (*TRADEOFF[:2], *columns, *TRADEOFF[2:]) if column[0] not in dropped
+    )
+
+
+def _varied(key: str) -> Callable[[TradeoffRow], str]:
+    return lambda row: str(row.get("varied", {}).get(key, "-"))
+
+
+def grouped(rows: Sequence[R], *keys: str) -> dict[Any, list[R]]:
     """The rows by what they have there, in their order."""
     groups: dict[Any, list[R]] = {}
     for row in rows:
-        groups.setdefault(cast("Row", row)[key], []).append(row)
+        found = tuple(cast("Row", row)[key] for key in keys)
+        groups.setdefault(found if len(keys) > 1 else found[0], []).append(row)
     return groups
 
 

@@ -1,7 +1,7 @@
 """Jobs as pages, with what `securevfl train` reports of one, and `bench tradeoff` of many."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from securevfl.reports.page import lines, render, rows_page
 from securevfl.reports.rows import (
@@ -27,6 +27,7 @@ from securevfl.reports.tables import (
     share,
     size,
     tradeoff_notes,
+    varied,
     with_offline,
 )
 from securevfl.shown import curve
@@ -263,11 +264,53 @@ def costs(row: Row) -> list[tuple[str, str]]:
     ]
 
 
-WITH_TARGET: tuple[Column[TradeoffRow], ...] = (
-    TRADEOFF[0],
-    ("to AUC", lambda row: f"{row['target_auc']:g}"),
-    *TRADEOFF[1:],
-)
+TO_TARGET: Column[TradeoffRow] = ("to AUC", lambda row: f"{row['target_auc']:g}")
+RoundsFigure = Literal["training_loss", "auc"]
+ROUNDS_FIGURES: Mapping[RoundsFigure, str] = {
+    "training_loss": "training loss",
+    "auc": "held-out AUC",
+}
+
+
+def _name(row: TradeoffRow, rows: Sequence[TradeoffRow]) -> str:
+    """What tells a cell apart from the others, but for its Q."""
+    values = [dict(each.get("varied", {})) for each in rows]
+    names = [exchange_text(row) + (", HE" if row.get("he_per_step") else "")]
+    for key, value in row.get("varied", {}).items():
+        shown = key in {"exchange.scheme", "exchange.he_per_step", "job.local_steps"}
+        if not shown and len({str(each.get(key)) for each in values}) > 1:
+            names.append(f"{key.rpartition('.')[2]} = {value}")
+    return ", ".join(names)
+
+
+def _in_one_exchange(rows: Sequence[TradeoffRow]) -> list[TradeoffRow]:
+    """The rows of the first exchange to the first target: rounds are the same under others."""
+    first = rows[0]
+    return [
+        row
+        for row in rows
+        if (row["exchange"], row["target_auc"]) == (first["exchange"], first["target_auc"])
+    ]
+
+
+def rounds_curve(rows: Sequence[TradeoffRow], figure: RoundsFigure) -> dict[str, Any]:
+    """One figure of the first run of every row, by rounds."""
+    runs = {
+        f"Q = {row['local_steps']}, {_name(row, rows)}": row["runs"][0]["curve"] for row in rows
+    }
+    rounds = sorted({point["rounds"] for points in runs.values() for point in points})
+    values = {
+        name: {point["rounds"]: point[figure] for point in points} for name, points in runs.items()
+    }
+    first = rows[0]
+    return curve(
+        f"{first['dataset']}, K = {first['parties']}",
+        "rounds",
+        ROUNDS_FIGURES[figure],
+        rounds,
+        {name: [found.get(each) for each in rounds] for name, found in values.items()},
+        lines={"target": first["target_auc"]} if figure == "auc" else None,
+    )
 
 
 def time_curve(rows: Sequence[TradeoffRow]) -> dict[str, Any]:
@@ -275,8 +318,7 @@ def time_curve(rows: Sequence[TradeoffRow]) -> dict[str, Any]:
     steps = list(dict.fromkeys(str(row["local_steps"]) for row in rows))
     series: dict[str, dict[str, float]] = {}
     for row in rows:
-        name = exchange_text(row) + (", HE" if row.get("he_per_step") else "")
-        series.setdefault(name, {})[str(row["local_steps"])] = row["total_s"]
+        series.setdefault(_name(row, rows), {})[str(row["local_steps"])] = row["total_s"]
     found = curve(
         f"{rows[0]['dataset']}, to AUC {rows[0]['target_auc']:g}",
         "local steps Q",
@@ -291,7 +333,9 @@ def time_curve(rows: Sequence[TradeoffRow]) -> dict[str, Any]:
 def tradeoff_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `bench tradeoff`, from what its JSON holds."""
     rows: Sequence[TradeoffRow] = result["rows"]
-    first, columns = rows[0], with_offline(WITH_TARGET, rows)
+    first, own = rows[0], varied(rows)
+    columns = with_offline((own[0], TO_TARGET, *own[1:]), rows)
+    of_data = grouped(rows, "dataset", "parties").values()
     return rows_page(
         result,
         columns,
@@ -305,7 +349,12 @@ def tradeoff_page(result: Mapping[str, Any]) -> str:
                 + ("" if all(row["reached_target"] for row in own) else ", which not all reach"),
                 time_curve(own),
             )
-            for own in grouped(rows, "target_auc").values()
+            for own in grouped(rows, "dataset", "parties", "target_auc").values()
+        ]
+        + [
+            (f"K = {own[0]['parties']}: {ROUNDS_FIGURES[figure]}", rounds_curve(own, figure))
+            for own in map(_in_one_exchange, of_data)
+            for figure in ROUNDS_FIGURES
         ],
         heading="Every setting",
         notes=tradeoff_notes(rows),

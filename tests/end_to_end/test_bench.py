@@ -33,11 +33,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--exchange plain,ckks --local-steps 5,exact --max-rounds 2 --learning-rate 0.3 "
         "--he-per-step --schedule inverse-sqrt",
     ),
-    "rounds": (
-        benchmarks.RoundsRow, 3,
-        "--algorithm fedbcd-p --local-steps 1,5,exact --max-rounds 2 --learning-rate 0.3 "
-        "--repeats 1",
-    ),
     "joint": (
         benchmarks.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
     ),
@@ -76,7 +71,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "offline": (
         blind.OfflineRow, 4, "--steps 3:64 --rounds 1 --places 3",
     ),
-    "theorem1": (benchmarks.Theorem1Row, 24, "--rounds 2 --batch-size 228"),
     "theorem2": (
         benchmarks.Theorem2Row, 6,
         "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "

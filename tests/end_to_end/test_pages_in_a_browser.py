@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from securevfl.reports.rounds import rounds_page
 
 from securevfl.reports.page import audit_page
-from securevfl.reports.rounds import rounds_page
 from securevfl.reports.sweep import sweep_page
 from securevfl.reports.trained import tradeoff_page, train_page
 from tests.end_to_end.commands import example, run

@@ -1,117 +1,131 @@
-"""What `bench tradeoff` is told."""
+"""What `bench tradeoff` takes beside keys of a job file."""
 
+import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 import typer
-from typing_extensions import override
+from pydantic import BaseModel
 
 from securevfl.benchmarks.settings import shared
-from securevfl.job import Hide, Job
-from securevfl.protocols import catalogue
+from securevfl.errors import ConfigError
+from securevfl.job import OWN_SECTIONS, ExchangeSettings, Job, JobSettings
+
+SCHEME, STEPS, PER_STEP = "exchange.scheme", "job.local_steps", "exchange.he_per_step"
+ALIASES = {"exchange": SCHEME, "max_rounds": "job.rounds"}
+
+
+def full_key(key: str) -> str:
+    """A key with its section: of "local_steps" "job.local_steps", of "network" itself.
+
+    Raises:
+        ConfigError: no section has the key.
+    """
+    key = ALIASES.get(key, key)
+    section, _, name = key.rpartition(".")
+    sections = _sections()
+    if section:
+        kind = sections.get(section)
+        if section in Job.model_fields or (kind and name in kind.model_fields):
+            return key
+    elif key == "network":
+        return key
+    else:
+        for home, kind in sections.items():
+            if name in kind.model_fields:
+                return f"{home}.{name}"
+    raise ConfigError(f"--vary {key}: no such key in a job file; keys are as in exchange.scheme")
+
+
+def _sections() -> dict[str, type[BaseModel]]:
+    return {"job": JobSettings, "exchange": ExchangeSettings, **OWN_SECTIONS}
+
+
+def job_keys() -> list[str]:
+    """The keys that stand for themselves, without a section."""
+    return [*ALIASES, *(key for kind in _sections().values() for key in kind.model_fields)]
+
+
+def parted(text: str) -> tuple[str, str]:
+    """The key and the values in "KEY=VALUES".
+
+    Raises:
+        ConfigError: there is no "=".
+    """
+    key, equals, values = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--vary {text}: expected KEY=VALUES, as in local_steps=1,5")
+    return key.strip(), values
+
+
+def is_key(key: str) -> bool:
+    """Whether a job file has the key."""
+    try:
+        full_key(key)
+    except ConfigError:
+        return False
+    return True
+
+
+def values_of(text: str) -> tuple[Any, ...]:
+    """The values in "1,5,exact", each a number, a truth value, a list in brackets, or a word.
+
+    Raises:
+        ConfigError: a value is empty.
+    """
+    try:
+        return tuple(tomllib.loads(f"values = [{text}]")["values"])
+    except tomllib.TOMLDecodeError:
+        parts = [part.strip() for part in text.split(",")]
+    if "" in parts:
+        raise ConfigError(f"--vary …={text}: expected values separated by commas")
+    found = []
+    for part in parts:
+        try:
+            found.append(tomllib.loads(f"value = {part}")["value"])
+        except tomllib.TOMLDecodeError:
+            found.append(part)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
-class TradeoffSettings(shared.SaidByJob):
-    """Every exchange at every Q.
+class TradeoffSettings:
+    """What cells of the grid differ in, and how they are compared."""
 
-    Of a job file: its exchange and `plain`, its own Q (where `local_steps` has none) and its target
-    (where `target_aucs` has none, one that follows from its run in clear).
-    """
-
-    said_by_job = frozenset(
-        {
-            *("algorithm", "model", "hidden", "batch_size", "max_rounds", "eval_every"),
-            *("learning_rate", "tuning", "schedule", "loss", "network", "hide", "key_bits"),
-            *("engine", "round_trips", "value_fraction_bits", "feature_fraction_bits"),
-        }
-    )
-
-    exchanges: Annotated[
-        tuple[str, ...],
-        typer.Option("--exchange", help=f"By commas: {', '.join(catalogue.EXCHANGES)}."),
-    ] = ("plain", "paillier", "ckks", "bfv")
-    algorithm: shared.Algorithm = "fedbcd-p"
-    local_steps: shared.LocalSteps = (1, 5, 10, "exact")
-    model: Annotated[
-        Literal["linear", "mlp"],
+    vary: Annotated[
+        list[str] | None,
         typer.Option(
-            help="Local models; encrypted rounds of an mlp step on its linearization, unless "
-            "each step has its own product."
+            metavar="KEY=VALUES",
+            help="Values of a key of the job file, by commas: local_steps=1,5,exact or "
+            "exchange.scheme=plain,bfv. May be given several times.",
         ),
-    ] = "linear"
-    hidden: Annotated[
-        tuple[int, ...],
-        typer.Option(min=1, help="Units of each hidden layer of an mlp, by commas; 64 if absent."),
-    ] = ()
-    batch_size: shared.FullOrSize = 64
+    ] = None
     target_aucs: Annotated[
         tuple[float, ...],
         typer.Option("--target-auc", help="Held-out AUCs to reach, by commas; a row each."),
-    ] = (0.99,)
-    max_rounds: shared.MaxRounds = 200
-    phe_rounds: Annotated[
-        int | None, typer.Option(min=1, help="Give up on phe after so many rounds.")
-    ] = None
-    eval_every: shared.EvalEvery = 1
-    learning_rate: shared.LearningRate = None
+    ] = ()
     tuning: Annotated[
-        Literal["shared", "per-q"],
-        typer.Option(help="Tune one step size at the largest Q for all, or one for each Q."),
-    ] = "shared"
-    schedule: Annotated[
-        Literal["constant", "inverse-sqrt"], typer.Option(help="Step sizes over rounds.")
-    ] = "constant"
-    loss: Annotated[
-        Literal["logistic", "squared", "taylor-logistic"],
-        typer.Option(help="Loss; hiding both sides takes squared or taylor-logistic."),
-    ] = "logistic"
-    repeats: shared.Repeats = 1
-    network: shared.Network = shared.LAN
-    hide: Annotated[Hide, typer.Option(help="What homomorphic exchanges hide.")] = "residuals"
-    he_per_step: Annotated[
-        bool,
+        Literal["none", "shared", "per-q"] | None,
         typer.Option(
-            "--he-per-step",
-            help="Also rows that repeat homomorphic work in every local step, as the paper's "
-            "system does.",
+            help="Tune one step size at the largest Q for all, one for each Q, or none; shared "
+            "where neither a job file nor an option has a learning rate."
         ),
-    ] = False
-    key_bits: Annotated[int | None, typer.Option(help="Paillier modulus: 3072 or 2048.")] = None
-    engine: Annotated[
-        str | None, typer.Option(help="Implementation, of the schemes that have it: phe, fast.")
     ] = None
-    round_trips: Annotated[
-        Literal["auto", 1, 2], typer.Option(help="A round, where the scheme can do with one.")
-    ] = "auto"
-    value_fraction_bits: Annotated[
-        int | None, typer.Option(help="Fixed point of residuals; the scheme's if absent.")
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Runs with seeds of their own; medians. 1 if absent.")
     ] = None
-    feature_fraction_bits: Annotated[
-        int | None, typer.Option(help="Fixed point of features; the scheme's if absent.")
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of batches and starts (never of keys).")
     ] = None
-    seed: shared.Seed = 0
     quick: shared.Quick = False
 
-    @override
     def quickly(self, typed_in: Collection[str]) -> Self:
-        return replace(super().quickly(typed_in), repeats=1)
+        """The same for a first look: one run of each cell.
 
-    @override
-    def of_job(self, job: Job, typed_in: Collection[str]) -> Self:
-        target, rate = job.job.target_auc, job.job.learning_rate
-        said: dict[str, Any] = {
-            "exchanges": tuple(dict.fromkeys(("plain", job.exchange.scheme))),
-            "algorithm": job.job.algorithm,
-            "local_steps": (),
-            "learning_rate": None if rate == "auto" else rate,
-            "model": job.job.model,
-            "target_aucs": () if target is None else (target,),
-            "network": job.network,
-            "he_per_step": job.exchange.he_per_step,
-            "seed": job.job.seed,
-        }
-        return replace(
-            self, base=job, **{name: each for name, each in said.items() if name not in typed_in}
-        )
+        Raises:
+            ConfigError: it should be more.
+        """
+        if "repeats" in typed_in:
+            raise ConfigError("--quick is one run of each: drop --repeats")
+        return replace(self, repeats=1)

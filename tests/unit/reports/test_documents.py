@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.reports.documents import loss_curves, main, markdown, page, provenance, with_blocks
+from securevfl.reports.documents import main, markdown, page, provenance, with_blocks
 
 BLOCK = "Before.\n\n<!-- table: cost-law {} -->\nold\n<!-- /table -->\n\nAfter.\n"
 
@@ -120,19 +120,3 @@ def test_runs_on_one_machine_share_a_line_and_others_do_not() -> None:
     assert len(apart) == 3
     assert "commit ffff and changes" in apart[1]
     assert "commit unknown" in apart[2]
-
-
-def test_curves_stand_beside_one_another_at_every_doubling() -> None:
-    curve = [{"rounds": 3 * i, "training_loss": 1 / i, "auc": i / 100} for i in range(1, 12)]
-    unseen = [{**point, "training_loss": None} for point in curve]
-    rows = [
-        {"algorithm": "fedsgd", "local_steps": 1, "runs": [{"curve": curve}, {"curve": unseen}]},
-        {"algorithm": "fedbcd-s", "local_steps": 5, "runs": [{"curve": unseen}]},
-    ]
-    headings, *lines = loss_curves(rows)
-    assert headings == ["rounds", "fedsgd, Q = 1", "fedbcd-s, Q = 5"]
-    assert [line[0] for line in lines] == ["3", "6", "12", "24", "33"]
-    assert lines[1] == ["6", "0.5000, 0.0200", "-, 0.0200"]
-    shorter = {**rows[1], "runs": [{"curve": unseen[:5]}]}
-    with pytest.raises(DataError, match="scored after other rounds"):
-        loss_curves([rows[0], shorter])

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from securevfl.benchmarks.rounds import MOST_POINTS, curve_of
+from securevfl.benchmarks.tradeoff import MOST_POINTS, curve_of
 from securevfl.protocols.session.scoring import Score
 
 

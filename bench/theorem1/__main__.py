@@ -5,15 +5,18 @@ deviate by rounding only, `breaks` rows are negative controls, which a wrong rot
 comparison or a check of the first rounds alone would not tell apart.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from scipy.stats import ortho_group
 from torch import nn
+from typing_extensions import TypedDict
 
+from bench.experiment import DataSettings, Experiment, Run, main
 from securevfl.arrays import FloatArray
 from securevfl.auditing.measures.rotation import (
     DECAY,
@@ -23,13 +26,12 @@ from securevfl.auditing.measures.rotation import (
     nearly_orthogonal,
 )
 from securevfl.auditing.twins import Twin, TwinSetting, compare_twins
-from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
+from securevfl.benchmarks.progress import Report
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.linear import Rule
 from securevfl.models.local_model import MakeModule
-from securevfl.reports.benchmarks import Theorem1Row
+from securevfl.reports.tables import Column
 
 HIDDEN = 4
 LEARNING_RATE = 0.1
@@ -182,11 +184,33 @@ def run_case(
     return compare_twins(job, dataset, TwinSetting(party, **twin), generator)
 
 
-def theorem1(
-    settings: Theorem1Settings, dataset: VerticalDataset, report: Report = silent
-) -> Iterator[Theorem1Row]:
-    """A row for every case, on real data."""
-    todo = cases()
+class Theorem1Settings(DataSettings):
+    """Every case, once."""
+
+    rounds: int = Field(1000, ge=1)
+    batch_size: int = Field(64, ge=1)
+
+
+class Theorem1Row(TypedDict):
+    """One pair of runs; deviations are the largest of all messages."""
+
+    dataset: str
+    case: str
+    expected: Literal["holds", "breaks"]
+    rounds: int
+    deviation: float
+    absolute_deviation: float
+    relative_distance: float
+    orthogonality_error: float
+    free_dimensions: int
+    group_dimension: int
+    set_up_differs: Sequence[str]
+    wall_s: float
+
+
+def theorem1(settings: Theorem1Settings, report: Report) -> Iterator[Theorem1Row]:
+    """A row for each case."""
+    todo, dataset = cases(), settings.load()
     for done, case in enumerate(todo):
         report(case.name, done, len(todo))
         twin = run_case(
@@ -210,3 +234,26 @@ def theorem1(
             "set_up_differs": list(twin.set_up_differs),
             "wall_s": twin.wall_s,
         }
+
+
+COLUMNS: tuple[Column[Theorem1Row], ...] = (
+    ("case", lambda row: row["case"]),
+    ("expected", lambda row: row["expected"]),
+    ("deviation", lambda row: f"{row['deviation']:.1e}"),
+    ("distance", lambda row: f"{row['relative_distance']:.2f}"),
+    ("UtU - I", lambda row: f"{row['orthogonality_error']:.0e}"),
+    ("dim O(n)", lambda row: str(row["group_dimension"])),
+)
+
+EXPERIMENT = Experiment(
+    name="theorem1",
+    about="Theorem 1 of FedBCD: do X and XU give all others the same messages?",
+    runs={"theorem1": Run(70)},
+    quick={"rounds": 20},
+    settings=Theorem1Settings,
+    measure=theorem1,
+    columns=COLUMNS,
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)

@@ -1,0 +1,60 @@
+"""Every experiment: its page, its command line, and a small run of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.experiment import HERE, experiment, experiments
+
+NAMES = experiments()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_are_what_result_files_say(name: str) -> None:
+    """`make docs` writes them."""
+    of = experiment(name)
+    assert of.write_tables() == (of.folder / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_is_in_the_overview_with_its_command(name: str) -> None:
+    assert f"`python -m bench.{name}`" in (HERE / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_result_file_is_of_a_run(name: str) -> None:
+    of = experiment(name)
+    assert {path.stem for path in of.folder.glob("*.json")} <= set(of.runs)
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"bench.{name}", *arguments]
+    return subprocess.run(  # noqa: S603
+        command, cwd=HERE.parent, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_small_run_writes_rows(name: str, tmp_path: Path) -> None:
+    assert run(name, "--help").returncode == 0
+    first = next(iter(experiment(name).runs))
+    done = run(name, first, "--quick", "--to", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / f"{first}.json").read_text(encoding="utf-8"))["rows"]
+    assert done.stdout
+
+
+def test_mistakes_are_one_line_and_status_2() -> None:
+    for arguments, expected in (
+        (("nothing",), "no run 'nothing': there are theorem1"),
+        (("--set", "rounds=many"), "--set rounds: "),
+        (("--set", "epochs=3"), "--set epochs: "),
+        (("--set", "rounds"), "expected KEY=VALUE"),
+    ):
+        done = run("theorem1", *arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert expected in done.stderr
