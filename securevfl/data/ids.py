@@ -7,7 +7,7 @@ ids. A mismatch of ids can only be explained where all files are in one place, a
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,9 +17,12 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from securevfl.data.tables import fingerprint
 from securevfl.errors import DataError
 from securevfl.files import read_content, replace_file
+from securevfl.lazy import Lazy
 
 if TYPE_CHECKING:
     import polars as pl
+else:
+    pl = Lazy("polars")
 
 FORMAT = 1
 IdFormat = Literal["text", "number", "folded"]
@@ -41,6 +44,30 @@ def normalized_ids(ids: "pl.Series", how: IdFormat, where: str) -> "pl.Series":
         first = ids.filter(same.is_null())[0]
         raise DataError(f"{where}: {wrong} ids are not whole numbers, such as {first!r}")
     return same
+
+
+def id_text(
+    column: "pl.Series", where: str, *, floats: bool = False, first: int = 1
+) -> "pl.Series":
+    """A column of ids as text; a DataError if it has gaps or is neither text nor integers."""
+    kind = column.dtype
+    if not (kind == pl.String or kind.is_integer() or (floats and kind.is_float())):
+        raise DataError(f"{where}: ids in {column.name!r} are {kind}, expected text or integers")
+    return gapless_text(column, where, first=first)
+
+
+def gapless_text(
+    column: "pl.Series", where: str, *, missing: Sequence[str] = ("",), first: int = 1
+) -> "pl.Series":
+    """A column as text; a DataError if values are missing, with rows counted from `first`."""
+    text = column.cast(pl.String)
+    absent = text.is_null() | text.is_in(list(missing)).fill_null(False)
+    if absent.any():
+        raise DataError(
+            f"{where}: column {column.name!r} has {absent.sum()} missing values, the first in row "
+            f"{first + int(absent.arg_max() or 0)}"
+        )
+    return text
 
 
 def _normal(ids: "pl.Series", how: str) -> "pl.Series":

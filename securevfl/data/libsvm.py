@@ -1,4 +1,4 @@
-"""LIBSVM text, `label index:value … # comment`, and batches of sparse rows as files give them."""
+"""Reading LIBSVM text, `label index:value … # comment`, as batches of sparse rows."""
 
 import bz2
 import gzip
@@ -24,22 +24,22 @@ else:
 BYTES = 1 << 24
 SUFFIXES = (".libsvm", ".svm", ".svmlight", ".txt", ".t")
 LARGE = 2.0**53
-"""From here on not every whole number is a float64."""
+"""From here on, float64 rounds some integers."""
 _WHOLE = re.compile(r"[+-]?0*([0-9]+)")
 
 
 @dataclass(frozen=True, eq=False)
 class SparseBatch:
-    """N rows, as the readers of formats give them.
+    """N rows of a file.
 
     Attributes:
-        ids: as they stand; None where rows are known by their numbers.
-        lengths: entries of each row, shape (N,).
+        ids: as they are written; None if rows are identified by their numbers.
+        lengths: number of entries of each row, shape (N,).
         indices: columns of the entries, row by row, as they are numbered in the file.
-        values: of the entries; None where all are 1.
-        labels: numbers, or text; None where none are asked for.
-        names: of the columns, where they have names.
-        smallest: of the indices, those of entries of 0 among them; None without entries.
+        values: of the entries; None if all are 1.
+        labels: numbers or text; None if not requested.
+        names: of the columns, if they have names.
+        smallest: the smallest index, including entries of 0; None without entries.
     """
 
     ids: list[str] | None
@@ -54,12 +54,12 @@ class SparseBatch:
 def in_order(
     where: str, lines: IntArray, lengths: IntArray, indices: IntArray, values: FloatArray | None
 ) -> tuple[IntArray, IntArray, FloatArray | None]:
-    """Rows' lengths, indices and values with indices ascending, and entries of 0 left out.
+    """Sort each row's entries by index and drop entries of 0; returns lengths, indices and values.
 
-    Messages name a row by `where`, the file and what its rows are called, and its number there.
+    Errors name a row by `where` (the file and what its rows are called) and its number in `lines`.
 
     Raises:
-        DataError: an index below 0 or twice in a row, or values that are not finite.
+        DataError: an index below 0 or repeated in a row, or values that are not finite.
     """
     row = np.repeat(np.arange(len(lengths)), lengths)
 
@@ -79,7 +79,7 @@ def in_order(
         values = None if values is None else values[order]
     refuse(
         np.concatenate([[False], same_row & (indices[1:] == indices[:-1])]),
-        "index {at} is there twice",
+        "index {at} is repeated",
     )
     if values is not None and not values.all():
         kept = values != 0
@@ -89,7 +89,7 @@ def in_order(
 
 
 def first_rounded(written: "pl.Series", numbers: "pl.Series") -> int | None:
-    """The place of the first whole number in text that is not the float64 read of it, if any is."""
+    """The position of the first integer in text that float64 rounds, if any."""
     for place in (numbers.is_finite() & (numbers.abs() >= LARGE)).arg_true():
         whole = _WHOLE.fullmatch(written[place].strip())
         if whole is not None and int(whole[1]) != abs(int(numbers[place])):
@@ -98,14 +98,14 @@ def first_rounded(written: "pl.Series", numbers: "pl.Series") -> int | None:
 
 
 def libsvm_batches(path: Path, *, labels: bool, ids: bool) -> Iterator[SparseBatch]:
-    """The rows of a LIBSVM file, plain, .gz or .bz2; empty lines and mere comments are none.
+    """The rows of a LIBSVM file, plain, .gz or .bz2; empty lines and comment lines are skipped.
 
-    Labels are read only if asked for, and so are comments, as ids.
+    Labels are read only on request, and so are comments, as ids.
 
     Raises:
-        DataError: it cannot be read or ends within its compression, or a line is malformed: a label
-            or entry that is no number, or a whole one that no float64 is, an index twice or below
-            0, or no id.
+        DataError: a file that cannot be read, is damaged or truncated, or has a malformed line: a
+            label or entry that is not a number, an integer that float64 would round, an index below
+            0 or repeated, or a missing id.
     """
     line = 1
     try:
@@ -132,7 +132,7 @@ def _opened(path: Path) -> IO[str]:
 def parse_libsvm(
     path: Path, lines: list[str], first: int = 1, *, labels: bool = True, ids: bool = False
 ) -> SparseBatch:
-    """The rows of some lines, of which the first has the number `first`; see `libsvm_batches`."""
+    """The rows of these lines, numbered from `first`; see `libsvm_batches`."""
     where = f"{path}, line"
     table = pl.DataFrame(
         {"text": lines, "line": np.arange(first, first + len(lines), dtype=np.int64)}
@@ -163,18 +163,18 @@ def parse_libsvm(
     if wrong.any():
         raise DataError(f"{entry(int(wrong.arg_max() or 0))} is not index:value")
     if (rounded := first_rounded(parts["field_1"], values)) is not None:
-        raise DataError(f"{entry(rounded)} has a whole number that no float64 is")
+        raise DataError(f"{entry(rounded)} has an integer that float64 would round")
     numbers = table["label"].cast(pl.Float64, strict=False)
     unusable = numbers.is_null() | ~numbers.is_finite()
     if unusable.any():
         row = int(unusable.arg_max() or 0)
-        raise DataError(f"{where} {number[row]}: label {table['label'][row]!r} is no number")
+        raise DataError(f"{where} {number[row]}: label {table['label'][row]!r} is not a number")
     if labels and (rounded := first_rounded(table["label"], numbers)) is not None:
-        told = f"label {table['label'][rounded]!r} is a whole number that no float64 is"
-        raise DataError(f"{where} {number[rounded]}: {told}")
+        label = table["label"][rounded]
+        raise DataError(f"{where} {number[rounded]}: float64 would round label {label!r}")
     comments = table["comment"].fill_null("")
     if ids and (comments == "").any():
-        raise DataError(f"{where} {number[int((comments == '').arg_max() or 0)]}: no id after a #")
+        raise DataError(f"{where} {number[int((comments == '').arg_max() or 0)]}: no id after #")
     return SparseBatch(
         comments.to_list() if ids else None,
         *in_order(where, number, lengths, indices.to_numpy(), values.to_numpy()),

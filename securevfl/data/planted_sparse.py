@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.data.shard_writing import RowIds, ShardWriter
+from securevfl.data.shard_writing import RowIds, write_shard
 from securevfl.errors import ConfigError, DataError
 from securevfl.files import replace_file
 
@@ -171,7 +171,7 @@ def make_planted_sparse(
     with ExitStack() as stack:
         writers = {
             (party.name, split): stack.enter_context(
-                ShardWriter(folder / party.name / split, columns=party.columns, force=force)
+                write_shard(folder / party.name / split, columns=party.columns, force=force)
             )
             for party in made.parties
             for split in ("train", "test")

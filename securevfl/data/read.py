@@ -17,7 +17,7 @@ from securevfl.data.csv_files import (
     detect_format,
     read_csv,
 )
-from securevfl.data.ids import IdFormat, is_held_out, normalized_ids
+from securevfl.data.ids import IdFormat, gapless_text, id_text, is_held_out, normalized_ids
 from securevfl.data.labels import class_names
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.tables import Note, as_array, row_digests
@@ -160,7 +160,8 @@ def read_party(
     labels = None
     if source.label_column is not None:
         column = frame[source.label_column]
-        column = column if open_labels else _as_text(source.name, column, NO_LABEL)
+        if not open_labels:
+            gapless_text(column, f"party {source.name!r}", missing=NO_LABEL)
         labels = _labels(column, found)
     frame = frame.select(columns)
     problems = (
@@ -296,21 +297,13 @@ def _feature_columns(
 
 
 def _ids(source: FileSource, frame: "pl.DataFrame") -> "tuple[pl.Series, pl.Series]":
-    column = frame[source.id_column]
-    is_number = column.dtype.is_float() and source.id_format == "number"
-    if not (column.dtype == pl.String or column.dtype.is_integer() or is_number):
-        raise DataError(
-            f"party {source.name!r}: ids in {source.id_column!r} are {column.dtype}, expected "
-            f"text or integers"
-        )
-    where = f"party {source.name!r}: {source.id_column!r}"
-    written = _as_text(source.name, column)
-    ids = normalized_ids(written, source.id_format, where)
+    where, floats = f"party {source.name!r}", source.id_format == "number"
+    written = id_text(frame[source.id_column], where, floats=floats)
+    ids = normalized_ids(written, source.id_format, f"{where}: {source.id_column!r}")
     if double := len(ids) - ids.n_unique():
         first = ids.filter(ids.is_duplicated())[0]
         raise DataError(
-            f"party {source.name!r}: {double} duplicate ids in {source.id_column!r}, the first "
-            f"is {first!r}"
+            f"{where}: {double} duplicate ids in {source.id_column!r}, the first is {first!r}"
         )
     return ids, written
 
@@ -324,13 +317,6 @@ def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
     pointed = as_point(labels, found)
     there = labels != ""
     return labels if pointed.filter(there).null_count() else pointed.set(~there, "")
-
-
-def _as_text(party: str, column: "pl.Series", missing: Sequence[str] = ("",)) -> "pl.Series":
-    text = column.cast(pl.String)
-    if absent := int((text.is_null() | text.is_in(list(missing)).fill_null(False)).sum()):
-        raise DataError(f"party {party!r}: column {column.name!r} has {absent} missing values")
-    return text
 
 
 def _problem(

@@ -18,7 +18,7 @@ def parquet(**columns: list[Any]) -> bytes:
     return file.getvalue()
 
 
-ROUNDED = "whole numbers that no float64 is"
+ROUNDED = "integers that float64 would round"
 ODD = 2**53 + 1
 Cases = dict[str, tuple[str | bytes, str, dict[str, Any]]]
 LIBSVM: Cases = {
@@ -33,8 +33,8 @@ LIBSVM: Cases = {
     "a query": ("0 qid:3 1:1", "line 1: 'qid:3' is not index:value", {}),
     "a huge index": ("0 99999999999:1", "99999999999", {"first_index": 0}),
     "an index too large to be one": (f"0 {10**30}:1", "is not index:value", {}),
-    "a label of text": ("x 1:1", "line 1: label 'x' is no number", {}),
-    "a label that is NaN": ("nan 1:1", "line 1: label 'nan' is no number", {}),
+    "a label of text": ("x 1:1", "line 1: label 'x' is not a number", {}),
+    "a label that is NaN": ("nan 1:1", "line 1: label 'nan' is not a number", {}),
     "which is the first": ("0 2:1", "smallest index is 2: --first-index", {}),
     "not the first": ("0 0:1", "index 0, and --first-index", {"first_index": 1}),
     "beyond the columns": (
@@ -47,7 +47,7 @@ LIBSVM: Cases = {
         "column number 3, expected 0 to 2",
         {"columns": 3, "first_index": 1},
     ),
-    "no id": ("0 1:1 # a\n0 1:1", "line 2: no id after a #", {"id_column": "#"}),
+    "no id": ("0 1:1 # a\n0 1:1", "line 2: no id after #", {"id_column": "#"}),
     "an id twice": ("0 1:1 #a\n0 #a", "1 duplicate ids", {"id_column": "#"}),
     "an id of text": (
         "0 1:1 # u1",
@@ -63,12 +63,12 @@ LIBSVM: Cases = {
     "id and numbers": ("0 1:1 # a\n", "give one of them", {"id_column": "#", "row_numbers": True}),
     "a rounded number": (
         f"0 1:1\n0 1:2 2:-{ODD}\n",
-        f"line 2: '2:-{ODD}' has a whole number that no float64 is",
+        f"line 2: '2:-{ODD}' has an integer that float64 would round",
         {},
     ),
     "a rounded label": (
         f"0 1:1\n{ODD} 1:2\n",
-        f"line 2: label '{ODD}' is a whole number that no float64 is",
+        f"line 2: float64 would round label '{ODD}'",
         {},
     ),
 }
@@ -97,21 +97,25 @@ CSV: Cases = {
         {"label_column": "y"},
     ),
     "no features": ("id,y\n1,2\n", "no feature columns, expected", {"label_column": "y"}),
-    "an id missing": ("id,v\na,1\n,2\n", "row 2: no id in column 'id'", {}),
+    "an id missing": (
+        "id,v\na,1\n,2\n",
+        "missing values, the first in row 2",
+        {},
+    ),
     "a label missing": (
         "id,y,v\n1,0,2\n2,,3\n",
-        "column 'y' has 1 missing labels",
+        "column 'y' has 1 missing values",
         {"label_column": "y"},
     ),
     "columns of CSV": ("id,v\n1,2\n", "--columns: ", {"columns": 2}),
-    "ids as labels": ("id,u\np,1\n", "--label-column id: is that of ids", {"label_column": "id"}),
+    "ids as labels": ("id,u\np,1\n", "--label-column id: is the id column", {"label_column": "id"}),
 }
 PARQUET: Cases = {
     "first of wide Parquet": (parquet(v=[1.0]), "a.parquet have names", {"first_index": 0}),
     "NaN in Parquet": (parquet(v=[1.0, float("nan")]), "row 2: 0:nan is not finite", {}),
     "text in Parquet": (parquet(v=["x"]), "'v' is String", {}),
     "a list beside numbers": (parquet(v=[1], at=[[1]]), "column 'v' beside lists", {}),
-    "an index twice in a list": (parquet(at=[[1], [4, 4]]), "row 2: index 4 is there twice", {}),
+    "an index twice in a list": (parquet(at=[[1], [4, 4]]), "row 2: index 4 is repeated", {}),
     "lists of text": (parquet(at=[["x"]]), "expected one of integers", {}),
     "two lists of integers": (
         parquet(at=[[1]], count=[[3]]),
@@ -133,18 +137,18 @@ PARQUET: Cases = {
         "expected one of integers, and one of their values",
         {},
     ),
-    "a row without a list": (parquet(at=[[1], None]), "'at' has 1 rows without list", {}),
+    "a row without a list": (parquet(at=[[1], None]), "'at' has 1 rows without a list", {}),
     "fractions for ids": (
         parquet(share=[0.5], v=[1.0]),
         "ids in 'share' are Float64, expected text or integers",
         {"id_column": "share", "drop": ("id",)},
     ),
     "lists of other lengths": (parquet(at=[[1]], v=[[1.0, 2.0]]), "differ in length", {}),
-    "a gap in a list": (parquet(at=[[1, None]]), "1 gaps", {}),
-    "a rounded number": (parquet(v=[ODD]), "that no float64 is", {}),
+    "a gap in a list": (parquet(at=[[1, None]]), "1 missing entries", {}),
+    "a rounded number": (parquet(v=[ODD]), ROUNDED, {}),
     "a rounded one in a list": (
         parquet(at=[[1]], v=[[ODD]]),
-        "that no float64 is",
+        ROUNDED,
         {"index_column": "at"},
     ),
     "the largest whole number": (parquet(v=[2**63 - 1]), f"column 'v' has {ROUNDED}", {}),

@@ -21,7 +21,7 @@ from securevfl import files
 from securevfl.arrays import FloatArray
 from securevfl.data import shards
 from securevfl.data.ids import is_held_out
-from securevfl.data.shard_writing import GrowingArray, RowIds, ShardWriter
+from securevfl.data.shard_writing import GrowingArray, RowIds, ShardWriter, write_shard
 from securevfl.data.shards import open_shard
 from securevfl.data.tables import row_digests, rows_fingerprint
 from securevfl.errors import DataError
@@ -41,7 +41,7 @@ def write(
     columns: int | None = None,
     force: bool = False,
 ) -> None:
-    with ShardWriter(path, columns=columns, force=force) as writer:
+    with write_shard(path, columns=columns, force=force) as writer:
         for start in range(0, len(rows), at_once):
             some = [dict(sorted(row.items())) for row in rows[start : start + at_once]]
             writer.append(
@@ -108,14 +108,14 @@ def test_labels_are_of_one_kind(tmp_path: Path) -> None:
         writer.append(RowIds.of(["b"]), one, one, None, ["x"])
 
     message = "labels are text from row 1 on and numbers before"
-    with pytest.raises(DataError, match=message), ShardWriter(tmp_path / "both") as writer:
+    with pytest.raises(DataError, match=message), write_shard(tmp_path / "both") as writer:
         both(writer)
 
 
 REFUSED: dict[str, tuple[list[str], list[int], list[int], str]] = {
     "an id twice": (["a", "b", "a"], [1, 0, 0], [0], "1 duplicate ids"),
     "beyond the columns": (["a"], [1], [5], "column number 5, expected 0 to 4"),
-    "an id of two lines": (["a\nb"], [0], [0], "break"),
+    "an id of two lines": (["a\nb"], [0], [0], "line break"),
     "an empty id": ([""], [0], [0], "an id is empty"),
 }
 
@@ -123,30 +123,30 @@ REFUSED: dict[str, tuple[list[str], list[int], list[int], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_written(tmp_path: Path, name: str) -> None:
     ids, lengths, indices, message = REFUSED[name]
-    with pytest.raises(DataError, match=message), ShardWriter(tmp_path / "s", columns=5) as writer:
+    with pytest.raises(DataError, match=message), write_shard(tmp_path / "s", columns=5) as writer:
         writer.append(RowIds.of(ids), np.array(lengths), np.array(indices))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_rows_and_labels_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no rows"), ShardWriter(tmp_path / "s"):
+    with pytest.raises(DataError, match="no rows"), write_shard(tmp_path / "s"):
         pass
     row = RowIds.of(["a"]), np.array([1]), np.array([0]), None, np.array([np.inf])
     message = "1 NaN or infinite labels"
-    with pytest.raises(DataError, match=message), ShardWriter(tmp_path / "s") as writer:
+    with pytest.raises(DataError, match=message), write_shard(tmp_path / "s") as writer:
         writer.append(*row)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_is_taken(tmp_path: Path) -> None:
     write(tmp_path / "s", [{0: 1.0}])
-    with pytest.raises(DataError, match=r"s is there already; --force replaces a shard"):
+    with pytest.raises(DataError, match=r"s already exists; --force replaces a shard"):
         write(tmp_path / "s", [{1: 1.0}])
     write(tmp_path / "s", [{1: 1.0}], force=True)
     assert open_shard(tmp_path / "s").rows.indices.tolist() == [1]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(DataError, match="is no shard: it is not replaced"):
+    with pytest.raises(DataError, match="is not a shard: it is not replaced"):
         write(tmp_path / "mine", [{1: 1.0}], force=True)
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
@@ -172,8 +172,8 @@ def test_one_shard_is_written_by_one_at_a_time(
 ) -> None:
     monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.05)
     path = tmp_path / "s"
-    with ShardWriter(path) as writer:
-        with pytest.raises(DataError, match="another job holds it"), ShardWriter(path):
+    with write_shard(path) as writer:
+        with pytest.raises(DataError, match="another job holds it"), write_shard(path):
             pytest.fail("two write it")
         one = np.ones(1, np.int64)
         writer.append(RowIds.of(["a"]), one, one)
@@ -194,7 +194,7 @@ def test_an_interrupt_leaves_nothing(
         writer.append(RowIds.of(["a"]), np.array([1]), np.array([0]))
         raise error
 
-    with pytest.raises(raised, match=told), ShardWriter(tmp_path / "s") as writer:
+    with pytest.raises(raised, match=told), write_shard(tmp_path / "s") as writer:
         interrupted(writer)
     assert list(tmp_path.iterdir()) == []
 
@@ -203,8 +203,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from securevfl.data.shard_writing import RowIds, ShardWriter
-with ShardWriter(Path(sys.argv[1])) as writer:
+from securevfl.data.shard_writing import RowIds, write_shard
+with write_shard(Path(sys.argv[1])) as writer:
     writer.append(RowIds.of(["a"]), np.array([1]), np.array([70000]))
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -283,7 +283,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "twice in the first row": (resaved("indices", lambda a: put(a, 0, 4)), "row 0 do not ascend"),
     "a NaN": (resaved("values", lambda a: put(a, 2, np.nan)), "1 NaN or infinite values"),
     "a label that is NaN": (resaved("labels", lambda a: put(a, 0, np.nan)), "infinite labels"),
-    "other ids": (resaved("digests", lambda a: put(a, 0, 7)), "do not have its fingerprint"),
+    "other ids": (resaved("digests", lambda a: put(a, 0, 7)), "do not match its fingerprint"),
     "an id twice": (
         lambda path: (
             resaved("digests", lambda a: put(a, 0, a[1]))(path),
@@ -315,8 +315,8 @@ def test_a_shard_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 def test_a_shard_has_a_place_of_its_own() -> None:
-    with pytest.raises(DataError, match="expected a folder that is not there yet"):
-        ShardWriter(Path())
+    with pytest.raises(DataError, match="expected a new folder"):
+        write_shard(Path()).__enter__()
 
 
 def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
