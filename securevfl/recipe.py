@@ -1,7 +1,7 @@
-"""How a party's raw columns become features: the settings, and what was fitted.
+"""How a party's raw columns become features: the settings, and the fitted recipe.
 
-Learns: no other party learns anything. A party fits its recipe on its own training rows and keeps
-it in its own model file; names of columns and of categories reach nobody else.
+Learns: no other party learns anything. A party fits its recipe to its own training rows and stores
+it in its own model file; no other party sees names of columns or categories.
 """
 
 import hashlib
@@ -30,14 +30,16 @@ EXACT_INTEGERS = 1 << 53
 
 
 class Preprocessing(BaseModel):
-    """`[preprocess]`, or a party's own in its place: what is made of text and of missing values.
+    """`[preprocess]`: how text and missing values are encoded. A party may have its own section.
 
     Attributes:
-        missing: what stands for a missing value beside `MISSING`, in files and in new rows.
-        categories: columns of numbers that are names, as postal codes are.
-        rare_share: categories of a smaller share of the training rows are pooled.
-        rare_count: so are categories of fewer training rows, and no pool has fewer.
-        missing_indicator: a 0/1 column beside a column of numbers: whether a value was missing.
+        missing: further markers of a missing value, in addition to empty fields, NA, NaN, null, ?
+            and the like.
+        categories: numeric columns that are categorical, such as postal codes.
+        rare_share: categories with a smaller fraction of the training rows are pooled.
+        rare_count: categories with fewer training rows are pooled, and every pool has at least as
+            many.
+        missing_indicator: add a 0/1 column for missing values to columns of numbers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,21 +52,23 @@ class Preprocessing(BaseModel):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All that stands for a missing value."""
+        """All markers of a missing value."""
         return tuple(dict.fromkeys((*MISSING, *self.missing)))
 
 
 @dataclass(frozen=True)
 class ColumnRecipe:
-    """What becomes of one raw column.
+    """How one raw column is encoded.
 
     Attributes:
         name: of the raw column.
-        kind: numbers; dates, as days since 1970-01-01; or categories, one 0/1 column each, of two
-            the last named one only.
-        fill: what stands in for a missing number or date, the training rows' median.
-        indicator: whether a 0/1 column says that it was missing.
-        levels: categories with a column of their own, sorted; missing and all others may be more.
+        kind: a number; a date, as days since 1970-01-01; or a category, one 0/1 column per level,
+            of two levels only the last.
+        fill: replaces a missing number or date: the median of the training rows.
+        indicator: add a 0/1 column for missing values.
+        levels: categories with a column of their own, sorted.
+        missing_level: missing values have a column of their own.
+        other_level: all other categories share a column.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -79,7 +83,7 @@ class ColumnRecipe:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the features it becomes."""
+        """Names of its features."""
         if self.kind != "category":
             return (self.name, *([f"{self.name}={MISSING_LEVEL}"] * self.indicator))
         return tuple(f"{self.name}={level}" for level in self._shown)
@@ -93,10 +97,10 @@ class ColumnRecipe:
     def write(
         self, values: "pl.Series", missing: tuple[str, ...], out: "NDArray[np.float64]"
     ) -> None:
-        """Transform a raw column of S rows into `out` of shape (S, len(columns)).
+        """Encode a raw column of S rows into `out` of shape (S, len(columns)).
 
         Raises:
-            ValueError: values that are neither missing nor what they should be, in words.
+            ValueError: values of another kind.
         """
         if self.kind == "category":
             self._write_levels(text_of(values, missing), out)
@@ -118,14 +122,14 @@ class ColumnRecipe:
         out[rows, target[rows]] = 1.0
 
     def _codes(self, text: "pl.Series") -> "tuple[NDArray[np.bool_], NDArray[np.int64]]":
-        """Which rows have a level, and its number, of these rows only."""
+        """Which rows have a level of their own, and the level's number for these rows."""
         codes = text.cast(pl.Enum(self.levels), strict=False).to_physical()
         return codes.is_not_null().to_numpy(), codes.drop_nulls().cast(pl.Int64).to_numpy()
 
-    def as_it_was(self, values: "pl.Series", missing: tuple[str, ...]) -> "NDArray[np.float64]":
-        """A raw column as numbers that no fit plays a part in, shape (S,), NaN where missing.
+    def raw_numbers(self, values: "pl.Series", missing: tuple[str, ...]) -> "NDArray[np.float64]":
+        """A raw column as numbers that do not depend on the fit, shape (S,), NaN where missing.
 
-        A category is 52 bits of its SHA-256. What is refused is what `write` refuses.
+        A category is 52 bits of its SHA-256. Refuses what `write` refuses.
         """
         if self.kind != "category":
             of = numbers_of if self.kind == "number" else days_of
@@ -138,7 +142,7 @@ class ColumnRecipe:
         return np.asarray(known.fill_null(np.nan), np.float64)
 
     def unknown(self, values: "pl.Series", missing: tuple[str, ...]) -> int:
-        """How many values have no level of their own, missing ones aside."""
+        """How many values have no level of their own, not counting missing ones."""
         if self.kind != "category":
             return 0
         text = text_of(values, missing)
@@ -147,7 +151,7 @@ class ColumnRecipe:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A party's recipe, one part a raw column, fitted on its own training rows; data, no code."""
+    """A party's recipe, one part per raw column, fitted to its own training rows; data, no code."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -156,24 +160,24 @@ class Recipe:
 
     @property
     def raw_columns(self) -> tuple[str, ...]:
-        """Names of the columns that it reads."""
+        """Names of the raw columns."""
         return tuple(part.name for part in self.parts)
 
     @property
     def text_columns(self) -> frozenset[str]:
-        """Those of them that are no numbers, however they look."""
+        """Names of the raw columns that are read as text, even if they look like numbers."""
         return frozenset(part.name for part in self.parts if part.kind != "number")
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the P features, as in "city=Berlin"."""
+        """Names of the P features, such as "city=Berlin"."""
         return tuple(name for part in self.parts for name in part.columns)
 
     def apply(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
         """The features of raw rows, shape (N, P), finite.
 
         Raises:
-            DataError: missing columns, or values that are not what they should be; all are named.
+            DataError: missing columns, or values of another kind; all are named.
         """
         if absent := [name for name in self.raw_columns if name not in frame.columns]:
             raise DataError(f"columns missing: {', '.join(map(repr, absent))}")
@@ -188,31 +192,31 @@ class Recipe:
             raise DataError("; ".join(wrong))
         return out
 
-    def as_they_were(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
-        """Raw rows as numbers that no fit plays a part in, shape (N, raw columns)."""
-        columns = [part.as_it_was(frame[part.name], self.missing) for part in self.parts]
+    def raw_numbers(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
+        """Raw rows as numbers that do not depend on the fit, shape (N, raw columns)."""
+        columns = [part.raw_numbers(frame[part.name], self.missing) for part in self.parts]
         return np.column_stack(columns)
 
     def places(self) -> Iterator[tuple[ColumnRecipe, slice]]:
-        """Each part with the features that are its."""
+        """Each part, and the slice of features that it fills."""
         start = 0
         for part in self.parts:
             yield part, slice(start, start + len(part.columns))
             start += len(part.columns)
 
     def unknown(self, frame: "pl.DataFrame") -> dict[str, int]:
-        """By raw column, how many values have no category of their own, where there are some."""
+        """By raw column, the number of values without a category of their own, if any."""
         counts = {part.name: part.unknown(frame[part.name], self.missing) for part in self.parts}
         return {name: count for name, count in counts.items() if count}
 
 
 def read_as_numbers(columns: Sequence[str]) -> Recipe:
-    """The recipe of columns that are numbers as they stand."""
+    """The recipe of columns that are plain numbers."""
     return Recipe(tuple(ColumnRecipe(name, "number") for name in columns))
 
 
 def text_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
-    """A raw column as categories, null where missing; whole numbers without a point."""
+    """A raw column as categories, null where missing; whole numbers without a decimal point."""
     if values.dtype.is_float():
         whole = values.cast(pl.Int64, strict=False)
         same = (whole.cast(values.dtype) == values).fill_null(False)
@@ -222,11 +226,11 @@ def text_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
 
 
 def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
-    """A raw column as numbers, null where missing; a ValueError if text or infinite."""
+    """A raw column as numbers, null where missing; a ValueError for text or infinities."""
     rounded = values.cast(pl.Float64).abs() >= EXACT_INTEGERS if values.dtype.is_integer() else None
     if rounded is not None and rounded.any():
         count = int(rounded.sum())
-        raise ValueError(f"has {count} whole numbers from 2^53 on, which would be rounded")
+        raise ValueError(f"has {count} integers of 2^53 or more, which float64 would round")
     if values.dtype.is_numeric() or values.dtype == pl.Boolean:
         numbers = values.cast(pl.Float64)
         codes = [float(code) for code in missing if _is_number(code)]
@@ -245,7 +249,7 @@ def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
 
 
 def days_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
-    """A raw column of dates as days since 1970-01-01, null where missing; else a ValueError."""
+    """A raw column as days since 1970-01-01, null where missing; a ValueError if not dates."""
     text = None
     if values.dtype in (pl.String, pl.Null):
         text = text_of(values, missing)
@@ -254,14 +258,14 @@ def days_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
         raise ValueError(f"is {values.dtype}, expected dates")
     days = values.cast(pl.Date).cast(pl.Int32).cast(pl.Float64)
     if text is not None:
-        _refuse(text, days, "that are no dates as in 2026-01-31")
+        _refuse(text, days, "that are not dates like 2026-01-31")
     return days
 
 
 def _refuse(text: "pl.Series", read: "pl.Series", what: str) -> None:
     wrong = text.filter(text.is_not_null() & read.is_null())
     if len(wrong):
-        raise ValueError(f"has {len(wrong)} values {what}, as {wrong[0]!r}")
+        raise ValueError(f"has {len(wrong)} values {what}, such as {wrong[0]!r}")
 
 
 def _is_number(text: str) -> bool:

@@ -1,7 +1,7 @@
-"""CSV files: how one is written, given or found out or refused, and its columns as numbers or text.
+"""CSV files: detecting how one is written, and reading its columns as numbers or text.
 
-Nothing is guessed where a file can be read in two ways: the error names the key that settles it.
-A file's numbers are never held as text.
+An ambiguous file is refused, and the error names the setting that resolves it. The numbers of a
+file are never all held as text.
 """
 
 import codecs
@@ -33,9 +33,9 @@ _QUOTED = re.compile(rb'"[^"]*"')
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """What a job says of a party's CSV; None is found out.
+    """What a job specifies about a party's CSV; None is detected.
 
-    `thousands` is the mark between groups of three digits; `encoding` is as Python names it.
+    `thousands` separates groups of three digits; `encoding` is a Python name.
     """
 
     separator: str | None = None
@@ -52,11 +52,11 @@ class CsvFormat:
     """How a file is written.
 
     Attributes:
-        content: UTF-8: the file itself, or its content where it had to be unpacked or recoded.
-        thousands: between groups of three digits; "" for none.
+        content: UTF-8: the file, or its content if it had to be decompressed or recoded.
+        thousands: thousands separator, or "".
         encoding: of the file.
         skipped: lines before the header.
-        has_empty_lines: whether there are lines without a value.
+        has_empty_lines: whether some lines have no value.
     """
 
     content: Path | bytes
@@ -70,23 +70,21 @@ class CsvFormat:
 
     @property
     def line(self) -> str:
-        """What a reader may want to check."""
+        """A summary for the user to check."""
         separator = SEPARATORS.get(self.separator, repr(self.separator))
-        told = f"{separator}-separated, decimal {self.decimal!r}"
-        if self.thousands:
-            told += f", thousands {self.thousands!r}"
-        return f"{told}, {self.encoding}"
+        thousands = f", thousands {self.thousands!r}" if self.thousands else ""
+        return f"{separator}-separated, decimal {self.decimal!r}{thousands}, {self.encoding}"
 
 
 def detect_format(path: Path, given: CsvOptions, known: tuple[str, ...], where: str) -> CsvFormat:
-    """How a CSV file is written, plain or .gz, as far as that is not given.
+    """Detect how a CSV file, plain or .gz, is written, as far as it is not given.
 
-    The header must have the `known` columns; `where` is what messages call the file.
+    The header must have the `known` columns; `where` names the file in errors.
 
     Raises:
-        ConfigError: an encoding that Python does not know, or a setting of more than one character.
-        DataError: a file that cannot be read, is empty, has rows of too few fields or can be
-            read in two ways.
+        ConfigError: an unknown encoding, or a setting of more than one character.
+        DataError: a file that cannot be read, is empty or ambiguous, or has rows with too few
+            fields.
     """
     _check(given)
     content, encoding = _in_utf8(path, given.encoding, where)
@@ -103,17 +101,17 @@ def _format_of(
     if not b"".join(head).strip():
         raise DataError(f"{where} is empty or malformed (no header)")
     first = head[0].decode("utf-8-sig").strip()
-    skipped, told = 0, given.separator
-    if re.fullmatch(r'"?sep=.?"?', first):  # as Excel writes it
-        skipped, told = 1, told or first.strip('"')[4:] or "\t"
-    separator = told or _find_separator(head, known, where)
+    skipped, separator = 0, given.separator
+    if re.fullmatch(r'"?sep=.?"?', first):  # written by Excel
+        skipped, separator = 1, separator or first.strip('"')[4:] or "\t"
+    separator = separator or _find_separator(head, known, where)
     rows = csv.reader(io.StringIO(b"".join(head).decode("utf-8-sig")), delimiter=separator)
     for _ in range(skipped):
         next(rows, None)
     header = tuple(next(rows, []))
     if len(set(header)) < len(header):
         double = next(column for column in header if header.count(column) > 1)
-        raise DataError(f"{where}: column {double!r} stands twice in the header")
+        raise DataError(f"{where}: column {double!r} is repeated in the header")
     short, is_empty, sample = _survey(content, separator, len(header), skipped)
     if short:
         raise DataError(
@@ -132,17 +130,17 @@ def _check(given: CsvOptions) -> None:
     if given.decimal not in (None, ".", ","):
         raise ConfigError(f"decimal = {given.decimal!r}: expected '.' or ','")
     if given.thousands is not None and given.thousands == given.decimal:
-        raise ConfigError(f"thousands = {given.thousands!r}: is the decimal mark too")
+        raise ConfigError(f"thousands = {given.thousands!r}: is also the decimal mark")
     try:
         codecs.lookup(given.encoding or "utf-8")
     except LookupError:
         raise ConfigError(
-            f"encoding = {given.encoding!r}: expected one that Python knows, as utf-8 or cp1252"
+            f"encoding = {given.encoding!r}: expected a Python name such as utf-8 or cp1252"
         ) from None
 
 
 def _in_utf8(path: Path, encoding: str | None, where: str) -> tuple[Path | bytes, str]:
-    """The content as polars reads it, and what it was encoded in."""
+    """The content as polars reads it, and its original encoding."""
     packed = path.name.lower().endswith(".gz")
     content: Path | bytes = read_content(path) if packed else path
     try:
@@ -157,14 +155,13 @@ def _in_utf8(path: Path, encoding: str | None, where: str) -> tuple[Path | bytes
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise DataError(
-            f'{where} is not {encoding} text ({error.reason}): `encoding = "…"` at the party '
-            "says what it is"
+            f'{where} is not {encoding} text ({error.reason}): set `encoding = "…"` at the party'
         ) from None
     return text.removeprefix("\ufeff").encode(), encoding
 
 
 def _utf8_or_windows(content: Path | bytes, where: str) -> str:
-    """Whatever is no UTF-8 and has no byte that Windows-1252 lacks, is taken for the latter."""
+    """UTF-8 if possible, otherwise Windows-1252 if no byte is undefined there."""
     for encoding in ("utf-8", "windows-1252"):
         try:
             _decode(content, encoding)
@@ -172,20 +169,19 @@ def _utf8_or_windows(content: Path | bytes, where: str) -> str:
             continue
         return encoding
     raise DataError(
-        f'{where} is neither UTF-8 nor Windows-1252 text: `encoding = "…"` at the party says '
-        "what it is"
+        f'{where} is neither UTF-8 nor Windows-1252 text: set `encoding = "…"` at the party'
     )
 
 
 def _decode(content: Path | bytes, encoding: str) -> None:
-    """Nothing but the errors of decoding, of a block of the content at a time."""
+    """Decode the content in blocks, only to raise decoding errors."""
     with opened(content) as file:
         for _ in codecs.iterdecode(iter(lambda: file.read(BLOCK), b""), encoding):
             pass
 
 
 def opened(content: Path | bytes) -> BinaryIO:
-    """The content of a `CsvFormat`, to read."""
+    """The content of a `CsvFormat`, opened for reading."""
     return io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
 
 
@@ -195,7 +191,7 @@ def _lines(content: Path | bytes) -> Iterator[bytes]:
 
 
 def _find_separator(head: list[bytes], known: tuple[str, ...], where: str) -> str:
-    """The one under which the header has the columns that it must have."""
+    """The separator under which the header has the columns that it must have."""
     text = b"".join(head).decode("utf-8-sig")
     headers = {each: _header(text, each) for each in SEPARATORS}
     fitting = [each for each, header in headers.items() if set(known) <= set(header)]
@@ -206,7 +202,7 @@ def _find_separator(head: list[bytes], known: tuple[str, ...], where: str) -> st
     if fitting:
         raise DataError(
             f"{where} can be read with separator {' or '.join(map(repr, fitting))}: "
-            '`separator = "…"` at the party settles it'
+            'set `separator = "…"` at the party'
         )
     most = max(len(header) for header in headers.values())
     return next(each for each, header in headers.items() if len(header) == most)
@@ -215,14 +211,14 @@ def _find_separator(head: list[bytes], known: tuple[str, ...], where: str) -> st
 def _header(text: str, separator: str) -> list[str]:
     try:
         return next(csv.reader(io.StringIO(text), delimiter=separator), [])
-    except csv.Error:  # a wide header is one field, and too long, under another separator
+    except csv.Error:  # under a wrong separator a wide header is one field, which may be too long
         return []
 
 
 def _survey(
     content: Path | bytes, separator: str, columns: int, skipped: int
 ) -> tuple[list[int], bool, list[bytes]]:
-    """Lines of too few fields, which a parser fills up; whether any has no value; some lines."""
+    """Lines with too few fields, which polars would fill up; whether lines are empty; a sample."""
     blank = b" \t\r\n" + separator.encode()
     short: list[int] = []
     is_empty = False
@@ -240,7 +236,7 @@ def _survey(
 
 
 def _fields(lines: Iterator[bytes], mark: bytes) -> Iterator[tuple[int, bytes, int]]:
-    """Number, line and count of fields, but for lines that a quoted field goes on over."""
+    """Number, content and field count of each line, except lines within a quoted field."""
     is_open = False
     for number, line in enumerate(lines, 1):
         if not is_open and b'"' not in line:  # as nearly all are
@@ -255,7 +251,7 @@ def _fields(lines: Iterator[bytes], mark: bytes) -> Iterator[tuple[int, bytes, i
 def _find_marks(
     sample: list[bytes], separator: str, given: CsvOptions, where: str
 ) -> tuple[str, str]:
-    """Decimal mark and the one between thousands, under which all numbers of a sample are such."""
+    """The decimal mark and thousands separator under which all numbers of a sample are numbers."""
     rows = csv.reader((line.decode("utf-8-sig") for line in sample), delimiter=separator)
     fields = sorted({field.strip() for row in rows for field in row})
     ways = {
@@ -273,25 +269,24 @@ def _find_marks(
             fitting &= way
             seen.setdefault(frozenset(decimal for decimal, _ in way), field)
     if not fitting:
-        told = " and ".join(map(repr, seen.values()))
+        examples = " and ".join(map(repr, seen.values()))
         raise DataError(
-            f'{where} has {told}: `decimal = "."` or `decimal = ","` at the party says which '
-            "is a number"
+            f'{where} has {examples}: set `decimal = "."` or `decimal = ","` at the party'
         )
     plain = given.decimal or ".", given.thousands or ""
     if (
         len({decimal for decimal, _ in fitting}) > 1
         and seen
         and not (
-            # With commas between fields nobody puts points between thousands.
+            # Files with comma-separated fields do not use points as thousands separators.
             separator == "," and plain in fitting
         )
     ):
         field = next(iter(seen.values()))
         mark = "," if "," in field else "."
         raise DataError(
-            f"{where} has {field!r}, a fraction or {field.replace(mark, '')}: `decimal = "
-            f'"{mark}"` or `thousands = "{mark}"` at the party settles it'
+            f"{where} has {field!r}, which is a fraction or {field.replace(mark, '')}: set "
+            f'`decimal = "{mark}"` or `thousands = "{mark}"` at the party'
         )
     return plain if plain in fitting else min(fitting, key=lambda way: way[1])
 
@@ -305,10 +300,10 @@ def _numbers_with(decimal: str, thousands: str) -> re.Pattern[str]:
 def read_csv(
     found: CsvFormat, columns: Sequence[str], text: Collection[str], missing: Sequence[str]
 ) -> "pl.DataFrame":
-    """Some columns of a CSV file: float64 where all that is there are numbers, else text.
+    """Some columns of a CSV file: float64 if all their values are numbers, otherwise text.
 
-    Those of `text` stay as they stand; `missing` is what stands for a missing number. A malformed
-    file is an error of polars.
+    `text` columns stay as written; `missing` are the markers of a missing number. Polars raises the
+    errors of a malformed file.
     """
     lazy = pl.scan_csv(
         found.content,
@@ -326,25 +321,25 @@ def read_csv(
     frame = lazy.with_columns(
         _pointed(pl.col(name), found).cast(pl.Float64, strict=False) for name in numbers
     ).collect(engine="streaming")
-    # Most columns have neither gaps nor blanks, and are done.
+    # Only columns with gaps or blanks need a second look.
     if gaps := [n for n in numbers if frame[n].null_count() or frame[n].is_nan().any()]:
-        looked_at = lazy.select(_number(name, found, missing) for name in gaps)
-        frame = frame.with_columns(looked_at.collect(engine="streaming"))
-    # Numbers but for a row that the sample has not.
+        second = lazy.select(_number(name, found, missing) for name in gaps)
+        frame = frame.with_columns(second.collect(engine="streaming"))
+    # Text after all, in a row beyond the sample.
     if late := [name for name in gaps if frame[name].is_nan().any()]:
         frame = frame.with_columns(lazy.select(late).collect(engine="streaming"))
     return frame
 
 
 def as_point(values: "pl.Series", found: CsvFormat) -> "pl.Series":
-    """Text with its numbers written with a point; null where something else stands."""
+    """Text with decimal points in its numbers; null where a value is not a number."""
     pointed = values.alias("value").to_frame().select(_pointed(pl.col("value"), found))
     read = pointed["value"].alias(values.name)
     return read.set(read.cast(pl.Float64, strict=False).is_null(), None)
 
 
 def _number(name: str, found: CsvFormat, missing: Sequence[str]) -> "pl.Expr":
-    """The column as numbers: null where missing, NaN where something else stands."""
+    """The column as numbers: null where missing, NaN where a value is not a number."""
     text = pl.col(name).str.strip_chars()
     absent = text.is_null() | text.is_in(list(missing))
     number = _pointed(text, found).cast(pl.Float64, strict=False)
@@ -352,7 +347,7 @@ def _number(name: str, found: CsvFormat, missing: Sequence[str]) -> "pl.Expr":
 
 
 def _pointed(text: "pl.Expr", found: CsvFormat) -> "pl.Expr":
-    """Numbers with a point and without marks between thousands; null where they break the rule."""
+    """Numbers with a decimal point and no thousands separators; null where grouping is wrong."""
     if found.thousands:
         mark, decimal = re.escape(found.thousands), re.escape(found.decimal)
         grouped = text.str.contains(rf"^[+-]?\d{{1,3}}({mark}\d{{3}})+({decimal}\d*)?$")

@@ -1,4 +1,4 @@
-"""A party's features from its own raw rows, by a recipe or as they stand, and what is odd there."""
+"""A party's features from its own raw rows, and suspicious columns among them."""
 
 import re
 from collections.abc import Sequence
@@ -44,11 +44,10 @@ def make_table(
     test: PartyRows,
     rows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
 ) -> tuple[PartyTable, NDArray[np.float64], tuple[Note, ...]]:
-    """A party's features of training and test rows, and of those that are its own.
+    """A party's features of its training rows, its test rows, and the rows that only it holds.
 
-    Each column of `train` is dropped once its features are made, so that no file is held twice.
-    `rows` are the numbers of the training rows, of the test rows in `test`, and of the rows that
-    only this party holds.
+    `rows` are their numbers: training rows, rows of `test`, and own rows of `train`. Consumes the
+    frame of `train`: each column is dropped once it is encoded, so that memory holds it once.
 
     Raises:
         DataError: test rows with values of another kind than training rows; see `fit_recipe`.
@@ -72,7 +71,7 @@ def make_table(
                 wrong.append(f"party {source.name!r}: column {part.name!r} {error}")
         if raw_test is not None and not wrong:
             held_out = test.frame[part.name].gather(rows[1])
-            raw_test[:, index] = part.as_it_was(held_out, recipe.missing)
+            raw_test[:, index] = part.raw_numbers(held_out, recipe.missing)
         frame.drop_in_place(part.name)
     if wrong:
         raise DataError("; ".join(dict.fromkeys(wrong)))
@@ -87,15 +86,14 @@ def fit_recipe(
     rows: NDArray[np.int64],
     settings: Preprocessing,
 ) -> tuple[Recipe, list[Note]]:
-    """A party's recipe, and notes on columns that are left out as they say nothing.
+    """Fit a party's recipe to the training rows, whose numbers are `rows`, with notes on columns.
 
-    A category of fewer than `rare_count` rows, or a smaller share than `rare_share`, is pooled with
-    others until the pool is not rare either: a 0/1 column of few ones shows these few rows to
-    whoever learns something about the column's weight. The recipe depends on training rows only,
-    whose numbers are `rows`.
+    A category with fewer than `rare_count` rows, or a smaller fraction than `rare_share`, is pooled
+    with others until the pool is not rare either: a 0/1 column with few ones would expose these
+    rows to anybody who learns something about the column's weight.
 
     Raises:
-        DataError: nothing is left, two features of one name, or columns that cannot be used.
+        DataError: no column is left, two features have the same name, or values are unusable.
     """
     parts: list[ColumnRecipe] = []
     notes: list[Note] = []
@@ -107,29 +105,29 @@ def fit_recipe(
         values = frame[name].gather(rows)
         kind = kind_of(values, settings)
         if kind == "category":
-            part, told = _categories(name, text_of(values, settings.markers), settings)
-            notes += [Note("preprocess", party, name, text) for text in told]
+            part, texts = _categories(name, text_of(values, settings.markers), settings)
+            notes += [Note("preprocess", party, name, text) for text in texts]
         else:
             part = _numbers(name, kind == "date", values, settings)
             if kind == "date":
                 note("preprocess", name, "is read as dates, in days since 1970-01-01")
         if part is None or not part.columns:
-            note("unused", name, f"is left out: {_why(values.n_unique(), len(rows))}")
+            note("unused", name, f"is left out: {_why_unused(values.n_unique(), len(rows))}")
         else:
             parts.append(part)
     recipe = Recipe(tuple(parts), settings.markers)
     names = recipe.columns
     if not names:
-        raise DataError(f"party {party!r}: no column says anything over the training rows")
+        raise DataError(f"party {party!r}: no column varies over the training rows")
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
         raise DataError(f"party {party!r}: two features would have the name {double!r}")
     return recipe, notes
 
 
-def _why(values: int, rows: int) -> str:
+def _why_unused(values: int, rows: int) -> str:
     if values > rows / 2:
-        return f"{values} different values in {rows} training rows, as an id or free text has"
+        return f"{values} different values in {rows} training rows, like an id or free text"
     return "the same in all training rows, or all but a few"
 
 
@@ -150,20 +148,19 @@ def _numbers(
 
 
 def _categories(
-    name: str, text: "pl.Series", settings: Preprocessing
+    name: str, values: "pl.Series", settings: Preprocessing
 ) -> tuple[ColumnRecipe | None, list[str]]:
-    few = max(settings.rare_count, settings.rare_share * len(text))
-    counted = text.drop_nulls().alias("level").value_counts(name="rows")
-    # Of the same count in the order of names, so that the order of rows decides nothing.
+    few = max(settings.rare_count, settings.rare_share * len(values))
+    counted = values.drop_nulls().alias("level").value_counts(name="rows")
+    # Ties are broken by name, so that the order of rows does not matter.
     counted = counted.sort(["rows", "level"], descending=[True, False])
     reserved = pl.col("level").is_in([MISSING_LEVEL, OTHER_LEVEL])
     common = counted.filter((pl.col("rows") >= few) & ~reserved)
-    sizes: list[tuple[int, str | None]] = [
-        (rows, level) for level, rows in common.iter_rows()
-    ]  # of None: missing
-    pooled = len(text) - text.null_count() - sum(rows for rows, _ in sizes)
+    # The level None stands for missing values.
+    sizes: list[tuple[int, str | None]] = [(rows, level) for level, rows in common.iter_rows()]
+    pooled = len(values) - values.null_count() - sum(rows for rows, _ in sizes)
     rare = counted.height - common.height
-    if missing := text.null_count():
+    if missing := values.null_count():
         if missing >= few:
             sizes.append((missing, None))
         else:
@@ -178,16 +175,16 @@ def _categories(
     part = ColumnRecipe(
         name, "category", levels=levels, missing_level=has_missing, other_level=pooled > 0
     )
-    several = f"{len(part.columns)} columns, one a category"
-    told = f"becomes {several if len(part.columns) > 1 else '1 column'}"
+    several = f"{len(part.columns)} columns, one per category"
+    text = f"becomes {several if len(part.columns) > 1 else '1 column'}"
     if rare:
         pooled_ones = "1 rare category is" if rare == 1 else f"{rare} rare categories are"
-        told += f"; {pooled_ones} pooled in {OTHER_LEVEL!r}"
-    return part, [told]
+        text += f"; {pooled_ones} pooled in {OTHER_LEVEL!r}"
+    return part, [text]
 
 
 def kind_of(values: "pl.Series", settings: Preprocessing) -> Literal["number", "date", "category"]:
-    """What a raw column is read as."""
+    """How a raw column is encoded."""
     if values.name in settings.categories:
         return "category"
     if values.dtype.is_numeric() or values.dtype == pl.Null:
@@ -206,9 +203,9 @@ def kind_of(values: "pl.Series", settings: Preprocessing) -> Literal["number", "
 
 
 def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
-    """Columns that are the label, an id, constant, or another column once more.
+    """Notes on columns that copy the label or another column, are constant, or look like an id.
 
-    Only the label party can compare columns with the labels, and it has only its own columns.
+    Only the label party can compare columns with the labels, and only its own columns.
     """
     notes: list[Note] = []
     twins: dict[bytes, list[int]] = {}
@@ -219,7 +216,7 @@ def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
 
     for place, column in enumerate(table.columns):
         values, head = table.train[:, place], table.train[:FIRST, place]
-        # Most columns show at once that they are none of these.
+        # The first rows rule out most columns quickly.
         if (head == head[0]).all() and (values == values[0]).all():
             note("constant", column, "is the same in all training rows")
             continue
@@ -227,23 +224,23 @@ def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
         earlier = next((e for e in alike if np.array_equal(table.train[:, e], values)), None)
         alike.append(place)
         if earlier is not None:
-            note("duplicate", column, f"is {table.columns[earlier]!r} once more")
+            note("duplicate", column, f"is a copy of {table.columns[earlier]!r}")
         if copies[place]:
-            note("label", column, "is a copy of the label, or nearly: no model is needed for it")
+            note("label", column, "is a copy of the label, or nearly, so no model is needed")
         elif _is_id(column, values):
-            note("id", column, "has another whole number in every row, as an id has")
+            note("id", column, "has a different whole number in every row, like an id")
     return notes
 
 
 def _copies(train: NDArray[np.float64], labels: Labels | None) -> NDArray[np.bool_]:
-    """Which columns go with the label, or with a class, as closely as `COPY`."""
+    """Which columns correlate with the label, or with one class, by more than `COPY`."""
     if labels is None:
         return np.zeros(train.shape[1], np.bool_)
     several = np.unique(labels) if labels.dtype.kind == "i" else np.array([])
     of_each = [labels == each for each in several] if len(several) > 2 else []  # noqa: PLR2004
     targets = np.column_stack([labels.astype(np.float64), *of_each])
     targets -= targets.mean(axis=0)
-    # Centred targets leave out what is common to all rows of a column.
+    # Centred targets make centring the columns unnecessary.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         lengths = Scaling.fit(train).scale[:, None] * np.sqrt(len(train))
         together = np.abs(train.T @ targets) / (lengths * np.linalg.norm(targets, axis=0))

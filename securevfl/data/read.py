@@ -1,4 +1,4 @@
-"""A party's own rows, from CSV, Parquet or a shard of few rows, and columns that cannot be used."""
+"""Reading a party's own rows from CSV, Parquet or a small shard, and finding unusable columns."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ else:
 
 T = TypeVar("T")
 SHARD_LABELS = "(labels)"
-"""What the labels of a shard are called, where it is read as a file."""
+"""Name of the label column of a shard that is read as a file."""
 NO_LABEL = ("", "NA", "N/A", "n/a", "NULL", "null", "?")
 SHOWN = 10
 MOSTLY = 0.5
@@ -44,18 +44,18 @@ class FileSource:
     """One party's file.
 
     Attributes:
-        name: The party.
-        path: .csv, .csv.gz or .parquet; CSV has a header. Or a shard of few enough rows to be
-            read as an array; `join.load_files` takes any.
-        id_column: Joins the parties' rows.
-        id_format: How ids are compared: as text, so that "07" is not "7"; as whole numbers; or
-            folded, without case and outer blanks.
-        label_column: At exactly one party.
-        features: Columns to use; None for all but the id and the label.
-        test_path: A second file of test rows, at every party or at none.
-        drop: Columns not to use.
-        csv: What the user says of a CSV's format; the rest is found out.
-        preprocess: What is made of text and missing values; None refuses them.
+        name: the party.
+        path: .csv, .csv.gz or .parquet (CSV has a header), or a shard, which `load_files` leaves on
+            disk and other readers load as an array.
+        id_column: joins the parties' rows.
+        id_format: how ids are compared: as text ("07" is not "7"), as whole numbers, or folded
+            (ignoring case and surrounding blanks).
+        label_column: at exactly one party.
+        features: columns to use; None for all except the id and the label.
+        test_path: a second file of test rows, at every party or at none.
+        drop: columns not to use.
+        csv: what is known of a CSV's format; the rest is detected.
+        preprocess: how text and missing values are encoded; None refuses them.
     """
 
     name: str
@@ -72,35 +72,37 @@ class FileSource:
 
 @dataclass(frozen=True)
 class BadColumn:
-    """A column that cannot be used, and why in words, with a count and an example.
+    """A column that cannot be used, and why, with a count and an example.
 
-    `mended`: whether `[preprocess]` alone makes it usable; `remedy`: what else would.
+    With `fixed_by_preprocess` an empty `[preprocess]` section makes it usable; `remedy` names what
+    else does.
     """
 
     party: str
     column: str
     problem: str
-    mended: bool = False
+    fixed_by_preprocess: bool = False
     remedy: str = ""
 
     @property
     def line(self) -> str:
-        """The column and what is wrong with it."""
+        """The column and its problem as one line of text."""
         remedy = f" ({self.remedy})" if self.remedy else ""
         return f"party {self.party!r}: column {self.column!r} {self.problem}{remedy}"
 
 
 @dataclass(frozen=True, eq=False)
 class PartyRows:
-    """What one party's file holds, rows in its order.
+    """The rows of one party's file, in its order.
 
     Attributes:
-        ids: N different ids, in the form in which they are compared.
+        ids: N distinct ids, normalized.
         written: the same ids as the file has them.
-        columns: names of the raw columns to use, which `frame` has: numbers, or text as it stands.
+        columns: names of the raw feature columns.
+        frame: these columns, as numbers or text.
         labels: N labels as text, or None.
         problems: columns that cannot be used.
-        notes: what was found out about the file.
+        notes: the file's format, where it was detected.
     """
 
     ids: "pl.Series"
@@ -121,12 +123,12 @@ class PartyRows:
 
     @property
     def held_out(self) -> NDArray[np.bool_]:
-        """Whether a row is in the fifth that is held out where there are no test files."""
+        """Whether a row is held out by its id, shape (N,)."""
         return np.fromiter(map(is_held_out, self.ids), bool, len(self))
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Columns of text, whatever stands in them elsewhere."""
+        """Feature columns of text."""
         return tuple(self.frame.select(pl.col(pl.String)).columns)
 
 
@@ -137,30 +139,30 @@ def read_party(
     text: Collection[str] = (),
     file: "PartyFile | None" = None,
 ) -> PartyRows:
-    """Read one party's own file, or its test file, without looking at any other party's.
+    """Read one party's own file, or its test file.
 
-    Columns of `text` are text even if only numbers stand in them. A `file` that was opened already
-    is of new rows, whose labels may be missing, and are then empty.
+    Columns in `text` are read as text even if they contain only numbers. An already opened `file`
+    holds new rows, whose labels may be missing and are then empty.
 
     Raises:
-        ConfigError: a suffix that is not known, a column used twice, or a setting out of range.
-        DataError: missing, empty or malformed, ids or labels missing, or ids double.
+        ConfigError: an unknown suffix, a column used twice, or a setting out of range.
+        DataError: a missing, empty or malformed file, missing ids or labels, or repeated ids.
     """
     path = source.test_path if test else source.path
     if path is None:
         raise ConfigError(f"test_path: party {source.name!r} has none")
-    open_labels, file = file is not None, file or PartyFile(source, path)
-    taken = [each for each in (source.id_column, source.label_column) if each is not None]
-    columns, found = _feature_columns(source, file.columns, taken), file.found
+    labels_optional, file = file is not None, file or PartyFile(source, path)
+    as_written = [each for each in (source.id_column, source.label_column) if each is not None]
+    columns, found = _feature_columns(source, file.columns, as_written), file.found
     settings = source.preprocess or Preprocessing()
-    frame = file.read(taken, columns, {*text, *settings.categories}, settings.markers)
+    frame = file.read(as_written, columns, {*text, *settings.categories}, settings.markers)
     if frame.is_empty():
         raise DataError(f"party {source.name!r}: {path} has no rows")
     ids, written = _ids(source, frame)
     labels = None
     if source.label_column is not None:
         column = frame[source.label_column]
-        if not open_labels:
+        if not labels_optional:
             gapless_text(column, f"party {source.name!r}", missing=NO_LABEL)
         labels = _labels(column, found)
     frame = frame.select(columns)
@@ -181,7 +183,7 @@ def read_party(
 
 
 def require_usable(held: Sequence[PartyRows]) -> None:
-    """Refuse columns that cannot be used, those of all files at once and with what mends them."""
+    """Refuse unusable columns, those of all files at once, and say how to fix them."""
     problems = [problem for rows in held for problem in rows.problems]
     if not problems:
         return
@@ -190,19 +192,20 @@ def require_usable(held: Sequence[PartyRows]) -> None:
         shown += f"; and {len(problems) - SHOWN} more"
     columns = "1 column" if len(problems) == 1 else f"{len(problems)} columns"
     remedy = ""
-    if mended := sorted({problem.party for problem in problems if problem.mended}):
-        parties = " or ".join(map(repr, mended))
+    if fixable := sorted({each.party for each in problems if each.fixed_by_preprocess}):
+        parties = " or ".join(map(repr, fixable))
         remedy = (
-            "; the line [preprocess] in the job file makes categories of text and the median of "
-            f"missing numbers, and `drop = [...]` at party {parties} leaves columns out"
+            "; a [preprocess] section in the job file encodes text as categories and replaces "
+            f"missing numbers by the median, and `drop = [...]` at party {parties} leaves columns "
+            "out"
         )
     raise DataError(f"{columns} cannot be used: {shown}{remedy}")
 
 
 class PartyFile:
-    """A party's file, or a shard that is read as one: its columns, and how a CSV is written.
+    """A party's opened file, or a shard that is read as one: its columns and CSV format.
 
-    See `read_party` for what is raised.
+    See `read_party` for the errors.
     """
 
     def __init__(self, source: FileSource, path: Path) -> None:
@@ -227,23 +230,23 @@ class PartyFile:
         else:
             raise ConfigError(
                 f"path: {path} of party {source.name!r}, expected .csv, .csv.gz or .parquet, or a "
-                "shard, which `securevfl data convert` makes of LIBSVM"
+                "shard by `securevfl data convert`"
             )
 
     def read(
         self,
-        taken: Sequence[str],
+        as_written: Sequence[str],
         columns: Sequence[str],
         text: Collection[str],
         markers: Sequence[str],
     ) -> "pl.DataFrame":
-        """Some columns; those of text and those `taken`, ids and labels, stay as they stand."""
-        found, used = self.found, [*taken, *columns]
+        """Read these columns; `as_written` ones (ids and labels) and `text` ones stay text."""
+        found, used = self.found, [*as_written, *columns]
         if self._shard is not None:
             return _as_frame(self._shard, self._id_column).select(used)
         if found is None:
             return self._tried(lambda: pl.read_parquet(self._path, columns=used, glob=False))
-        return self._tried(lambda: read_csv(found, used, {*taken, *text}, markers))
+        return self._tried(lambda: read_csv(found, used, {*as_written, *text}, markers))
 
     def _tried(self, read: Callable[[], T]) -> T:
         try:
@@ -253,7 +256,7 @@ class PartyFile:
 
 
 def _as_frame(shard: Shard, id_column: str) -> "pl.DataFrame":
-    """A shard of a few rows as if it were a file."""
+    """A small shard as a data frame."""
     dense = as_array(shard.rows, f"{shard.path}")
     frame = pl.DataFrame(dense, list(shard.header.column_names))
     frame = frame.with_columns(pl.Series(id_column, shard.ids, pl.String))
@@ -266,7 +269,7 @@ def _as_frame(shard: Shard, id_column: str) -> "pl.DataFrame":
 
 def _require_readable(path: Path) -> None:
     if path.is_dir():
-        raise DataError(f"{path} is a folder, and no shard (`securevfl data convert` makes one)")
+        raise DataError(f"{path} is a folder but not a shard (see `securevfl data convert`)")
     try:
         with path.open("rb"):
             pass
@@ -275,21 +278,21 @@ def _require_readable(path: Path) -> None:
 
 
 def _feature_columns(
-    source: FileSource, there: Sequence[str], taken: Sequence[str]
+    source: FileSource, existing: Sequence[str], as_written: Sequence[str]
 ) -> tuple[str, ...]:
     chosen = source.features
     if chosen is None:
-        chosen = [column for column in there if column not in taken]
+        chosen = [column for column in existing if column not in as_written]
     columns = tuple(column for column in chosen if column not in source.drop)
-    used = [*taken, *columns]
+    used = [*as_written, *columns]
     if len(set(used)) < len(used):
         double = next(column for column in used if used.count(column) > 1)
         raise ConfigError(f"features: column {double!r} of party {source.name!r} is used twice")
-    missing = [column for column in (*used, *source.drop) if column not in there]
+    missing = [column for column in (*used, *source.drop) if column not in existing]
     if missing:
         raise DataError(
             f"party {source.name!r}: {len(missing)} columns missing, the first is "
-            f"{missing[0]!r}; the file has {', '.join(there)}"
+            f"{missing[0]!r}; the file has {', '.join(existing)}"
         )
     if not columns:
         raise DataError(f"party {source.name!r}: no feature columns, expected at least 1")
@@ -309,7 +312,7 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> "tuple[pl.Series, pl.Seri
 
 
 def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
-    """Labels as text, numbers written with a point; empty where there is none."""
+    """Labels as text, with decimal points in numbers; empty where missing."""
     labels = column.cast(pl.String).fill_null("").str.strip_chars()
     labels = labels.set(labels.is_in(list(NO_LABEL)), "")
     if found is None:
@@ -322,17 +325,17 @@ def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
 def _problem(
     party: str, values: "pl.Series", settings: Preprocessing | None, found: CsvFormat | None
 ) -> BadColumn | None:
-    """Why a raw column cannot be used; `found` says how numbers are written in a CSV."""
+    """Why a raw column cannot be used; `found` says how a CSV writes numbers."""
     name, kind = values.name, values.dtype
     if isinstance(kind, pl.List) and kind.inner.is_integer():
-        remedy = "`securevfl data convert` makes lists of indices a shard, which data may name"
+        remedy = "`securevfl data convert` converts lists of indices to a shard"
         return BadColumn(party, name, f"is {kind}, expected numbers or text", remedy=remedy)
     if kind.is_nested() or kind in (pl.Binary, pl.Object, pl.Time, pl.Duration):
         return BadColumn(party, name, f"is {kind}, expected numbers or text")
     if settings is not None and (name in settings.categories or kind.is_temporal()):
         return None
     if kind.is_temporal():
-        return BadColumn(party, name, f"is {kind}, expected numbers", mended=True)
+        return BadColumn(party, name, f"is {kind}, expected numbers", fixed_by_preprocess=True)
     if kind.is_numeric() or kind in (pl.Boolean, pl.Null):
         return _number_problem(party, values, settings)
     text = text_of(values, (settings or Preprocessing()).markers)
@@ -346,11 +349,11 @@ def _number_problem(
     try:
         numbers = numbers_of(values, (settings or Preprocessing()).markers)
     except ValueError as error:
-        remedy = '`missing = ["inf", "-inf"]` in [preprocess] takes them for missing'
+        remedy = '`missing = ["inf", "-inf"]` in [preprocess] treats them as missing'
         return BadColumn(party, values.name, str(error), remedy=remedy)
     if settings is None and numbers.null_count():
-        told = f"has {numbers.null_count()} missing values"
-        return BadColumn(party, values.name, told, mended=True)
+        problem = f"has {numbers.null_count()} missing values"
+        return BadColumn(party, values.name, problem, fixed_by_preprocess=True)
     return None
 
 
@@ -362,10 +365,13 @@ def _text_problem(
     missing = f" and {text.null_count()} missing values" if text.null_count() else ""
     if not len(wrong):
         return _number_problem(party, numbers.alias(name), settings)
-    told = f"has {len(wrong)} values that are not numbers, as {wrong[0]!r}{missing}"
+    problem = f"has {len(wrong)} values that are not numbers, such as {wrong[0]!r}{missing}"
     values = text.n_unique() - bool(text.null_count())
     if values - wrong.n_unique() > MOSTLY * values:
-        first = wrong[0]
-        remedy = f'`missing = [{first!r}]` or `categories = ["{name}"]` in [preprocess] settles it'
-        return BadColumn(party, name, f"{told}, among numbers", remedy=remedy)
-    return None if settings is not None else BadColumn(party, name, told, mended=True)
+        remedy = (
+            f'`missing = [{wrong[0]!r}]` or `categories = ["{name}"]` in [preprocess] resolves it'
+        )
+        return BadColumn(party, name, f"{problem}, among numbers", remedy=remedy)
+    if settings is not None:
+        return None
+    return BadColumn(party, name, problem, fixed_by_preprocess=True)

@@ -1,9 +1,9 @@
-"""A shard: one party's sparse rows on disk, as arrays that are mapped rather than read.
+"""A shard: one party's sparse rows on disk, as memory-mapped arrays.
 
 A folder of `header.json`; `pointers.npy` (int64, rows + 1) and `indices.npy` (uint16, or uint32
 beyond 65,536 columns) of its CSR rows; `values.npy` (float32 or float64) unless all are 1;
-`digests.npy` (uint64) and `held_out.npy` (bool) of its ids, and the ids themselves, one a line, in
-`ids.txt`; and `labels.npy` at the label party: float64 as they stand, or int32 numbers of names.
+`digests.npy` (uint64) and `held_out.npy` (bool) of its ids; the ids themselves in `ids.txt`, one
+per line; and at the label party `labels.npy`: float64 numbers, or int32 positions in `classes`.
 """
 
 import mmap
@@ -27,23 +27,23 @@ from securevfl.sparse import SparseRows, index_type
 FORMAT = 1
 MOST_COLUMNS = 1 << 32
 BLOCK = 1 << 22
-"""Entries that are looked at together."""
+"""Entries that are checked at a time."""
 HEADER = "header.json"
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a shard says of itself: N rows, P columns and the number of stored entries.
+    """A shard's header: N rows, P columns and the number of stored entries.
 
     Attributes:
-        format: of the folder.
-        values: type of the values; None where all are 1.
-        labels: numbers, or numbers of `classes`, sorted names; None at a feature party.
-        names: of the columns, or None: x and a number.
-        first: the number of the first column without a name, 0 or 1.
-        id_format: how ids were made comparable before digests were taken.
-        fingerprint: SHA-256 (hex) over the digests: two shards with the same hold the same rows in
-            the same order.
+        format: version of the folder's format.
+        values: dtype of the values; None if all are 1.
+        labels: numbers, or positions in `classes`, the sorted names; None at a feature party.
+        names: of the columns; None for generated names, x and a number.
+        first: the number in the first generated name, 0 or 1.
+        id_format: how ids were normalized before digests were computed.
+        fingerprint: SHA-256 (hex) over the digests; equal for shards with the same rows in the same
+            order.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -63,20 +63,22 @@ class Header:
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """P names."""
+        """The columns' names, given or generated."""
         if self.names is not None:
             return self.names
         return tuple(f"x{number}" for number in range(self.first, self.first + self.columns))
 
     @property
     def line(self) -> str:
-        """What a reader may want to check."""
+        """A summary for the user to check."""
         last = self.first + self.columns - 1
-        names = self.names or (f"x{self.first}", f"x{last}")  # there may be 2^32 of them
+        names = self.names or (f"x{self.first}", f"x{last}")  # there may be 2^32 columns
         values = "all 1" if self.values is None else f"as {self.values}"
-        told = f"{self.rows} rows, {self.columns} columns {names[0]} to {names[-1]}"
         labels = {None: "no labels", "numbers": "labels", "names": f"{len(self.classes)} classes"}
-        return f"{told}, {self.ones} entries, {values}; {labels[self.labels]}"
+        return (
+            f"{self.rows} rows, {self.columns} columns {names[0]} to {names[-1]}, {self.ones} "
+            f"entries, {values}; {labels[self.labels]}"
+        )
 
 
 HEADERS = TypeAdapter(Header)
@@ -84,13 +86,13 @@ HEADERS = TypeAdapter(Header)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shard(Shown):
-    """One party's rows of shape (N, P), memory-mapped, as `open_shard` has checked them.
+    """One party's rows of shape (N, P), memory-mapped and checked by `open_shard`.
 
     Attributes:
-        digests: of the ids, see `tables.row_digests`, shape (N,), each once.
-        held_out: whether a row is in the fifth that is held out where there are no test files.
-        labels: float64, or int32 numbers of `header.classes`, shape (N,); None at a feature party.
-        notes: none: a shard can be read in one way.
+        digests: of the ids, see `tables.row_digests`, shape (N,), distinct.
+        held_out: whether a row is held out if there are no test files.
+        labels: shape (N,), float64 or int32 positions in `header.classes`; None at a feature party.
+        notes: always empty, as a shard is never ambiguous.
     """
 
     path: Path
@@ -111,7 +113,7 @@ class Shard(Shown):
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """The rows' ids as they stood, read when asked for."""
+        """The rows' ids, read on first use."""
         try:
             text = (self.path / "ids.txt").read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
@@ -123,7 +125,7 @@ class Shard(Shown):
 
 
 def is_shard(path: Path) -> bool:
-    """Whether a path is a folder that says it is a shard."""
+    """Whether a path is a folder with a shard's header."""
     return (path / HEADER).is_file()
 
 
@@ -131,9 +133,9 @@ def open_shard(path: Path) -> Shard:
     """Map a shard's arrays and check every entry, block by block.
 
     Raises:
-        DataError: not a shard, of another version, an array of another type or length than the
-            header says, rows that overlap, column numbers that are not there or do not ascend
-            within a row, values or labels not finite, or an id twice.
+        DataError: not a shard, another version, an array of another dtype or length than the header
+            says, rows that overlap, column numbers that are out of range or do not ascend within a
+            row, values or labels that are not finite, or repeated ids.
     """
     header = read_header(path)
     rows = header.rows
@@ -164,15 +166,15 @@ def open_shard(path: Path) -> Shard:
 
 
 def duplicates(digests: NDArray[np.uint64]) -> int:
-    """How many are there again; by sorting, which takes a tenth of `np.unique`'s time or less."""
+    """How many digests are repeated; sorting takes a tenth of the time of `np.unique` or less."""
     ordered = np.sort(digests)
     return int((ordered[1:] == ordered[:-1]).sum())
 
 
 def read_header(path: Path) -> Header:
-    """What a shard says of itself; refused where it is of another version or contradicts itself."""
+    """The header of a shard; a DataError for another version or a contradiction."""
     if not is_shard(path):
-        raise DataError(f"{path} is no shard: it has no {HEADER}")
+        raise DataError(f"{path} is not a shard: it has no {HEADER}")
     try:
         header = HEADERS.validate_json((path / HEADER).read_bytes(), strict=True)
     except OSError as error:
@@ -180,7 +182,7 @@ def read_header(path: Path) -> Header:
     except ValidationError as error:
         raise DataError(f"shard {path}: {HEADER} {first_problem(error)}") from error
     if header.format != FORMAT:
-        raise DataError(f"shard {path}: format {header.format}, this is {FORMAT}")
+        raise DataError(f"shard {path}: format {header.format}, expected {FORMAT}")
     if header.rows < 1 or not 1 <= header.columns <= MOST_COLUMNS or header.ones < 0:
         raise DataError(
             f"shard {path}: {header.rows} rows, {header.columns} columns and {header.ones} "
@@ -200,8 +202,8 @@ def _mapped(path: Path, name: str, kind: DTypeLike, length: int) -> NDArray[Any]
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        told = first_line(error)
-        raise DataError(f"shard {path}: {file.name} cannot be mapped ({told})") from error
+        reason = first_line(error)
+        raise DataError(f"shard {path}: {file.name} cannot be mapped ({reason})") from error
     expected = np.dtype(kind)
     if not isinstance(array, np.ndarray) or array.dtype != expected or array.shape != (length,):
         found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else "no array"
@@ -218,7 +220,7 @@ def _require_finite(path: Path, name: str, values: NDArray[Any]) -> None:
 def _check_rows(
     path: Path, header: Header, pointers: NDArray[np.int64], indices: NDArray[Any]
 ) -> None:
-    """Refuse rows that are not consecutive pieces of the indices, each ascending and in range."""
+    """Refuse rows that are not consecutive parts of the indices, ascending and in range."""
     for start in range(0, header.rows, BLOCK):
         some = pointers[start : start + BLOCK + 1]
         if (some[1:] < some[:-1]).any():  # a difference could wrap
@@ -228,7 +230,7 @@ def _check_rows(
             f"shard {path}: pointers.npy spans {pointers[0]}..{pointers[-1]}, expected "
             f"0..{header.ones}"
         )
-    starts = np.searchsorted(pointers, np.arange(0, pointers[-1], BLOCK))  # a row is never cut
+    starts = np.searchsorted(pointers, np.arange(0, pointers[-1], BLOCK))  # rows are not split
     for first, last in pairwise(np.unique([0, *starts, header.rows]).tolist()):
         begin = pointers[first]
         block = np.asarray(indices[begin : pointers[last]])
@@ -237,7 +239,7 @@ def _check_rows(
         if (most := int(block.max())) >= header.columns:
             raise DataError(f"shard {path}: column {most} of {header.columns}")
         falls = block[1:] <= block[:-1]
-        # Between the last of a row and the first of the next nothing is expected.
+        # The last entry of a row and the first of the next need not ascend.
         starts = pointers[first + 1 : last] - begin
         falls[starts[(starts > 0) & (starts < len(block))] - 1] = False
         if falls.any():
@@ -248,7 +250,7 @@ def _check_rows(
 
 
 def _give_back(mapped: NDArray[Any]) -> None:
-    """Count the pages of a map as this process's no more, until they are read again."""
+    """Drop the pages of a map from this process's memory until they are read again."""
     base: object = mapped.base
     if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         base.madvise(mmap.MADV_DONTNEED)

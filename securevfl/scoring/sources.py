@@ -168,7 +168,7 @@ def read_new_rows(
             raise DataError(f"party {name!r}: {error}") from error
         unknown[name] = recipe.unknown(frame)
         if name in recipes:
-            raw[name] = recipe.as_they_were(frame)
+            raw[name] = recipe.raw_numbers(frame)
     own, here = held[holder], places[holder]
     there = [""] * len(own) if own.labels is None else own.labels.to_list()
     return RowsToScore(

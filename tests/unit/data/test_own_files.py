@@ -188,7 +188,7 @@ def test_one_party_can_read_its_own_file_alone(shop: FileSource) -> None:
         ("yes", "no", "one class only"),
         ("id,age", "key,age", "party 'bank': 1 columns missing, the first is 'id'"),
         (",default", ",churn", "party 'bank': 1 columns missing, the first is 'default'"),
-        ("age,income", "age,age", "bank.csv: column 'age' stands twice"),
+        ("age,income", "age,age", "bank.csv: column 'age' is repeated"),
         ("p003,3,3", "p003,3,3,3", "is empty or malformed"),
         ("p003,3,3", "p003,3", "malformed (1 lines of fewer than 4 fields, the first is line 5"),
         ("\np", "\nq", r"no common ids among the parties ('bank' 60, 'shop' 60 ids)"),

@@ -251,7 +251,7 @@ def test_what_a_job_is_told_to_convert(sources: list[FileSource], tmp_path: Path
         with pytest.raises((ConfigError, DataError), match="securevfl data convert"):
             job_data(job, tmp_path, None)
     (as_shard(sources[1]) / HEADER).unlink()
-    with pytest.raises(DataError, match="shop is a folder, and no shard"):
+    with pytest.raises(DataError, match="shop is a folder but not a shard"):
         load_files([sources[0], replace(sources[1], path=tmp_path / "shop")])
 
 

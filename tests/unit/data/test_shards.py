@@ -214,7 +214,7 @@ def test_after_a_kill_there_is_no_shard_and_the_next_attempt_writes_it(tmp_path:
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "s"], check=False)  # noqa: S603
     assert done.returncode == -signal.SIGKILL
     assert [path.name for path in tmp_path.iterdir()] == [".s.part"]
-    with pytest.raises(DataError, match=r"is no shard: it has no header\.json"):
+    with pytest.raises(DataError, match=r"is not a shard: it has no header\.json"):
         open_shard(tmp_path / ".s.part")
     write(tmp_path / "s", [{1: 1.0}])
     assert open_shard(tmp_path / "s").rows.indices.tolist() == [1]
@@ -250,10 +250,10 @@ def zipped() -> bytes:
 
 LARGEST, SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no header": (lambda path: (path / "header.json").unlink(), "is no shard"),
+    "no header": (lambda path: (path / "header.json").unlink(), "is not a shard"),
     "half a header": (lambda path: os.truncate(path / "header.json", 40), "header.json file"),
     "another key": (said(more=1), "header.json more"),
-    "another version": (said(format=2), "format 2, this is 1"),
+    "another version": (said(format=2), "format 2, expected 1"),
     "no rows": (said(rows=0), "0 rows"),
     "more columns than there can be": (said(columns=1 << 33), "columns"),
     "the wrong width": (said(columns=1 << 20), "uint16 for 1048576 columns"),
