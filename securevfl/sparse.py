@@ -1,11 +1,10 @@
-"""Rows of few ones among many columns: CSR, in memory or memory-mapped, and what models ask of X.
+"""Sparse rows in CSR form, in memory or memory-mapped, with the operations that models need of X.
 
-`SparseRows` stands wherever X does: `x @ weights`, `x.T @ residuals`, `x[rows]`, `len(x)` and
-`x.shape` mean what they mean for an array. Standardizing would fill every cell, so that it is never
-stored: (X − 1·sᵀ)D⁻¹θ = X(D⁻¹θ) − 1·(sᵀD⁻¹θ), a product of what is stored and one number an output.
-Nothing is ever densified but by `toarray`. Products accumulate in float64, by scipy's CSR kernels
-(docs/decisions/0038-sparse-rows.md), and go through long tables block by block, so that no copy of
-one is made.
+`SparseRows` can stand for X: `x @ weights`, `x.T @ residuals`, `x[rows]`, `len(x)` and `x.shape`
+work as for an array. Standardized values would fill every cell and are never stored:
+(X − 1·sᵀ)D⁻¹θ = X(D⁻¹θ) − 1·(sᵀD⁻¹θ), a product of the stored cells and one number per output.
+Only `toarray` makes a dense array. Products accumulate in float64 with SciPy's CSR kernels
+(docs/decisions/0038-sparse-rows.md) and process long tables in blocks, so that no table is copied.
 """
 
 from collections.abc import Iterator
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 BATCH_ONES = 1 << 20
-"""The most stored cells of a batch, which keeps its scipy array: 4 bytes each, or 12."""
+"""The most stored cells of a batch, whose SciPy array is cached: 4 or 12 bytes per cell."""
 BLOCK_ONES = 1 << 18
-"""Stored cells that are worked on at a time in a longer table."""
+"""Stored cells per block of a longer table."""
 GATHERED_ROWS = 512
-"""Rows that are gathered at a time, so that the places of their cells stay in the cache."""
+"""Rows gathered at a time, so that the positions of their cells stay in the CPU cache."""
 
 Indices = NDArray[np.uint16 | np.uint32]
 Values = NDArray[np.float32 | np.float64]
@@ -43,18 +42,18 @@ class SparseRows(Shown):
 
     Attributes:
         pointers: shape (rows + 1,), int64: row i has the stored cells pointers[i]:pointers[i + 1].
-        indices: columns of the stored cells, ascending within a row, each once.
-        values: of the stored cells; None where all are 1.
+        indices: columns of the stored cells, ascending and distinct within a row.
+        values: of the stored cells; None if all are 1.
         columns: P.
-        scaling: what is subtracted from every column and what divides it after that, both of
-            shape (P,); None for nothing.
-        constant: whether a column of ones follows the P stored ones.
+        scaling: what is subtracted from each column, and what the result is divided by, both of
+            shape (P,); None for neither.
+        constant: whether a column of ones follows the P stored columns.
 
-    Cells are checked where they come from (`data.shards.open_shard`), and what a kernel would read
-    is before each product; making rows reads none.
+    Cells are checked at their source (`data.shards.open_shard`), and the arrays that a kernel reads
+    are checked before each product; the constructor reads no cells.
 
     Raises:
-        DataError: arrays of other types, or of sizes that do not fit each other.
+        DataError: arrays of other dtypes, or of sizes that do not match.
     """
 
     pointers: NDArray[np.int64]
@@ -94,17 +93,17 @@ class SparseRows(Shown):
 
     @property
     def nnz(self) -> int:
-        """How many cells are stored."""
+        """Number of stored cells."""
         return len(self.indices)
 
     @property
     def nbytes(self) -> int:
-        """Of what is stored."""
+        """Bytes of the stored arrays."""
         return sum(part.nbytes for part in self.parts)
 
     @property
     def parts(self) -> tuple[NDArray[Any], ...]:
-        """What is stored."""
+        """The stored arrays."""
         values = () if self.values is None else (self.values,)
         return self.pointers, self.indices, *values
 
@@ -112,7 +111,7 @@ class SparseRows(Shown):
         return len(self.pointers) - 1
 
     def __getitem__(self, rows: IntArray | NDArray[np.bool_] | slice) -> Self:
-        """Some rows: of a slice in steps of 1 views, of numbers or a mask copies."""
+        """Some rows: views for a slice in steps of 1, copies for numbers or a mask."""
         if isinstance(rows, slice):
             first, end, step = rows.indices(len(self))
             if (first, end, step) == (0, len(self), 1):
@@ -130,7 +129,7 @@ class SparseRows(Shown):
         return self._copied(rows.astype(np.int64, copy=False))
 
     def _copied(self, rows: IntArray) -> Self:
-        # A map's own indexing is slower than that of the array it is.
+        # Indexing a memmap is slower than indexing the array that it is.
         ends = np.asarray(self.pointers)
         starts, counts = ends[rows], ends[rows + 1] - ends[rows]
         stops = starts + counts
@@ -146,7 +145,7 @@ class SparseRows(Shown):
                 here = slice(pointers[first], pointers[min(some.stop, len(rows))])
                 cells = np.repeat(jumps[some], counts[some])
                 cells += np.arange(here.start, here.stop)
-                # Checked above; every other mode goes through a copy of what it writes.
+                # Bounds are checked above; any other mode writes through a buffer.
                 whole.take(cells, out=out[here], mode="clip")
             return out
 
@@ -164,7 +163,7 @@ class SparseRows(Shown):
         )
 
     def blocks(self) -> Iterator[tuple[slice, Self]]:
-        """All rows in order, as views: all of them, or `BLOCK_ONES` stored cells or a row each."""
+        """Consecutive views of all rows, of about `BLOCK_ONES` stored cells each."""
         if self.nnz <= BATCH_ONES:
             yield slice(0, len(self)), self
             return
@@ -177,7 +176,7 @@ class SparseRows(Shown):
             yield slice(first, end), self._between(first, end)
 
     def standardized(self, shift: FloatArray, scale: FloatArray) -> Self:
-        """These rows with `shift` subtracted from every column, which `scale` divides, once."""
+        """These rows with `shift` subtracted and then divided by `scale`; at most once."""
         fits = shift.shape == scale.shape == (self.columns,)
         if self.scaling is not None or self.constant or not fits:
             raise ValueError("sparse rows are standardized once, before a constant column is added")
@@ -207,22 +206,22 @@ class SparseRows(Shown):
 
     @property
     def T(self) -> "Transposed":  # noqa: N802  # as of an array
-        """Xᵀ, to be multiplied."""
+        """Xᵀ, for products."""
         return Transposed(self)
 
     @cached_property
     def stored(self) -> "csr_array[Any]":
-        """What is stored, not shifted, as scipy's kernels take it; of a batch or a block.
+        """The stored cells as a SciPy array, not standardized; for a batch or a block.
 
         Raises:
-            DataError: pointers that descend or indices beyond P, with which a kernel would read
-                memory that is not these rows'.
+            DataError: descending pointers or indices beyond P, with which a kernel would read other
+                memory.
         """
         from scipy.sparse import csr_array  # noqa: PLC0415  # slow to import
 
         fits = max(self.nnz, self.columns) <= np.iinfo(np.int32).max
         kind = np.dtype(np.int32 if fits else np.int64)
-        # Checked is what the kernel gets: a map may have changed before it was copied.
+        # Checked after copying, as a memory-mapped file may change before.
         pointers, indices = self.pointers.astype(kind), self.indices.astype(kind)
         ends = int(pointers[0]), int(pointers[-1])
         if ends != (0, len(indices)) or (pointers[1:] < pointers[:-1]).any():
@@ -237,7 +236,7 @@ class SparseRows(Shown):
 
     @property
     def cells(self) -> FloatArray:
-        """Numbers of the stored cells of a batch or a block, standardized where these rows are."""
+        """Values of the stored cells of a batch or a block, standardized if these rows are."""
         stored = self.stored
         values: FloatArray = stored.data
         if self.scaling is not None:
@@ -246,14 +245,14 @@ class SparseRows(Shown):
         return values
 
     def gram(self) -> FloatArray:
-        """XᵀX, shape (P', P'): for few columns."""
+        """XᵀX, shape (P', P'); for few columns."""
         total: FloatArray = np.zeros((self.shape[1], self.shape[1]))
         own, sums = total[: self.columns, : self.columns], self.T @ np.ones(len(self))
         for _, block in self.blocks():
             own += (block.stored.T @ block.stored).toarray()
         if self.scaling is not None:
             shift, scale = self.scaling
-            # What is stored sums to sums·D + N·s; (S − 1sᵀ)ᵀ(S − 1sᵀ), then the same over D twice.
+            # Stored cells sum to sums·D + N·s, so this is D⁻¹(S − 1sᵀ)ᵀ(S − 1sᵀ)D⁻¹.
             outer = np.multiply.outer(scale * sums[: self.columns], shift)
             own -= outer + outer.T + len(self) * np.multiply.outer(shift, shift)
             own /= np.multiply.outer(scale, scale)
@@ -262,7 +261,7 @@ class SparseRows(Shown):
         return total
 
     def toarray(self) -> FloatArray:
-        """All of X as an array: for few rows, or few columns."""
+        """X as a dense array; for few rows or few columns."""
         dense: FloatArray = np.empty(self.shape)
         for rows, block in self.blocks():
             dense[rows, : self.columns] = block.stored.toarray()
@@ -275,19 +274,19 @@ class SparseRows(Shown):
         return dense
 
     def __array__(self, *args: object, **options: object) -> NoReturn:
-        raise TypeError("sparse rows do not become an array by themselves")
+        raise TypeError("sparse rows are not converted to an array implicitly: call toarray")
 
 
 Matrix = FloatArray | SparseRows
 """X, dense or sparse."""
 AnyRows = TypeVar("AnyRows", bound=Matrix, default=FloatArray, covariant=True)  # noqa: PLC0105
-"""The kind of rows that a table holds; arrays where nothing is said."""
+"""The kind of rows in a table; arrays by default."""
 SameRows = TypeVar("SameRows", FloatArray, SparseRows, Matrix)
-"""The kind of rows that a function takes and gives back."""
+"""The kind of rows that a function takes and returns."""
 
 
 def index_type(columns: int) -> Literal["uint16", "uint32"]:
-    """The narrowest type of indices for so many columns."""
+    """The narrowest dtype for column numbers."""
     return "uint16" if columns <= 1 << 16 else "uint32"
 
 
@@ -301,14 +300,14 @@ def standardized(x: SameRows, shift: FloatArray, scale: FloatArray) -> SameRows:
 
 
 def dense(x: Matrix) -> FloatArray:
-    """X as an array, whatever it was: of few rows, or few columns."""
+    """X as a dense array; for few rows or few columns."""
     return x.toarray() if isinstance(x, SparseRows) else x
 
 
 def require_dense(x: Matrix, what: str) -> FloatArray:
-    """X, which is an array already; `what` does not take sparse rows."""
+    """X, if it is dense; `what` does not support sparse rows."""
     if isinstance(x, SparseRows):
-        raise ConfigError(f"{what} takes dense columns, and these are sparse")
+        raise ConfigError(f"{what} needs dense columns, and these are sparse")
     return x
 
 
@@ -344,7 +343,7 @@ class Transposed:
 
 
 def moments_of(x: SparseRows) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-    """Mean, deviation, and whether all values are the same, of what is stored; shapes (P,)."""
+    """Mean, deviation, and whether a column is constant, of the stored columns; shapes (P,)."""
     first = x[:1].stored.toarray()[0]
     rows, counts, sums, others = len(x), *np.zeros((3, x.columns))
     for _, block in x.blocks():
@@ -353,7 +352,7 @@ def moments_of(x: SparseRows) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]
         sums += np.bincount(cells.indices, cells.data, x.columns)
         others += np.bincount(cells.indices, cells.data != first[cells.indices], x.columns)
     mean = sums / rows
-    # Of cells that are not stored; then of those that are.
+    # Cells that are not stored first.
     squares = (rows - counts) * mean**2
     for _, block in x.blocks():
         cells = block.stored
@@ -363,7 +362,7 @@ def moments_of(x: SparseRows) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]
 
 
 def values_of(x: Matrix) -> Iterator[FloatArray]:
-    """Arrays whose numbers are those of X's cells, at least one array."""
+    """Arrays that together contain every distinct value of X's cells; at least one array."""
     if not isinstance(x, SparseRows):
         yield x
         return
@@ -379,7 +378,7 @@ def values_of(x: Matrix) -> Iterator[FloatArray]:
 
 
 def lengths_of(x: Matrix) -> FloatArray:
-    """Euclidean lengths of rows, shape (rows,), sparse ones rounded up: noise is sized by them."""
+    """Euclidean norms of rows, shape (rows,), rounded up if sparse: noise is scaled by them."""
     if not isinstance(x, SparseRows):
         lengths: FloatArray = np.linalg.norm(x, axis=1)
         return lengths
@@ -387,7 +386,7 @@ def lengths_of(x: Matrix) -> FloatArray:
     empty = np.zeros(x.columns)
     if x.scaling is not None:
         empty = (x.scaling[0] / x.scaling[1]) ** 2
-    # A difference of this and what stored cells take from it is off by no more.
+    # Bounds the rounding of the difference below.
     whole = empty.sum() * (1 + len(empty) * np.finfo(np.float64).eps)
     for rows, block in x.blocks():
         row = np.repeat(np.arange(len(block)), np.diff(block.pointers))
@@ -407,5 +406,5 @@ def _kept_ones(cells: int) -> FloatArray:
 def _ones(cells: int) -> FloatArray:
     if cells > BATCH_ONES:
         return np.ones(cells)
-    # scipy copies what is less than half of a longer array.
+    # SciPy copies arrays that are less than half of their base.
     return _kept_ones(1 << max(cells - 1, 0).bit_length())[:cells]

@@ -1,10 +1,10 @@
-"""The known data sets: what they hold, whose they are, where their files lie, and how to get them.
+"""The built-in data sets: contents, licences, file locations, and downloads.
 
-A pin covers the uncompressed content, save for archives, whose bytes are pinned as they are.
-The a9a and mnist pins were computed from files with the MD5s on public record. credit/data.csv
-was rebuilt from the Kaggle copy and then had the hash on public record for UCI's own file. The
-bytes of the PhysioNet archives were not at hand: their pins are those on public record, which
-several independent projects agree on for the .tar.gz files.
+A pinned hash covers the uncompressed content, except for archives. The a9a and mnist hashes were
+computed from files whose MD5s are on public record. credit/data.csv was rebuilt from the Kaggle
+copy, and its hash matched the public record of UCI's own file. The PhysioNet archives were not
+available: their hashes are those on public record, which several independent projects confirm for
+the .tar.gz files.
 """
 
 import contextlib
@@ -77,17 +77,17 @@ class SourceFile:
 
     @property
     def plain(self) -> str:
-        """The path without `.gz`, save for archives."""
+        """The path without `.gz`, except for archives."""
         return self.path if self.path.endswith(".tar.gz") else self.path.removesuffix(".gz")
 
     @property
     def by_hand(self) -> str:
-        """What to put where, for a user without a network, or of a file that nobody publishes."""
+        """Instructions for a user without a network, or for an unpublished file."""
         origin = f"from {self.url}" if self.url else f"with SHA-256 {self.sha256}"
         return f"{self.path} {origin}"
 
     def found_in(self, places: tuple[Path, ...]) -> Path | None:
-        """The first place's copy of the file, plain or gzipped."""
+        """The first copy of the file in these places, plain or gzipped."""
         paths = (place / f"{self.plain}{packed}" for place in places for packed in ("", ".gz"))
         return next((path for path in paths if path.is_file()), None)
 
@@ -97,13 +97,13 @@ class CatalogEntry:
     """One data set.
 
     Attributes:
-        rows: training and test rows.
+        rows: numbers of training and test rows.
         columns: over all parties.
-        classes: how many; 0 for real targets.
+        classes: number of classes; 0 for real targets.
         parties: default party names, in order.
-        licence: as the publisher is known to state it.
-        file_sets: each tuple of files is enough by itself, tried in this order; the last one
-            can be downloaded, if its files have URLs. Empty: embedded in scikit-learn.
+        licence: as the publisher states it.
+        file_sets: alternatives, in order of preference; the last can be downloaded if its files
+            have URLs. Empty if the data come with scikit-learn.
     """
 
     name: str
@@ -121,7 +121,7 @@ class CatalogEntry:
         return tuple(file for file in (self.file_sets or ((),))[-1] if file.url is not None)
 
     def found_in(self, places: tuple[Path, ...]) -> list[tuple[SourceFile, Path]]:
-        """The first set of files that is whole, and where each lies; empty where none is."""
+        """The first complete set of files, with each file's path; empty if there is none."""
         for files in self.file_sets:
             found = [(file, path) for file in files if (path := file.found_in(places))]
             if len(found) == len(files):
@@ -130,7 +130,7 @@ class CatalogEntry:
 
 
 def _files(folder: str, names: str, url: str | None = None) -> tuple[SourceFile, ...]:
-    """The files of these names, separated by blanks."""
+    """The files with these names, separated by blanks."""
     return tuple(
         SourceFile(f"{folder}/{name}", _PINS[f"{folder}/{name}"], url and f"{url}/{name}")
         for name in names.split()
@@ -207,19 +207,19 @@ _MNIST_TEST = (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
 
 
 def names() -> tuple[str, ...]:
-    """Every name that `load` knows, all 45 pairs of digits included."""
+    """Every name that `load` accepts, including all 45 pairs of digits."""
     pairs = [f"mnist-{a}v{b}" for a in range(10) for b in range(a + 1, 10)]
     return (*CATALOG, "mnist-even-odd", *pairs)
 
 
 def pair_of(name: str) -> tuple[int, int] | None:
-    """The two digits of a name such as mnist-3v8, else None."""
+    """The two digits of a name such as mnist-3v8, otherwise None."""
     found = re.fullmatch(r"mnist-([0-9])v([0-9])", name)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def entry_of(name: str) -> CatalogEntry:
-    """The catalog's entry of a data set; an unknown name is refused, with the nearest ones."""
+    """The entry of a data set; an unknown name is refused and the nearest are named."""
     if name not in (known := names()):
         near = difflib.get_close_matches(name, known, n=3)
         if (pair := pair_of(name)) and pair[0] > pair[1]:
@@ -239,7 +239,7 @@ def entry_of(name: str) -> CatalogEntry:
 
 @dataclass(frozen=True)
 class Content:
-    """A file's verified content (uncompressed, save for archives)."""
+    """A file's verified content (uncompressed, except for archives)."""
 
     path: Path
     sha256: str
@@ -252,8 +252,8 @@ class Listing:
 
     Attributes:
         present: whether it can be loaded without a download.
-        location: the folder of its files, or "scikit-learn"; None where missing.
-        looked_in: every place that was looked in, in order.
+        location: the folder of its files, or "scikit-learn"; None if missing.
+        looked_in: every place searched, in order.
     """
 
     entry: CatalogEntry
@@ -268,13 +268,13 @@ def user_cache() -> Path:
 
 
 def _places(data_dir: Path | None) -> tuple[Path, ...]:
-    """Where files are looked for: `data_dir`, then $SECUREVFL_DATA, then the per-user cache."""
+    """Where files are searched: `data_dir`, $SECUREVFL_DATA, then the per-user cache."""
     named = (data_dir, os.environ.get("SECUREVFL_DATA"), user_cache() / "data")
     return tuple(Path(place) for place in named if place)
 
 
 def where(name: str, *, data_dir: Path | None = None) -> Listing:
-    """What is known of a data set, and where its files lie; contents are not verified here."""
+    """A data set's entry and file location; contents are not verified."""
     entry, looked_in = entry_of(name), _places(data_dir)
     if not entry.file_sets:
         return Listing(entry, True, "scikit-learn", looked_in)
@@ -283,7 +283,7 @@ def where(name: str, *, data_dir: Path | None = None) -> Listing:
 
 
 def listing(*, data_dir: Path | None = None) -> list[Listing]:
-    """`where` for every data set, the pairs of digits shown by one of them."""
+    """`where` for every data set; one pair of digits stands for all."""
     return [where(name, data_dir=data_dir) for name in (*CATALOG, "mnist-even-odd", "mnist-3v8")]
 
 
@@ -291,7 +291,7 @@ def open_files(entry: CatalogEntry, *, data_dir: Path | None = None) -> dict[str
     """The verified contents of a data set's files, by file name without `.gz`.
 
     Raises:
-        DataError: Missing (places, command and by-hand steps are named), damaged or changed.
+        DataError: missing (with places, command and manual steps), damaged or changed files.
     """
     looked_in = _places(data_dir)
     found = entry.found_in(looked_in)
@@ -305,7 +305,7 @@ def open_files(entry: CatalogEntry, *, data_dir: Path | None = None) -> dict[str
 
 
 def load_arrays(data: bytes, source: object) -> dict[str, NDArray[Any]]:
-    """The arrays of an npz file, which is refused if damaged."""
+    """The arrays of an npz file; a DataError if it is damaged."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
@@ -320,25 +320,25 @@ def get(
     progress: Progress | None = None,
     base_url: str | None = None,
 ) -> list[Path]:
-    """Download a data set's files, and return their paths; good files already there stay.
+    """Download a data set's files and return their paths; intact existing files are kept.
 
     Args:
-        name: the data set; nothing to do for those embedded in scikit-learn.
-        data_dir: where to, instead of $SECUREVFL_DATA or the per-user cache.
-        progress: called with bytes so far and, where known, bytes in all, file by file.
-        base_url: a mirror that serves the same file names, instead of the publisher.
+        name: the data set; nothing happens for those that come with scikit-learn.
+        data_dir: destination; by default $SECUREVFL_DATA or the per-user cache.
+        progress: called with the bytes so far and in total, if known, for each file.
+        base_url: a mirror with the same file names, instead of the publisher.
 
     Raises:
-        ConfigError: unknown name, or a base_url that is not http(s).
-        DataError: no network, cut off, refused by the server, another content than was pinned
-            (the file is removed), no space, or nobody serves it; how to do it by hand is named.
+        ConfigError: an unknown name, or a base_url that is not http(s).
+        DataError: a failed download, content with another hash (which is removed), no space, or an
+            unpublished file; manual steps are named.
     """
     if base_url is not None and not base_url.startswith(("https://", "http://")):
         raise ConfigError(f"base_url: {base_url!r}, expected http:// or https://")
     entry, target = entry_of(name), _places(data_dir)[0]
     if entry.file_sets and not entry.downloads:
         steps = "; ".join(file.by_hand for file in entry.file_sets[-1])
-        raise DataError(f"{name}: nobody serves it in this form; put into {target} {steps}")
+        raise DataError(f"{name}: not published in this form; put into {target} {steps}")
     return [_get_file(file, target, progress, base_url) for file in entry.downloads]
 
 
@@ -370,7 +370,7 @@ def _get_file(
         _read_verified(part, file.sha256)
         os.replace(part, path)
         if present and present != path:
-            # A damaged twin (plain or .gz) would hide the good file.
+            # A damaged copy (plain or .gz) would hide the good one.
             present.unlink()
     except network_errors as error:
         if isinstance(error, urllib.error.HTTPError):
@@ -381,7 +381,6 @@ def _get_file(
     except DataError as error:
         raise DataError(f"{url}: {error}; nothing was kept; {advice}") from error
     finally:
-        # What went wrong before is what to report.
         with contextlib.suppress(OSError):
             part.unlink()
     return path
@@ -408,13 +407,13 @@ def _stream(url: str, part: Path, progress: Progress | None) -> None:
 
 
 def _read_verified(path: Path, sha256: str) -> Content:
-    """A file's content, if it is what was pinned; else an error that names both hashes."""
+    """A file's content; a DataError if its hash is not the pinned one."""
     data = read_content(path)
     actual = hashlib.sha256(data).hexdigest()
     if actual != sha256:
         raise DataError(
-            f"{path}: SHA-256 of the content is {actual}, expected {sha256}; the file was "
-            f"changed or damaged"
+            f"{path}: SHA-256 of the content is {actual}, expected {sha256}: the file is changed "
+            "or damaged"
         )
     return Content(path, sha256, data)
 
@@ -423,6 +422,6 @@ def _ways(entry: CatalogEntry) -> str:
     steps = "; ".join(file.by_hand for file in entry.file_sets[-1])
     where_to = f"put into one of these places {steps}"
     if not entry.downloads:
-        return f"its publisher does not serve it in this form; {where_to}"
+        return f"not published in this form; {where_to}"
     base = entry.name.split("-", maxsplit=1)[0]
     return f"run `securevfl data get {base}`, or by hand {where_to}"

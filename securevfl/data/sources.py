@@ -1,8 +1,7 @@
-"""Loading the known data sets, each with its published or documented split and parties.
+"""Loading the built-in data sets, each with its published or documented split and parties.
 
-Contents are verified before they get here, so readers do not check them. Sets that come with
-scikit-learn are read from its files, since importing `sklearn.datasets` takes longer than all else
-that a command does before its work.
+File contents are verified beforehand. Sets that come with scikit-learn are read from its files,
+since importing `sklearn.datasets` would take longer than everything else that a command does first.
 """
 
 import gzip
@@ -60,15 +59,15 @@ def load(
     """Load a data set as its parties hold it.
 
     Args:
-        name: See `securevfl data list`; `mnist-3v8` and every other pair of digits too.
-        parties: Into how many parties to part it; the default number gives the default parties,
-            any other K contiguous, nearly equal blocks of columns (icu2012-714: of variables).
-        data_dir: Looked in before $SECUREVFL_DATA and the per-user cache.
-        variant: Joined to the name by "-": ("mnist", "3v8") is "mnist-3v8".
+        name: see `securevfl data list`; also `mnist-3v8` and every other pair of digits.
+        parties: number of parties; other than the data set's own, the columns (icu2012-714: the
+            variables) are split into contiguous, nearly equal blocks.
+        data_dir: searched before $SECUREVFL_DATA and the per-user cache.
+        variant: appended to the name: ("mnist", "3v8") is "mnist-3v8".
 
     Raises:
-        ConfigError: Unknown name (the nearest are named) or a number of parties that cannot be.
-        DataError: Files missing, changed or malformed.
+        ConfigError: an unknown name (the nearest are named) or an impossible number of parties.
+        DataError: missing, changed or malformed files.
     """
     entry = entry_of(name if variant is None else f"{name}-{variant}")
     files = open_files(entry, data_dir=data_dir) if entry.file_sets else {}
@@ -77,7 +76,7 @@ def load(
 
 
 def parse_idx(file: Content) -> NDArray[np.uint8]:
-    """IDX of bytes: two zeros, type, number of dimensions, their sizes (big-endian), values."""
+    """An IDX file of bytes: two zeros, type, number of dimensions, sizes (big-endian), values."""
     start = 4 + 4 * file.data[3]
     shape = struct.unpack(f">{file.data[3]}I", file.data[4:start])
     return np.frombuffer(file.data, np.uint8, offset=start).reshape(shape)
@@ -131,7 +130,7 @@ def _digits(_name: str, _files: Mapping[str, Content]) -> JointTable:
 
 
 def _diabetes(_name: str, _files: Mapping[str, Content]) -> JointTable:
-    """Patients, unscaled, and the progression of the disease after a year."""
+    """Patients, unscaled, and the progression of the disease after one year."""
     values = embedded("diabetes_data_raw.csv.gz")
     targets = embedded("diabetes_target.csv.gz")[:, 0]
     return JointTable(
@@ -163,7 +162,7 @@ def _a9a(_name: str, files: Mapping[str, Content]) -> JointTable:
 def _credit(name: str, files: Mapping[str, Content]) -> JointTable:
     (file,) = files.values()
     values = np.loadtxt(file.data.decode().splitlines()[1:], delimiter=",")
-    # Two pinned files, the same columns in the same order under two headers; the label is last.
+    # Both pinned files have the same columns in the same order, with the label last.
     column = dict(zip(CREDIT_NAMES, values.T[:-1], strict=True))
     payments = {payment: column[payment] for payment in CREDIT_NAMES[6:]}
     people = {"LIMIT_BAL": column["LIMIT_BAL"], "AGE": column["AGE"]}
@@ -206,7 +205,7 @@ def _mnist(name: str, files: Mapping[str, Content]) -> JointTable:
 
 
 def _digit_labels(name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The class of each digit, -1 for none, and what classes are called."""
+    """The class of each digit, -1 for none, and the class names."""
     label_of = np.arange(10)
     if name == "mnist-even-odd":
         return label_of % 2, ("even", "odd")
@@ -218,7 +217,7 @@ def _digit_labels(name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
 
 
 def _by_image_column(images: NDArray[Any]) -> NDArray[Any]:
-    # Pixel columns from left to right, so that any block of columns is a vertical strip.
+    # Column by column, so that any block of features is a vertical strip.
     return images.transpose(0, 2, 1).reshape(len(images), -1)
 
 
@@ -226,12 +225,12 @@ def _pixels(side: int) -> tuple[str, ...]:
     return tuple(f"row{row}_column{column}" for column in range(side) for row in range(side))
 
 
-# Two views of the same things, one a party, stand in for NUS-WIDE, whose image features are not to
-# be had. The label party holds the view that tells most of the labels, as tags do there.
+# Two views per object, one at each party, stand in for NUS-WIDE, whose image features are not
+# available. As with its tags, the label party holds the view that says more about the labels.
 
 
 def _wikipedia(name: str, files: Mapping[str, Content]) -> JointTable:
-    """Ten topic shares of an article's text, then 128 visual words of its image.
+    """Ten topic proportions of an article's text, then 128 visual words of its image.
 
     Classes are ten categories (Rasiwasia et al. 2010), or biology against the others.
     """

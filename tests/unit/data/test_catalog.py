@@ -141,7 +141,7 @@ def test_a_pair_of_digits_is_got_as_mnist(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_places")
 def test_a_file_that_nobody_serves_is_named_with_its_hash(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not serve it in this form") as caught:
+    with pytest.raises(DataError, match="not published in this form") as caught:
         load("mfeat", data_dir=tmp_path)
     assert f"multiview/mfeat_6views.npz with SHA-256 {MFEAT.sha256}" in str(caught.value)
     assert "data get" not in str(caught.value)
@@ -290,7 +290,7 @@ def test_embedded_sets_need_no_download() -> None:
 
 
 def test_what_nobody_serves_is_refused_with_the_way_by_hand(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nobody serves it") as caught:
+    with pytest.raises(DataError, match="not published in this form") as caught:
         get("wikipedia", data_dir=tmp_path)
     assert f"{tmp_path} multiview/wikipedia_image_text.npz with SHA-256" in str(caught.value)
 

@@ -67,7 +67,7 @@ def test_batches_under_encryption_are_arrays_or_refused(
 def test_what_goes_through_columns_takes_dense_ones() -> None:
     refused("'dbcd' takes dense ones", job={"algorithm": "dbcd", "l1": 0.1})
     refused("'ftl' takes dense ones", job={"algorithm": "ftl"})
-    told = "party 'party0': algorithm 'ftl' takes dense columns, and these are sparse"
+    told = "party 'party0': algorithm 'ftl' needs dense columns, and these are sparse"
     with pytest.raises(ConfigError, match=told):
         overlapping(sparse(few_ones()), 0.5, seed=0)
     head = {**STEPS, "head": "logistic", "model": "mlp"}
