@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from securevfl.reports.rounds import rounds_page
 
 from securevfl.reports.page import audit_page
 from securevfl.reports.sweep import sweep_page
@@ -25,8 +24,7 @@ PHONE, DESK, PAPER = 390, 1440, 718  # of A4 within its margins
 PAGES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "audit-credit": lambda result: audit_page(with_few_figures(result)),
     "noise-lr": sweep_page,
-    "rounds-optimum": rounds_page,
-    "opening-credit": tradeoff_page,
+    "tradeoff": tradeoff_page,
     "train": train_page,
 }
 
@@ -40,13 +38,15 @@ def with_few_figures(result: Mapping[str, Any], kept: int = 9) -> dict[str, Any]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The result file of a run of the example in clear."""
+    """The folder of result files of the example in clear, and of a grid over it."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setenv("XDG_STATE_HOME", str(folder))
         job = example(('"bfv"', '"plain"'))
         assert run("train", job, "--json", "train.json", "--quiet") == 0
-    return folder / "train.json"
+        grid = ("--local-steps", "1,exact", "--max-rounds", "9", "--quiet")
+        assert run("bench", "tradeoff", *grid, "--json", "tradeoff.json") == 0
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def shown(
 ) -> Iterator[tuple[Page, list[str]]]:
     """A page, and what the browser asked for or complained of since it was opened."""
     folder = tmp_path_factory.mktemp("page")
-    kept = RESULTS / f"{request.param}.json"
-    found = trained if request.param == "train" else kept
+    made = trained / f"{request.param}.json"
+    found = made if made.exists() else RESULTS / f"{request.param}.json"
     result = json.loads(found.read_text(encoding="utf-8"))
     path = folder / "page.html"
     path.write_text(PAGES[request.param](result), encoding="utf-8")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.theorem1.__main__ import Case, Theorem1Settings, cases, run_case, theorem1
 from securevfl.auditing.subject import scaled
 from securevfl.auditing.twins import (
     Twin,
@@ -14,8 +15,7 @@ from securevfl.auditing.twins import (
     freedom,
     stabilizer_rotation,
 )
-from securevfl.benchmarks.settings.theorem1 import Theorem1Settings
-from securevfl.benchmarks.theorem1 import Case, cases, run_case, theorem1
+from securevfl.benchmarks.progress import silent
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
@@ -209,6 +209,6 @@ def test_a_network_must_begin_with_a_linear_layer() -> None:
 
 
 def test_the_benchmark_gives_a_row_for_every_case() -> None:
-    rows = list(theorem1(Theorem1Settings(rounds=2, batch_size=228), load("breast_cancer")))
+    rows = list(theorem1(Theorem1Settings(rounds=2, batch_size=228), silent))
     assert [row["case"] for row in rows] == [case.name for case in cases()]
     assert {row["expected"] for row in rows} == {"holds", "breaks"}
