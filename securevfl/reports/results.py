@@ -67,8 +67,10 @@ def results(
     which code and when; `rows` are the results. Where an interrupt left something undone, `partial`
     is true and `missing` says what.
     """
-    program, module = Path(sys.argv[0]).name, sys.modules["__main__"].__spec__
-    typed = ["python", "-m", module.parent] if module and program == "__main__.py" else [program]
+    program = Path(sys.argv[0])
+    folder = program.parent
+    module = f"bench.{folder.name}" if folder.parent.name == "bench" else folder.name
+    typed = ["python", "-m", module] if program.name == "__main__.py" else [program.name]
     cut = {"partial": True, "missing": list(missing)} if missing else {}
     return {
         "command": command,

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("clean_place")
 SMALL: dict[str, tuple[type, int, str]] = {
     "tradeoff": (
         rows.TradeoffRow, 5,
-        "--exchange plain,ckks --local-steps 5,exact --max-rounds 2 --learning-rate 0.3 "
-        "--he-per-step --schedule inverse-sqrt",
+        "--exchange plain,ckks --he-per-step false,true --local-steps 5,exact --max-rounds 2 "
+        "--learning-rate 0.3 --schedule inverse-sqrt",
     ),
     "joint": (
         benchmarks.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
@@ -121,10 +121,8 @@ def test_a_command_shows_a_table_and_writes_its_rows(name: str, capsys: Capture)
 SWEEP = "sweep noise --dataset breast_cancer --noise 0,2 --epochs 2 --batch-size 64 --repeats 2"
 OF_A_JOB = {
     "bench tradeoff": ("--exchange", "plain"),
-    "bench rounds": ("--repeats", "1"),
     "sweep noise": ("--noise", "0,2", "--repeats", "1", "--workers", "1"),
 }
-BENCHES = ["bench tradeoff", "bench rounds"]
 
 
 def page() -> str:
@@ -185,15 +183,6 @@ def test_repeats_have_seeds_of_their_own_and_rows_hold_medians() -> None:
     assert row["rounds"] == np.median([each["rounds"] for each in row["runs"]])
 
 
-def test_phe_rounds_limit_phe_only() -> None:
-    plain, phe = tradeoff(
-        "--exchange plain,paillier --local-steps 1 --key-bits 2048 --phe-rounds 1 --engine phe "
-        "--target-auc 0.999 --max-rounds 4 --quiet"
-    )
-    assert (plain["rounds"], phe["rounds"]) == (4, 1)
-    assert (plain["key_bits"], phe["key_bits"]) == (None, 2048)
-
-
 def test_engine_and_round_trips_go_to_the_schemes_that_have_them() -> None:
     rows = tradeoff(
         "--exchange paillier,bfv --engine fast --round-trips 2 --local-steps 5 --max-rounds 1 "
@@ -208,7 +197,7 @@ def test_exact_steps_stand_beside_numbers_that_keep_their_batches_and_one_step_s
     arguments = "--exchange plain --local-steps 1,5,exact --batch-size 57 --max-rounds 20"
     one, five, exact = tradeoff(arguments, "--html", "out.html")
     assert "securevfl bench tradeoff --exchange plain --local-steps 1,5,exact" in page()
-    assert page().count("<svg") == 1
+    assert page().count("<svg") == 3
     assert [row["batch_size"] for row in (one, five, exact)] == [57, 57, "full"]
     assert one["learning_rate"] == five["learning_rate"] > 0
     assert "tuned at Q = 5" in one["learning_rate_chosen"]
@@ -222,19 +211,21 @@ def test_rows_that_repeat_homomorphic_work_stand_beside_those_that_do_not(
     capsys: Capture,
 ) -> None:
     found = tradeoff(
-        "--exchange plain,bfv --local-steps 1,5 --max-rounds 2 --learning-rate 0.3 --he-per-step "
-        "--model mlp --hidden 2,2 --schedule inverse-sqrt --round-trips 2"
+        "--exchange plain,bfv --local-steps 1,5 --max-rounds 2 --learning-rate 0.3 "
+        "--he-per-step false,true --model mlp --hidden [2,2] --schedule inverse-sqrt "
+        "--round-trips 2"
     )
     named = [(row["exchange"], row["local_steps"], row["he_per_step"]) for row in found]
     assert named == [
         ("plain", 1, False), ("plain", 5, False),
-        ("bfv", 1, False), ("bfv", 5, False), ("bfv", 1, True), ("bfv", 5, True),
+        ("bfv", 1, False), ("bfv", 1, True), ("bfv", 5, False), ("bfv", 5, True),
     ]  # fmt: skip
     assert [row["messages"] for row in found[2:]] == [8, 8, 8, 2 * 2 * 6]
     shown, told = capsys.readouterr().out, settings_in()
     assert "5 HE" in shown
     assert "for benchmarks only" in shown
-    assert (told["model"], told["hidden"], told["schedule"]) == ("mlp", [2, 2], "inverse-sqrt")
+    vary = told["vary"]
+    assert (vary["job.model"], vary["job.hidden"]) == (["mlp"], [[2, 2]])
 
 
 def test_a_step_size_may_fall_with_the_root_of_rounds() -> None:
@@ -246,42 +237,49 @@ def test_a_step_size_may_fall_with_the_root_of_rounds() -> None:
     assert constant > falling
 
 
-# -------------------------------------------------------------- bench rounds, joint, crypto
-
-
-def test_rounds_compares_algorithms(capsys: Capture) -> None:
-    arguments = "--local-steps 5 --learning-rate 0.1 --proximal 0,0.1 --repeats 1"
-    rows = rows_from("bench rounds", *arguments.split())
-    assert len(rows) == 6
-    assert {row["algorithm"] for row in rows} == {"fedsgd", "fedbcd-p", "fedbcd-s"}
-    assert "fedbcd-s" in capsys.readouterr().out
-
-
-def test_rounds_has_exact_steps_of_every_algorithm_but_fedsgd(capsys: Capture) -> None:
-    arguments = "--local-steps 5,exact --learning-rate 0.1 --repeats 1 --schedule inverse-sqrt"
-    found = rows_from("bench rounds", *arguments.split())
-    assert [(row["algorithm"], row["local_steps"]) for row in found] == [
-        ("fedsgd", 1), ("fedbcd-p", 5), ("fedbcd-p", "exact"), ("fedbcd-s", 5),
-        ("fedbcd-s", "exact"),
-    ]  # fmt: skip
-    assert "all rows every round" in capsys.readouterr().out
-
-
-def test_rounds_draws_loss_and_auc_of_every_setting() -> None:
-    options = (
-        "--algorithm fedsgd,fedbcd-p --local-steps 5 --parties 2,3 --max-rounds 5 "
-        "--learning-rate 0.1 --repeats 2 --html out.html --quiet"
+def test_a_grid_varies_any_key_and_takes_one_step_algorithms_once(capsys: Capture) -> None:
+    found = tradeoff(
+        "--vary algorithm=fedsgd,fedbcd-p --vary exchange.scheme=plain --local-steps 5,exact "
+        "--learning-rate 0.1 --proximal 0,0.1 --max-rounds 2"
     )
-    for row in rows_from("bench rounds", *options.split()):
+    named = [(row["algorithm"], row["local_steps"], row["proximal"]) for row in found]
+    assert named == [
+        ("fedsgd", 1, 0), ("fedsgd", 1, 0.1),
+        ("fedbcd-p", 5, 0), ("fedbcd-p", 5, 0.1),
+        ("fedbcd-p", "exact", 0), ("fedbcd-p", "exact", 0.1),
+    ]  # fmt: skip
+    shown = said(capsys)
+    assert "proximal" in shown
+    assert "all rows every round" in shown
+    assert found[3]["varied"]["job.proximal"] == 0.1
+
+
+def test_a_grid_draws_loss_and_auc_of_every_cell_and_number_of_parties() -> None:
+    options = (
+        "--algorithm fedsgd,fedbcd-p --local-steps 5 --vary parties=2,3 --max-rounds 5 "
+        "--exchange plain --start zero --learning-rate 0.1 --repeats 2 --html out.html --quiet"
+    )
+    found = tradeoff(options)
+    assert {row["parties"] for row in found} == {2, 3}
+    for row in found:
         for each in row["runs"]:
             assert [point["rounds"] for point in each["curve"]] == [1, 2, 3, 4, 5]
             losses = [point["training_loss"] for point in each["curve"]]
             assert losses[-1] < losses[0] == pytest.approx(math.log(2))
             assert each["curve"][-1]["auc"] == each["auc"]
-    assert page().count("<svg") == 4
-    for text in ("training loss", "held-out AUC", "fedbcd-p, Q = 5", "K = 3"):
+    assert page().count("<svg") == 6
+    for text in ("training loss", "held-out AUC", "algorithm = fedbcd-p", "K = 3"):
         assert text in page()
     assert "<script" not in page()
+
+
+def test_each_q_may_have_a_step_size_of_its_own() -> None:
+    one, ten = tradeoff("--exchange plain --local-steps 1,10 --tuning per-q --max-rounds 20")
+    assert "tuned at Q = 1 " in one["learning_rate_chosen"]
+    assert "tuned at Q = 10 " in ten["learning_rate_chosen"]
+
+
+# --------------------------------------------------------------------- joint, crypto
 
 
 def test_joint_takes_the_files_of_a_job(capsys: Capture) -> None:
@@ -394,16 +392,14 @@ def test_a_tradeoff_takes_a_jobs_data_settings_and_exchange(capsys: Capture) -> 
     told = settings_in()
     assert told["job"]["job"]["l2"] == 0.01
     assert [party["name"] for party in told["job"]["party"]] == ["bank", "shop"]
-    assert "model" not in told
     assert "target:" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", BENCHES)
 def test_without_a_target_it_is_a_little_less_than_the_job_reaches_in_clear(
-    command: str, capsys: Capture
+    capsys: Capture,
 ) -> None:
     job = two_organizations()
-    two, exact = rows_from(command, job, *OF_A_JOB[command], "--local-steps", "2,exact")
+    two, exact = tradeoff(f"{job} --exchange plain --local-steps 2,exact")
     assert [two["local_steps"], exact["local_steps"]] == [2, "exact"]
     assert two["target_chosen"].startswith("0.005 below the job's own run in clear")
     assert two["target_chosen"] in " ".join(capsys.readouterr().out.split())
@@ -412,14 +408,13 @@ def test_without_a_target_it_is_a_little_less_than_the_job_reaches_in_clear(
     assert trained["auc"] - 0.0061 < exact["target_auc"] < trained["auc"] - 0.0039
 
 
-@pytest.mark.parametrize("command", BENCHES)
-def test_a_jobs_own_step_size_is_taken_and_not_tuned(command: str) -> None:
+def test_a_jobs_own_step_size_is_taken_and_not_tuned() -> None:
     steps: Settings = {"learning_rate": 0.2, "local_steps": 3, "batch_size": 40}
     job = two_organizations({"rounds": 5, "target_auc": 0.9, **steps})
-    (own,) = rows_from(command, job, *OF_A_JOB[command])
+    (own,) = tradeoff(f"{job} --exchange plain")
     assert (own["local_steps"], own["batch_size"]) == (3, 40)
     assert (own["learning_rate"], own["learning_rate_chosen"]) == (0.2, "given")
-    (exact,) = rows_from(command, job, *OF_A_JOB[command], "--local-steps=exact")
+    (exact,) = tradeoff(f"{job} --exchange plain --local-steps=exact")
     assert (exact["local_steps"], exact["batch_size"]) == ("exact", "full")
     assert exact["learning_rate"] is None
 

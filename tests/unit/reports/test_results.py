@@ -50,6 +50,9 @@ def test_a_module_is_named_as_it_was_run(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "argv", ["/somewhere/securevfl/__main__.py", "audit"])
     found = results(command="audit", seed=0, settings={}, rows=[])
     assert found["argv"] == ["python", "-m", "securevfl", "audit"]
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bench/rounds/__main__.py", "a9a"])
+    found = results(command="bench.rounds", seed=0, settings={}, rows=[])
+    assert found["argv"] == ["python", "-m", "bench.rounds", "a9a"]
 
 
 def test_a_result_names_the_commit(checkout: Path) -> None:
