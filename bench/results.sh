@@ -116,47 +116,6 @@ networks 3v8 fedbcd-p:5 0.1 24
 result networks-1v7 100 bench networks --dataset mnist-1v7 --steps fedsgd,fedbcd-p:5 \
     --learning-rate 0.1 --max-rounds 8 --target-auc 0.997,0.999 --scored-rows 400 --repeats 1
 
-# docs/results/transfer.md
-ftl() {
-    name=$1 seconds=$2
-    shift 2
-    result "transfer-$name" "$seconds" bench transfer --alignment 0.001 "$@"
-}
-roles="--overlap 4000 --learning-rate 3 --schedule constant"
-# shellcheck disable=SC2086
-{
-    ftl credit 120 $roles --exchange plain --batch-size full --target-auc 0.70,0.72,0.74 \
-        --max-rounds 40
-    ftl credit-paper 90 $roles --dataset credit --exchange plain --batch-size full \
-        --target-auc 0.60,0.62 --max-rounds 25
-    ftl credit-bfv 400 $roles --exchange bfv --target-auc 0.70 --max-rounds 14 --repeats 1
-    ftl credit-paillier 1500 $roles --exchange paillier --key-bits 2048 --target-auc 0.70 \
-        --max-rounds 14 --repeats 1
-    ftl round-bfv 60 $roles --exchange bfv --batch-size 64 --target-auc 0.99 --max-rounds 2 \
-        --repeats 1
-    ftl round-paillier 200 $roles --exchange paillier --key-bits 2048 --batch-size 64 \
-        --target-auc 0.99 --max-rounds 1 --repeats 1
-}
-ftl wikipedia 120 --dataset wikipedia-biology --overlap 600 --exchange plain --batch-size full \
-    --learning-rate 1 --target-auc 0.75 --max-rounds 15 --local-steps 1,5,15,25,50,100 --proximal 0,0.1
-ftl mfeat 200 --dataset mfeat-even-odd --overlap 400 --exchange plain --batch-size full \
-    --learning-rate 0.3 --target-auc 0.90 --max-rounds 12 --local-steps 1,5,15,25,50,100 --proximal 0,0.1
-result overlap-credit 120 bench overlap --alignment 0.001 --learning-rate 3 --rounds 12
-mkdir -p results
-cat >results/transfer.toml <<END
-[job]
-name = "transfer"
-dataset = "credit-swapped"
-algorithm = "ftl"
-rounds = 12
-local_steps = 5
-batch_size = 250
-learning_rate = 1.0
-[ftl]
-overlap = 1000
-END
-result audit-transfer 600 audit results/transfer.toml --exchange plain,bfv --hide both --repeats 3
-
 # docs/results/theorems.md
 result theorem2 300 bench theorem2 --batch-size 57,456
 

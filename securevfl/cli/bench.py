@@ -34,7 +34,6 @@ from securevfl.benchmarks.settings.tradeoff import (
     parted,
     values_of,
 )
-from securevfl.benchmarks.settings.transfer import OverlapSettings, TransferSettings
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.reporting import finished, keep, measured, say, show
@@ -43,7 +42,6 @@ from securevfl.job import Job, read_job
 from securevfl.reports import benchmarks as bench_tables
 from securevfl.reports import blind as blind_tables
 from securevfl.reports import tables
-from securevfl.reports import transfer as transfer_tables
 from securevfl.reports.defaults import DEFAULTS, NOTES
 from securevfl.reports.results import marks
 
@@ -52,7 +50,12 @@ if TYPE_CHECKING:
 
     from securevfl.data.tables import VerticalDataset
 
-MOVED = {"rounds": "rounds", "theorem1": "theorem1"}
+MOVED = {
+    "overlap": "overlap",
+    "rounds": "rounds",
+    "theorem1": "theorem1",
+    "transfer": "transfer",
+}
 """Commands of version 0.1 that are experiments now, in folders of these names."""
 
 
@@ -247,42 +250,6 @@ def defaults(settings: DefaultsSettings, data: options.Place, output: options.Ou
     keep(output, "bench defaults", settings, rows)
     show(output, DEFAULTS, rows, f"nothing set; medians of {settings.repeats}")
     say(output, *NOTES)
-
-
-@dataclass(frozen=True)
-class Credit(options.Data):
-    """The paper's data with the roles in which its targets can be reached."""
-
-    dataset: options.Dataset = "credit-swapped"
-
-
-@command(bench)
-def transfer(settings: TransferSettings, data: Credit, output: options.Output) -> None:
-    """Federated transfer learning to an AUC, and what each part costs."""
-    dataset = data.load()
-    from securevfl.benchmarks.transfer import transfer as run
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench transfer", settings, rows, dataset=dataset.name)
-    title = (
-        f"{dataset.name}, {rows[0]['overlap']} rows at both, S = {settings.batch_size}, "
-        f"{typed(settings.network)}; medians of {settings.repeats}"
-    )
-    show(output, transfer_tables.TRANSFER, rows, title)
-    say(output, *tables.tradeoff_notes(rows))
-
-
-@command(bench)
-def overlap(settings: OverlapSettings, data: Credit, output: options.Output) -> None:
-    """Transfer learning for rows of the unlabelled party, by how many rows both hold."""
-    dataset = data.load()
-    from securevfl.benchmarks.overlap import overlap as run
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench overlap", settings, rows, dataset=dataset.name)
-    title = f"{dataset.name}, Q = {settings.local_steps}, AUCs; medians of {settings.repeats}"
-    show(output, transfer_tables.OVERLAP, rows, title)
-    say(output, *transfer_tables.OVERLAP_NOTES)
 
 
 @command(bench)

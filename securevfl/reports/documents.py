@@ -55,7 +55,6 @@ from securevfl.reports.scale import (
 )
 from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import TRADEOFF, Column, Row, rate, seconds, with_offline
-from securevfl.reports.transfer import OVERLAP, TRANSFER
 
 WIDTH = 100
 PARTIES = (2, 3, 5)
@@ -138,12 +137,6 @@ _OPENING = by_columns(
     *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "total", "sent")),
 )
 
-_TRANSFER_ROUNDS: tuple[Column[Any], ...] = (
-    ("data", lambda row: str(row["dataset"])),
-    *((name, dict(TRANSFER)[name]) for name in ("AUC", "Q", "μ", "η0", "R")),
-    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
-)
-
 TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "tradeoff": by_columns(*TRADEOFF),
     "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
@@ -164,9 +157,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
         *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
     "networks-head": by_columns(("data", lambda row: str(row["dataset"])), *NETWORKS),
-    "transfer": lambda rows: by_columns(*TRANSFER)(sorted(rows, key=lambda row: row["target_auc"])),
-    "transfer-rounds": by_columns(*_TRANSFER_ROUNDS),
-    "overlap": by_columns(("data", lambda row: str(row["dataset"])), *OVERLAP),
     "defaults": by_columns(*DEFAULTS),
     "horizontal": by_columns(*WITH_PAPERS),
     "horizontal-costs": by_columns(*COSTS),

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import benchmarks, blind, defaults, horizontal, rows, transfer
+from securevfl.reports import benchmarks, blind, defaults, horizontal, rows
 from tests.end_to_end.commands import (
     rows_from,
     rows_of,
@@ -37,16 +37,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
         benchmarks.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
     ),
     "defaults": (defaults.DefaultsRow, 1, "--dataset breast_cancer --repeats 1"),
-    "transfer": (
-        transfer.TransferRow, 4,
-        "--dataset breast_cancer --exchange plain --local-steps 1,3 --proximal 0,0.1 "
-        "--overlap 200 --batch-size 50 --units 4 --max-rounds 2 --learning-rate 0.3 --repeats 2",
-    ),
-    "overlap": (
-        transfer.OverlapRow, 2,
-        "--dataset breast_cancer --overlap 0.1,1 --units 4 --rounds 2 --learning-rate 0.3 "
-        "--repeats 2",
-    ),
     "crypto": (
         benchmarks.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
     ),

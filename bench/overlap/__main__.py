@@ -1,0 +1,177 @@
+"""Transfer learning for rows of the unlabelled party, by how many rows both parties hold.
+
+Held-out rows are scored by φ = Φ·u_B, from the unlabelled party's columns alone. Beside it: what
+that party could do by itself if it had the labels of the overlap, and the label party's own model.
+"""
+
+import statistics
+import warnings
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from typing_extensions import TypedDict
+
+from bench.experiment import DataSettings, Experiment, Run, main
+from securevfl.arrays import FloatArray
+from securevfl.benchmarks.progress import Report
+from securevfl.data.scaling import Scaling
+from securevfl.data.tables import PartyTable, VerticalDataset, overlapping
+from securevfl.job import Job
+from securevfl.models.scores import auc
+from securevfl.reports.tables import Column
+from securevfl.training import train
+
+MAX_ITERATIONS, NETWORK_ITERATIONS = 2000, 200
+PENALTY = 1.0
+"""Of the network: with scikit-learn's own it would overfit the few rows in common."""
+
+
+class OverlapSettings(DataSettings):
+    """Every size of the overlap."""
+
+    dataset: str = "credit-swapped"
+    overlaps: tuple[float, ...] = (0.01, 0.1, 1.0)
+    local_steps: int = 5
+    units: int = 64
+    alignment: float = 0.001
+    rounds: int = 12
+    learning_rate: float = 3.0
+    repeats: int = 3
+
+    def job(self, part: float) -> Job:
+        """The job on a part of the training rows."""
+        return Job.of(
+            job={
+                "name": "overlap",
+                "algorithm": "ftl",
+                "rounds": self.rounds,
+                "local_steps": self.local_steps,
+                "batch_size": "full",
+                "learning_rate": self.learning_rate,
+                "schedule": "inverse-sqrt",
+                "eval_every": 1,
+                "seed": self.seed,
+            },
+            ftl={"units": self.units, "alignment": self.alignment, "overlap": part},
+        )
+
+
+class OverlapRow(TypedDict):
+    """AUCs at one size of the overlap: medians over seeds, which also draw its rows.
+
+    `alone_` are models of the unlabelled party's columns on the labels of the overlap: logistic
+    regression, and a network with as many units. `label_party_auc` is of a logistic regression on
+    the label party's columns and all its rows.
+    """
+
+    dataset: str
+    overlap: int
+    own_rows: int
+    local_steps: int
+    rounds: int
+    alignment: float
+    auc: float
+    best_auc: float
+    alone_auc: float
+    alone_network_auc: float
+    label_party_auc: float
+    learning_rate: float
+    repeats: int
+    aucs: Sequence[float]
+
+
+def overlap(settings: OverlapSettings, report: Report) -> Iterator[OverlapRow]:
+    """A row per size of the overlap."""
+    dataset = settings.load()
+    seeds = range(settings.seed, settings.seed + settings.repeats)
+    for part in settings.overlaps:
+        report(f"overlap {part:g}")
+        job = settings.job(part)
+        results = [train(job.with_settings(seed=seed), dataset) for seed in seeds]
+        alone = [_alone(overlapping(dataset, part, seed), settings.units, seed) for seed in seeds]
+        rows = results[0].plan.facts.rows
+        aucs = [result.scores[-1].auc for result in results]
+        yield {
+            "dataset": dataset.name,
+            "overlap": rows,
+            "own_rows": len(dataset.train_labels) - rows,
+            "local_steps": settings.local_steps,
+            "rounds": settings.rounds,
+            "alignment": settings.alignment,
+            "auc": statistics.median(aucs),
+            "best_auc": statistics.median(max(s.auc for s in each.scores) for each in results),
+            "alone_auc": statistics.median(logistic for logistic, _ in alone),
+            "alone_network_auc": statistics.median(network for _, network in alone),
+            "label_party_auc": _logistic(dataset, _scaled(_table(dataset, labels=True))),
+            "learning_rate": settings.learning_rate,
+            "repeats": settings.repeats,
+            "aucs": aucs,
+        }
+
+
+def _alone(both: VerticalDataset, units: int, seed: int) -> tuple[float, float]:
+    """AUC of the unlabelled party's own models: logistic regression, and a network."""
+    rows = train_rows, test_rows = _scaled(_table(both, labels=False))
+    network = MLPClassifier(
+        (units,),
+        activation="tanh",
+        alpha=PENALTY,
+        solver="lbfgs",
+        max_iter=NETWORK_ITERATIONS,
+        random_state=seed,
+    )
+    with warnings.catch_warnings():
+        # It stops before convergence: further steps overfit.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        network.fit(train_rows, both.train_labels)
+    probabilities = np.asarray(network.predict_proba(test_rows))[:, 1]
+    return _logistic(both, rows), auc(probabilities[:, None], both.test_labels)
+
+
+def _table(dataset: VerticalDataset, *, labels: bool) -> PartyTable:
+    return next(each for each in dataset.parties if (each.name == dataset.label_party) == labels)
+
+
+def _scaled(table: PartyTable) -> tuple[FloatArray, FloatArray]:
+    scaling = Scaling.fit(table.train)
+    return scaling.apply(table.train), scaling.apply(table.test)
+
+
+def _logistic(dataset: VerticalDataset, rows: tuple[FloatArray, FloatArray]) -> float:
+    train_rows, test_rows = rows
+    model = LogisticRegression(max_iter=MAX_ITERATIONS).fit(train_rows, dataset.train_labels)
+    return auc(np.asarray(model.decision_function(test_rows))[:, None], dataset.test_labels)
+
+
+COLUMNS: tuple[Column[OverlapRow], ...] = (
+    ("data", lambda row: row["dataset"]),
+    ("overlap", lambda row: f"{row['overlap']:,}"),
+    ("own", lambda row: f"{row['own_rows']:,}"),
+    ("FTL", lambda row: f"{row['auc']:.4f}"),
+    ("best", lambda row: f"{row['best_auc']:.4f}"),
+    ("B, LR", lambda row: f"{row['alone_auc']:.4f}"),
+    ("B, network", lambda row: f"{row['alone_network_auc']:.4f}"),
+    ("A on A", lambda row: f"{row['label_party_auc']:.4f}"),
+)
+NOTES = (
+    "overlap: rows that both parties hold; own: further rows that only the label party holds",
+    "B: the unlabelled party's own models on the labels of the overlap",
+    "A on A: the label party's own model, on columns that such rows lack",
+)
+
+EXPERIMENT = Experiment(
+    name="overlap",
+    about=__doc__ or "",
+    runs={"credit": Run(120)},
+    quick={"dataset": "breast_cancer", "units": 4, "rounds": 2, "overlaps": (0.1, 1), "repeats": 1},
+    settings=OverlapSettings,
+    measure=overlap,
+    columns=COLUMNS,
+    notes=lambda _: NOTES,
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)
