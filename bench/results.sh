@@ -99,23 +99,6 @@ result he-per-step-credit 300 bench tradeoff --dataset credit --exchange paillie
     --key-bits 2048 --local-steps 1,5,10 --batch-size 256 --target-auc 0.69,0.70 \
     --max-rounds 60 --learning-rate 1 --he-per-step
 
-# docs/results/networks.md
-networks() {
-    data=$1 steps=$2 rate=$3 rounds=$4
-    result "networks-$data-$(echo "$steps" | tr : -)-$rate" 300 bench networks \
-        --dataset "mnist-$data" --steps "$steps" --learning-rate "$rate" --max-rounds "$rounds" \
-        --target-auc 0.98,0.99,0.997 --scored-rows 400 --repeats 1
-}
-for steps in fedsgd fedbcd-s:1; do
-    networks 3v8 "$steps" 0.3 60
-done
-for steps in fedbcd-p:3 fedbcd-p:5 fedbcd-s:3 fedbcd-s:5; do
-    networks 3v8 "$steps" 0.3 30
-done
-networks 3v8 fedbcd-p:5 0.1 24
-result networks-1v7 100 bench networks --dataset mnist-1v7 --steps fedsgd,fedbcd-p:5 \
-    --learning-rate 0.1 --max-rounds 8 --target-auc 0.997,0.999 --scored-rows 400 --repeats 1
-
 # docs/results/theorems.md
 result theorem2 300 bench theorem2 --batch-size 57,456
 

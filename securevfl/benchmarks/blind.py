@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any, Literal, cast
 
 from securevfl.benchmarks.blind_in_float import aucs_in_float
-from securevfl.benchmarks.joint import score_in_one_place
+from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report, rounds_done, silent
 from securevfl.benchmarks.settings.blind import BlindSettings, Loss
 from securevfl.benchmarks.tradeoff import rounds_to

@@ -10,21 +10,14 @@ from functools import partial
 from itertools import product
 from math import inf
 
-import numpy as np
-from sklearn.linear_model import LogisticRegression
-
-from securevfl.arrays import FloatArray
+from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report, rounds_done, silent
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.tradeoff import ScoreName, rounds_to
-from securevfl.data.scaling import Scaling
-from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.models.scores import accuracy, auc
 from securevfl.reports.benchmarks import JointRow, JointRun
 from securevfl.training import Environment, TrainingResult, plan_for, train
-
-MOST_ITERATIONS = 10_000
 
 
 def joint(
@@ -49,29 +42,6 @@ def joint(
             progress = partial(rounds_done, report, what, settings.max_rounds)
             results.append(train(seeded, dataset, Environment(progress=progress)))
         yield _row(settings, dataset, results, score_name, joint_score)
-
-
-def score_in_one_place(dataset: VerticalDataset) -> tuple[ScoreName, float]:
-    """How good scikit-learn's defaults are on the held-out rows.
-
-    Returns:
-        What the score is, AUC of two classes or accuracy of more, and the score.
-    """
-
-    def scaled(table: PartyTable) -> tuple[FloatArray, FloatArray]:
-        if not dataset.standardize:
-            return table.train, table.test
-        scaling = Scaling.fit(table.train)
-        return scaling.apply(table.train), scaling.apply(table.test)
-
-    train_rows, test_rows = map(
-        np.hstack, zip(*(scaled(table) for table in dataset.parties), strict=True)
-    )
-    model = LogisticRegression(max_iter=MOST_ITERATIONS).fit(train_rows, dataset.train_labels)
-    predictions = model.decision_function(test_rows).reshape(len(test_rows), -1)
-    if dataset.classes == 2:  # noqa: PLR2004
-        return "auc", auc(predictions, dataset.test_labels)
-    return "accuracy", accuracy(predictions, dataset.test_labels)
 
 
 def _job(settings: JointSettings, exchange: str) -> Job:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from securevfl.benchmarks.progress import Report, silent
-from securevfl.data.tables import PartyTable, VerticalDataset, some_test_rows
+from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import TrainingDiverged
 from securevfl.job import Job
 from securevfl.protocols import catalogue
@@ -121,8 +121,6 @@ def tune(
     dataset: VerticalDataset,
     grid: Sequence[float] = GRID,
     report: Report = silent,
-    *,
-    scored_rows: int | None = None,
 ) -> Tuned:
     """The η0 of the grid that reaches the job's target in the fewest rounds on validation rows.
 
@@ -133,14 +131,11 @@ def tune(
         dataset: the data.
         grid: values of η0.
         report: told what runs now.
-        scored_rows: of the validation rows; all where not given.
 
     Raises:
         TrainingDiverged: at every learning rate.
     """
     held_out = validation_split(dataset)
-    if scored_rows is not None:
-        held_out = some_test_rows(held_out, scored_rows)
     plain = job.without_protection
     local_steps = plan_for(plain.with_settings(learning_rate=grid[0]), held_out).local_steps
     outcomes = []

@@ -19,7 +19,6 @@ from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.l1 import L1Settings
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
-from securevfl.benchmarks.settings.networks import NetworksSettings
 from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.benchmarks.settings.staleness import StalenessSettings
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
 
 MOVED = {
+    "networks": "networks",
     "overlap": "overlap",
     "rounds": "rounds",
     "theorem1": "theorem1",
@@ -165,31 +165,6 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
         )
         show(output, tables.varied(rows), own, title)
     say(output, *marks((), quick=settings.quick), *tables.tradeoff_notes(rows))
-
-
-@dataclass(frozen=True)
-class NetworksData(options.SplitData):
-    """The same, two digits of mnist in halves if nothing is said."""
-
-    dataset: options.Dataset = "mnist-1v7"
-
-
-@command(bench)
-def networks(settings: NetworksSettings, data: NetworksData, output: options.Output) -> None:
-    """Rounds to a target AUC of networks with a common head."""
-    dataset = data.load()
-    from securevfl.benchmarks.networks import networks as run
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench networks", settings, rows, dataset=dataset.name)
-    title = (
-        f"{dataset.name}, {settings.model} + head, S = {settings.batch_size}, plain, "
-        f"{rows[0]['scored_rows']} held-out rows"
-    )
-    show(output, bench_tables.NETWORKS, rows, title)
-    say(output, f"a linear model on all columns in one place: AUC {rows[0]['linear_auc']:.4f}")
-    if not all(row["reached_target"] for row in rows):
-        say(output, "* target not reached in so many rounds")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 from securevfl.reports.rows import any_offline
-from securevfl.reports.tables import Column, Row, rate, rounds_text, seconds, share, size
+from securevfl.reports.tables import Column, Row, seconds, share, size
 
 Staleness = int | Literal["unbounded"]
 
@@ -243,43 +243,6 @@ class LabelGuardRow(TypedDict):
     exposed_rows: int
 
 
-class NetworksRun(TypedDict):
-    """One run to a target; `aucs` are those after each of its rounds."""
-
-    seed: int
-    reached: bool
-    rounds: int
-    aucs: Sequence[float]
-    messages: int
-
-
-class NetworksRow(TypedDict):
-    """One algorithm and Q over networks with a head; `paper_rounds` where the paper has them.
-
-    `linear_auc` is what a logistic regression on all columns in one place reaches on all held-out
-    rows, of which training is scored on `scored_rows`.
-    """
-
-    dataset: str
-    model: str
-    algorithm: str
-    local_steps: int
-    parties: int
-    target_auc: float
-    reached_target: bool
-    rounds: float
-    most_rounds: int
-    paper_rounds: int | None
-    best_auc: float
-    linear_auc: float
-    scored_rows: int
-    learning_rate: float | None
-    learning_rate_chosen: str
-    wall_s_per_round: float
-    repeats: int
-    runs: Sequence[NetworksRun]
-
-
 class Theorem2Row(TypedDict):
     """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound.
 
@@ -349,18 +312,6 @@ def _slope(value: float | None) -> str:
 def _time(value: float | None) -> str:
     return "*" if value is None else seconds(value)
 
-
-NETWORKS: tuple[Column[NetworksRow], ...] = (
-    ("AUC", lambda row: f"{row['target_auc']:g}"),
-    ("algorithm", lambda row: row["algorithm"]),
-    ("Q", lambda row: str(row["local_steps"])),
-    ("η0", lambda row: rate(row["learning_rate"])),
-    ("rounds", rounds_text),
-    ("most", lambda row: str(row["most_rounds"])),
-    ("paper", lambda row: str(row["paper_rounds"] or "-")),
-    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
-    ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
-)
 
 JOINT: tuple[Column[JointRow], ...] = (
     ("K", lambda row: str(row["parties"])),

@@ -66,12 +66,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "
         "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
     ),
-    "networks": (
-        benchmarks.NetworksRow, 6,
-        "--dataset breast_cancer --steps fedsgd,fedbcd-p:2,fedbcd-s:2 --model mlp "
-        "--representation 4 --batch-size 64 --max-rounds 2 --learning-rate 0.1,0.3 --repeats 2 "
-        "--scored-rows 60",
-    ),
     "l1": (
         benchmarks.L1Row, 6,
         "--l1 0.1,0.05 --method dbcd,fedbcd-p --parties 2 --max-rounds 40 --fedbcd-rounds 5",

@@ -7,7 +7,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from securevfl.benchmarks.joint import joint, score_in_one_place
+from securevfl.benchmarks.in_one_place import score_in_one_place
+from securevfl.benchmarks.joint import joint
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.data import load
 from securevfl.models.scores import auc

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from securevfl.data import PartyTable, VerticalDataset, check, fingerprint, load
-from securevfl.data.tables import as_array, as_classes, some_rows, without_rows
+from securevfl.data.tables import as_array, as_classes, some_rows, some_test_rows, without_rows
 from securevfl.errors import ConfigError, DataError
 from tests.sparse_data import sparse_rows
 
@@ -151,3 +151,16 @@ def test_sparse_rows_that_are_too_many_for_an_array_are_refused(
     monkeypatch.setattr("securevfl.data.tables.MOST_CELLS", 63)
     with pytest.raises(ConfigError, match="shop: 8 rows of 8 sparse columns need"):
         as_array(rows, "shop")
+
+
+def test_some_held_out_rows_are_of_all_classes_evenly() -> None:
+    data = load("breast_cancer")
+    some = some_test_rows(data, 20)
+    shares = [float(np.mean(each.test_labels)) for each in (some, data)]
+    assert len(some.test_labels) == 20
+    assert abs(shares[0] - shares[1]) <= 0.05
+    assert all(len(party.test) == 20 for party in some.parties)
+    np.testing.assert_array_equal(some.train_labels, data.train_labels)
+    assert len(some_test_rows(data, 10**6).test_labels) == len(data.test_labels)
+    with pytest.raises(ConfigError, match="rows = 1"):
+        some_test_rows(data, 1)
