@@ -1,10 +1,11 @@
-"""What the site has beside docs/: pages written from the code, and those of the top folder.
+"""Pages of the site from outside docs/: those of the code, of the top folder and of bench/.
 
 MkDocs calls `on_config`, `on_files` and `on_page_markdown`. Links in the pages are those that work
 in the repository; here they are turned into links within the site.
 """
 
 import inspect
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,10 +23,12 @@ from securevfl.cli import app
 from securevfl.job import OWN_SECTIONS, Job
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
 TOP = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
-FOLDERS = {"decisions": "decisions/index.md", "results/data": "results/data/index.md"}
+LISTED = {"decisions": ("Decisions", "*.md"), "results/data": ("Result files", "*.json")}
+"""Folders of docs/ whose index is a list of their files."""
 TOP_NAMES = "<!-- from securevfl import -->"
-LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
+LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s]+)")
 KINDS = {
     "integer": "whole number",
     "number": "number",
@@ -49,12 +52,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add what is not in docs/."""
+    outside = [*TOP, *(page.relative_to(ROOT).as_posix() for page in _experiments())]
     written = {
         "reference/command-line.md": command_line(),
         "reference/job-file.md": job_file(),
-        "decisions/index.md": _listing("Decisions", "decisions", "*.md"),
-        "results/data/index.md": _listing("Result files", "results/data", "*.json"),
-        **{name: (DOCS.parent / name).read_text(encoding="utf-8") for name in TOP},
+        **{f"{folder}/index.md": _listing(folder) for folder in LISTED},
+        **{name: (ROOT / name).read_text(encoding="utf-8") for name in outside},
     }
     for path, text in written.items():
         files.append(File.generated(config, path, content=text))
@@ -63,18 +66,22 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links of the repository into links of the site."""
-    here = Path(page.file.src_uri)
-    above = "docs/" if here.name in TOP else ""
+    source = page.file.src_uri
+    outside = source in TOP or source.startswith("bench/")
+    here = (ROOT if outside else DOCS) / source
 
     def link(found: re.Match[str]) -> str:
-        target = found[1].removeprefix(above)
-        place = (DOCS / here.parent / target).resolve()
-        if place.parent == DOCS.parent and place.name in TOP:
-            return target.removeprefix("../")
-        for folder, index in FOLDERS.items():
-            if place == DOCS / folder:
-                return target.rstrip("/") + index.removeprefix(folder)
-        return target
+        name, hash_sign, anchor = found[1].partition("#")
+        target = (here.parent / name).resolve()
+        if target.is_relative_to(DOCS):
+            place = target.relative_to(DOCS).as_posix()
+        elif target.is_relative_to(ROOT):
+            place = target.relative_to(ROOT).as_posix()
+        else:
+            return found[1]
+        if place in LISTED:
+            place += "/index.md"
+        return os.path.relpath(place, Path(source).parent) + hash_sign + anchor
 
     return LINK.sub(link, markdown.replace(TOP_NAMES, top_names()))
 
@@ -191,13 +198,20 @@ def _filled(entry: Any) -> Any:  # noqa: ANN401
     ((title, below),) = entry.items()
     if not isinstance(below, str) or not below.endswith("/"):
         return {title: _filled(below)}
-    pages = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / below).glob("*.md"))
-    first = {"decisions/": ["decisions/index.md"], "results/": ["results/README.md"]}[below]
-    data = ["results/data/index.md"] if below == "results/" else []
-    return {title: first + [page for page in pages if page not in first] + data}
+    pages = [page.relative_to(ROOT).as_posix() for page in _experiments()]
+    if below != "bench/":
+        found = sorted((DOCS / below).glob("*.md"))
+        pages = [f"{below}index.md", *(page.relative_to(DOCS).as_posix() for page in found)]
+    return {title: pages}
 
 
-def _listing(title: str, folder: str, pattern: str) -> str:
+def _experiments() -> list[Path]:
+    """The overview of bench/, then the page of each experiment."""
+    return [ROOT / "bench" / "README.md", *sorted((ROOT / "bench").glob("*/README.md"))]
+
+
+def _listing(folder: str) -> str:
+    title, pattern = LISTED[folder]
     lines = []
     for path in sorted((DOCS / folder).glob(pattern)):
         heading = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")

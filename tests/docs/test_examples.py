@@ -29,6 +29,10 @@ def test_the_readme_runs_as_written() -> None:
     assert {path.stem for path in Path("models").iterdir()} == {"clinic", "laboratory"}
 
 
+def test_the_home_page_runs_as_written() -> None:
+    assert Reader().follow((DOCS / "index.md").read_text(encoding="utf-8")) > 1
+
+
 def test_the_tutorial_runs_as_written() -> None:
     assert Reader().follow(TUTORIAL) > 5
 
