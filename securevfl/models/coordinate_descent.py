@@ -1,4 +1,4 @@
-"""Coordinate descent on a quadratic with L1, as a party minimizes over its own columns."""
+"""Coordinate descent for an L1-penalized quadratic over one party's columns."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ FORCING = 1e-2
 
 
 def violations(gradient: FloatArray, weights: FloatArray, penalties: FloatArray) -> FloatArray:
-    """How far each coordinate is from 0 ∈ ∂(f + Σ_j λ_j|θ_j|), all of shape (P,)."""
+    """Distance of each coordinate from 0 ∈ ∂(f + Σ_j λ_j|θ_j|), all of shape (P,)."""
     at_zero = np.maximum(np.abs(gradient) - penalties, 0.0)
     return np.where(weights != 0, np.abs(gradient + penalties * np.sign(weights)), at_zero)
 
@@ -21,14 +21,14 @@ def minimized(
     penalties: FloatArray,
     passes: int | None = None,
 ) -> FloatArray:
-    """The θ + δ that minimizes gᵀδ + ½δᵀAδ + Σ_j λ_j|θ_j + δ_j|, nearly, with exact zeros.
+    """The θ + δ that approximately minimizes gᵀδ + ½δᵀAδ + Σ_j λ_j|θ_j + δ_j|, with exact zeros.
 
-    A (bends) is positive semidefinite, of shape (P, P), all others of shape (P,). One coordinate
-    after another goes to its own minimum, with the gradient kept up to date (Friedman, Hastie,
-    Tibshirani, J. Stat. Softw. 33, 2010, their covariance updates). Coordinates that do not bend
-    stay where they are. Without a number of passes over all coordinates it goes on, mostly over
-    those that are not 0, until a pass changes the gradient by `FORCING` times the largest violation
-    at the start or less, `MOST_PASSES` at most.
+    A (`bends`) is positive semidefinite, of shape (P, P); all others have shape (P,). Coordinates
+    go to their own minima one after another while the gradient is updated (the covariance updates
+    of Friedman, Hastie, Tibshirani, J. Stat. Softw. 33, 2010). Coordinates without curvature stay.
+    Without a number of `passes` over all coordinates, passes continue, mostly over nonzero
+    coordinates, until one changes the gradient by at most `FORCING` times the largest initial
+    violation, `MOST_PASSES` at most.
     """
     enough = FORCING * np.max(violations(gradient, weights, penalties), initial=0.0)
     point, slopes = weights.tolist(), gradient.copy()

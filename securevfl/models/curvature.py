@@ -1,4 +1,4 @@
-"""How the loss bends along one party's weights, from its own columns alone."""
+"""The curvature of the loss along one party's weights, from its own columns alone."""
 
 from functools import cached_property
 
@@ -13,18 +13,18 @@ NULL_SPACE = 1e-9
 JACOBIAN_VALUES = 1 << 22
 POWER_ITERATIONS = 20
 MOST_GRAM_COLUMNS = 2048
-"""Of sparse rows: M of more, and its eigenvectors, would take longer than the steps that follow."""
+"""For sparse rows with more columns, M and its eigenvectors would cost more than the steps."""
 ABOUT = 1e-3
 
 
 class Curvature:
     """M = c·XᵀX/N + λI over all rows, X of shape (N, P), of a linear model.
 
-    c bounds f″, so that no loss bends more along the block (Böhning and Lindsay 1988). It is taken
-    apart with its columns at the same length, whatever their units; directions that then bend less
-    than `NULL_SPACE` times the most are none of the data's: collinear columns without L2, along
-    which steps do not move. L2 leaves an intercept alone. Of sparse rows of many columns M is never
-    made.
+    c bounds f″, so M bounds the Hessian of the block (Böhning and Lindsay 1988). Columns are scaled
+    to the same length before the eigendecomposition, so that units do not matter. Directions whose
+    eigenvalue is below `NULL_SPACE` times the largest, such as collinear columns without L2, count
+    as null space, along which steps do not move. L2 excludes the intercept. M is never formed for
+    sparse rows with many columns.
 
     Raises:
         DataError: columns whose squares are not finite.
@@ -41,22 +41,21 @@ class Curvature:
         with np.errstate(over="ignore", invalid="ignore"):
             squares = curvature / len(inputs) * (inputs.T @ inputs)
         if not np.isfinite(squares).all():
-            raise DataError("columns so large that their squares leave float64: standardize them")
+            raise DataError("columns whose squares overflow float64: standardize them")
         self.matrix = squares + np.diag(penalty)
 
     @cached_property
     def largest(self) -> float:
-        """The largest eigenvalue; 0 where no column says anything."""
+        """The largest eigenvalue; 0 if all columns are zero."""
         if not len(self.matrix):
             return self._largest_by_products()
         return max(float(np.linalg.eigvalsh(self.matrix)[-1]), 0.0)
 
     @cached_property
     def intrinsic_dimension(self) -> float:
-        """The trace over the largest eigenvalue: how many columns as steep as that make the same.
+        """The trace divided by the largest eigenvalue, from 1 to P; 0 if all columns are zero.
 
-        From 1 to P, and 0 where no column says anything. Source: Tropp (2015), "An introduction to
-        matrix concentration inequalities", section 7.1.
+        Source: Tropp (2015), "An introduction to matrix concentration inequalities", section 7.1.
         """
         trace = float(np.trace(self.matrix))
         if not len(self.matrix):
@@ -65,7 +64,7 @@ class Curvature:
         return trace / self.largest if self.largest > 0 else 0.0
 
     def _largest_by_products(self) -> float:
-        """The same without the matrix, to one part in a thousand and rounded up (Lanczos)."""
+        """The same without forming M, to one part in a thousand and rounded up (Lanczos)."""
         from scipy.sparse.linalg import LinearOperator, eigsh  # noqa: PLC0415  # slow to import
 
         inputs, columns = self._inputs, len(self._penalty)
@@ -87,9 +86,9 @@ class Curvature:
 
     @cached_property
     def whitening(self) -> tuple[FloatArray, FloatArray]:
-        """W with WWᵀ = M⁻¹ and its pseudo-inverse W⁺, both 0 along the null space.
+        """W with WWᵀ = M⁻¹ and its pseudo-inverse W⁺, both 0 along the null space, shapes (P, P).
 
-        Shapes (P, P). In φ = W⁺θ all directions bend alike: H = XWφ, and ‖φ‖² = θᵀMθ.
+        In φ = W⁺θ the curvature is the same in all directions: H = XWφ, and ‖φ‖² = θᵀMθ.
         """
         diagonal = np.diagonal(self.matrix)
         lengths = np.divide(1.0, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
@@ -110,9 +109,9 @@ class Curvature:
 
 
 def largest_curvature(model: LocalModel, inputs: Matrix, curvature: float) -> float:
-    """The largest eigenvalue of c·JᵀJ/S at the weights now, for a batch X of shape (S, P).
+    """The largest eigenvalue of c·JᵀJ/S at the current weights, for a batch X of shape (S, P).
 
-    By power iteration, over as many rows as memory is for: an estimate.
+    An estimate by power iteration, over as many rows as fit into memory.
     """
     outputs = model.predict(inputs[:1]).size
     rows = max(1, JACOBIAN_VALUES // (model.weights.size * outputs))

@@ -1,7 +1,7 @@
-"""A layer of the label party's own over every party's representation of a row.
+"""The label party's head: a trainable layer over every party's representation of a row.
 
-H = Σ_k u_k·θ_k + b, with u_k ∈ R^w what party k's local model gives of the row. The label party
-holds θ = (θ_1 … θ_K) and b beside its own local model, and trains all of them as one.
+H = Σ_k u_k·θ_k + b, where u_k ∈ R^w is the output of party k's local model for the row. The label
+party holds θ = (θ_1 … θ_K) and b beside its own local model, and trains them jointly.
 Source: the MNIST-CNN experiment of FedBCD (Liu et al. 2019).
 """
 
@@ -18,7 +18,7 @@ from securevfl.sparse import Matrix, require_dense
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """θ and, as its last row, b, shape (K·w + 1, C), without the model below them.
+    """θ and, in the last row, b, shape (K·w + 1, C), without the models below.
 
     `names` are the parties in the order of θ, the label party first.
     """
@@ -28,7 +28,7 @@ class Head:
 
     @property
     def width(self) -> int:
-        """The units of one party, w."""
+        """Length w of each party's representation."""
         return (len(self.values) - 1) // len(self.names)
 
     def part(self, name: str) -> FloatArray:
@@ -37,7 +37,7 @@ class Head:
         return part
 
     def together(self, parts: Mapping[str, FloatArray]) -> FloatArray:
-        """H of rows from the label party's own part and the others' u, by party."""
+        """H from the label party's own part of it and the other parties' u."""
         total = parts[self.names[0]]
         for name in self.names[1:]:
             total = total + parts[name] @ self.part(name)
@@ -45,11 +45,11 @@ class Head:
 
 
 class HeadedModel:
-    """The label party's local model with the head on top: (X | others' u side by side) ↦ H.
+    """The label party's local model with the head on top: (X | other parties' u, concatenated) ↦ H.
 
-    Of inputs without the others' u it predicts its own part of H, u_K·θ_K + b. The local model
-    gives u_K, shape (S, w), of the first `columns` inputs and keeps its own weights; names and head
-    are those of `Head`.
+    Without the other parties' u it predicts its own part of H, u_K·θ_K + b. The local model
+    computes u_K, shape (S, w), from the first `columns` inputs and keeps its own weights; names and
+    head are those of `Head`.
     """
 
     is_linear = False
@@ -78,7 +78,7 @@ class HeadedModel:
         return Head(self.names, self.head).part(name)
 
     def inputs(self, features: Matrix) -> Matrix:
-        """As the local model."""
+        """Like those of the local model."""
         return self.model.inputs(features)
 
     def predict(self, inputs: Matrix) -> FloatArray:
@@ -97,7 +97,7 @@ class HeadedModel:
         return top @ self.head, pull_back
 
     def tangent(self, inputs: Matrix) -> Callable[[], FloatArray]:
-        """The Jacobian at the weights now, shape (S·C, p)."""
+        """The Jacobian at the current weights, shape (S·C, p)."""
         weights = self.model.weights, self.head
 
         @cache
@@ -106,7 +106,7 @@ class HeadedModel:
             self.model.weights, self.head = weights
             shape = len(inputs), self.head.shape[1]
             units = np.eye(shape[0] * shape[1]).reshape(-1, *shape)
-            # Whoever pulls back does it once.
+            # linearize may only be pulled back once.
             rows = [self.linearize(inputs)[1](unit) for unit in units]
             self.model.weights, self.head = now
             return np.hstack(rows).T
@@ -114,7 +114,7 @@ class HeadedModel:
         return jacobian
 
     def state(self) -> StateDict | None:
-        """The local model's."""
+        """The local model's state dict."""
         return self.model.state()
 
     def penalty_gradient(self, l2: float) -> FloatArray:
@@ -128,7 +128,7 @@ class HeadedModel:
         return require_dense(inputs, "a head")[:, : self._columns]
 
     def _top(self, own: FloatArray, inputs: Matrix) -> FloatArray:
-        """All parties' u side by side, 0 where they are not there, and 1: shape (S, K·w + 1)."""
+        """All parties' u side by side, 0 if absent, and a 1: shape (S, K·w + 1)."""
         top = np.zeros((len(inputs), len(self.head)))
         top[:, -1] = 1.0
         top[:, : self.width] = own

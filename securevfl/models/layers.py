@@ -1,7 +1,7 @@
-"""Layers in numpy: one dense layer as a local model, and an mlp on sparse rows.
+"""Layers in NumPy: one dense layer as a local model, and an mlp on sparse rows.
 
-The mlp's first layer multiplies stored cells only. Its numbers, their names and their shapes in a
-model file are those of `models.neural`'s mlp, so that either reads what the other wrote.
+The mlp's first layer multiplies stored cells only. Its parameters have the names and shapes of the
+mlp in `models.neural`, so that either can load the other's model file.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ Slopes = tuple[FloatArray, FloatArray]
 
 
 def _sigmoid(x: FloatArray) -> FloatArray:
-    # By way of tanh nothing overflows.
+    # tanh cannot overflow.
     values: FloatArray = 0.5 * (1 + np.tanh(0.5 * x))
     return values
 
@@ -62,7 +62,7 @@ ACTIVATIONS: Mapping[str, Callable[[FloatArray], Slopes]] = {
     "gelu": _gelu,
     "silu": _silu,
 }
-"""Each gives a(x) and a′(x)."""
+"""Functions that return a(x) and a′(x)."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class DenseLayer(LinearModel):
 
     @override
     def tangent(self, inputs: Matrix) -> Callable[[], FloatArray]:
-        """∂u/∂W at the weights now, shape (S·w, P·w)."""
+        """∂u/∂W at the current weights, shape (S·w, P·w)."""
         _, slopes = self.with_slopes(inputs)
         rows, units = slopes.shape
         features = dense(inputs)
@@ -107,8 +107,8 @@ def dense_start(
 ) -> DenseLayer:
     """A private random start: normal weights of deviation 1/√F, biases 0.
 
-    It depends on no row: standardized columns that are not correlated give units a deviation of 1
-    before activation.
+    It does not depend on the data: for standardized, uncorrelated columns units have a deviation of
+    1 before activation.
     """
     columns = features.shape[1]
     weights = generator.standard_normal((columns + 1, units)) / np.sqrt(columns)
@@ -117,10 +117,10 @@ def dense_start(
 
 
 class NetworkModel(ABC):
-    """A network: θ has its arrays one after another, shape (p, 1).
+    """A network; θ concatenates its arrays, shape (p, 1).
 
-    Arrays have the names that torch gives them: those of a layer agree up to the last dot. L2
-    leaves biases alone, which have one dimension.
+    Arrays have the names that torch gives them: names within a layer agree up to the last dot. L2
+    excludes biases, the arrays of one dimension.
     """
 
     intercept = False
@@ -148,7 +148,7 @@ class NetworkModel(ABC):
         return l2 * np.where(self._penalized, self.weights, 0.0)
 
     def arrays(self) -> dict[str, FloatArray]:
-        """The pieces of θ by name, in their shapes."""
+        """The parts of θ by name, in their shapes."""
         found, flat, end = {}, self.weights[:, 0], 0
         for (name, shape), size in zip(self._shapes.items(), self._sizes, strict=True):
             start, end = end, end + size
@@ -156,9 +156,9 @@ class NetworkModel(ABC):
         return found
 
     def spread(self, inputs: Matrix) -> bool:
-        """Scale the last layer to std(H) = 1 over the rows, where its predictions differ at all.
+        """Scale the last layer to std(H) = 1 over the rows; False if all predictions are the same.
 
-        They do not where features have no variation, or units are saturated.
+        They are if features do not vary or units are saturated.
         """
         predictions = self.predict(inputs)
         deviation = float(np.std(predictions, axis=0).mean())
@@ -172,7 +172,7 @@ class NetworkModel(ABC):
 
 @dataclass(frozen=True)
 class _Pass:
-    """What a pass back needs of one forward: weights, inputs, slopes of every layer, and H."""
+    """What backpropagation needs of a forward pass: weights, inputs and slopes by layer, and H."""
 
     weights: list[FloatArray]
     inputs: list[Matrix]
@@ -181,9 +181,9 @@ class _Pass:
 
 
 class Multilayer(NetworkModel):
-    """One party's mlp on sparse rows: H = a(…a(XW₁ + b₁)…)W + b, as it was saved.
+    """One party's mlp on sparse rows: H = a(…a(XW₁ + b₁)…)W + b, from a saved state.
 
-    A layer's weights in θ have the shape (before, after), its biases (after,). A network that
+    A layer's weights in θ have the shape (inputs, outputs), its biases (outputs,). A network that
     represents ends with an activation.
     """
 
@@ -217,7 +217,7 @@ class Multilayer(NetworkModel):
         return run.predictions, pull_back
 
     def tangent(self, inputs: Matrix) -> Callable[[], FloatArray]:
-        """The Jacobian at the weights now, shape (S·C, p): the outputs of a row stay together."""
+        """The Jacobian at the current weights, shape (S·C, p), row by row."""
         run = self._forward(inputs)
 
         @cache
@@ -258,7 +258,7 @@ class Multilayer(NetworkModel):
         return _Pass(all_weights, given, slopes, dense(values))
 
     def _back(self, run: _Pass, residuals: FloatArray) -> list[tuple[Matrix, FloatArray]]:
-        """Of every layer what it took, and the change of the loss with what it gave before a."""
+        """Each layer's inputs, and the gradient with respect to its output before activation."""
         changes: list[FloatArray] = []
         change = residuals
         for weights, slope in zip(reversed(run.weights), reversed(run.slopes), strict=True):
@@ -275,11 +275,11 @@ def multilayer_start(
     outputs: int,
     generator: np.random.Generator,
     *,
-    whatever_the_rows: bool = False,
+    data_independent: bool = False,
 ) -> Multilayer:
-    """A private random θ⁰ with std(H⁰) = 1 over the rows, or that depends on no row."""
+    """A private random θ⁰ with std(H⁰) = 1 over the rows, or independent of the data."""
     model = Multilayer(network, layers_start(features.shape[1], network.hidden, outputs, generator))
-    if not whatever_the_rows:
+    if not data_independent:
         model.spread(features)
     return model
 
@@ -287,10 +287,10 @@ def multilayer_start(
 def layers_start(
     columns: int, hidden: Sequence[int], outputs: int, generator: np.random.Generator
 ) -> StateDict:
-    """Random weights and biases of all layers of an mlp, whatever computes it.
+    """Random weights and biases of all layers of an mlp.
 
-    They have the names and shapes that torch gives them, (outputs, inputs) of a layer's weights,
-    and are uniform within ±1/√(a layer's inputs), as torch's linear layers begin.
+    Names and shapes are torch's, (outputs, inputs) for a layer's weights; values are uniform within
+    ±1/√(a layer's inputs), like the default start of torch's linear layers.
     """
     state = {}
     for place, (before, after) in enumerate(pairwise((columns, *hidden, outputs))):

@@ -12,14 +12,14 @@ from securevfl.sparse import Matrix, SameRows, SparseRows
 
 LEAST_SPREAD = 1e-9
 Rule = Callable[[FloatArray, FloatArray], FloatArray]
-"""From θ and the step ηG that was to be taken, the step that is; it may remember earlier ones."""
+"""Maps θ and the intended step ηG to the actual step; may be stateful."""
 
 
 @dataclass
 class LinearModel:
     """One party's part of a (generalized) linear model, with θ_k of shape (P, C).
 
-    The last row of θ_k may belong to a constant column of ones, which L2 leaves alone.
+    The last row of θ_k may belong to a constant column of ones, which L2 excludes.
     """
 
     weights: FloatArray
@@ -47,11 +47,11 @@ class LinearModel:
         return self.predict(inputs), pull_back
 
     def tangent(self, inputs: Matrix) -> Callable[[], Matrix]:
-        """X, whatever θ is."""
+        """X, for every θ."""
         return lambda: inputs
 
     def state(self) -> None:
-        """None: θ says all."""
+        """None: θ is the whole state."""
 
     def penalty_gradient(self, l2: float) -> FloatArray:
         """Gradient of ½·l2·‖θ‖² without the intercept, shape (P, C)."""
@@ -62,9 +62,9 @@ class LinearModel:
 
 
 def soft_threshold(model: LocalModel, weights: FloatArray, amount: float) -> FloatArray:
-    """The proximal step of amount·‖θ‖₁ from θ of shape (P, C), which leaves the intercept alone.
+    """The proximal step of amount·‖θ‖₁ from θ of shape (P, C), excluding the intercept.
 
-    `amount` is λ₁ times the length of the gradient step before.
+    `amount` is λ₁ times the step size of the preceding gradient step.
     """
     shrunk: FloatArray = np.sign(weights) * np.maximum(np.abs(weights) - amount, 0.0)
     if model.intercept:
@@ -79,14 +79,14 @@ def random_start(
     generator: np.random.Generator,
     *,
     deviation: float = 1.0,
-    whatever_the_rows: bool = False,
+    data_independent: bool = False,
 ) -> LinearModel:
-    """A private random θ⁰ with std(H⁰) = `deviation` over the rows: nobody knows d at the start.
+    """A private random θ⁰ with std(H⁰) = `deviation` over the rows, which hides the first d.
 
-    At θ⁰ = 0 every residual is ±½ and a gradient alone tells labels (decision 0005); where row
-    offsets hide them, a small one does (decision 0022). The intercept starts at 0. Where θ⁰ must
-    not depend on any row, as differential privacy end to end has it, that holds for standardized
-    columns that are not correlated.
+    At θ⁰ = 0 every residual is ±½, and a gradient alone reveals labels (decision 0005); where row
+    offsets hide them, a small start suffices (decision 0022). The intercept starts at 0. If
+    `data_independent`, as end-to-end differential privacy requires, the deviation is exact only for
+    standardized, uncorrelated columns.
     """
     columns = features.shape[1]
     weights = generator.standard_normal((columns + int(intercept), outputs))
@@ -94,9 +94,9 @@ def random_start(
         weights[-1] = 0.0
     predictions = features @ weights[:columns]
     spread = np.std(predictions, axis=0)
-    # Constant columns spread by their rounding alone.
+    # Predictions from constant columns vary by rounding only.
     spread[spread < LEAST_SPREAD * np.abs(predictions).max(axis=0)] = 0.0
-    if whatever_the_rows:
+    if data_independent:
         spread = np.linalg.norm(weights, axis=0)
     return LinearModel(deviation * weights / np.where(spread > 0, spread, 1.0), intercept)
 
@@ -122,5 +122,5 @@ class RuledModel(LinearModel):
 
 
 def ruled(model: LocalModel, rule: Rule) -> RuledModel:
-    """A linear model at the same θ⁰ under a rule."""
+    """A linear model with the same θ⁰ under a rule."""
     return RuledModel(model.weights, model.intercept, rule=rule)

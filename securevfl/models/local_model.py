@@ -1,4 +1,4 @@
-"""What the algorithm asks of a party's local model H_k = h_k(X_k; θ_k), linear or not."""
+"""The interface of a party's local model H_k = h_k(X_k; θ_k), linear or not."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PullBack = Callable[[FloatArray], FloatArray]
 MakeModule = Callable[[int, int], "torch.nn.Module"]
-"""Makes a network from its numbers of features F and of outputs C."""
+"""Makes a network from the numbers of features F and outputs C."""
 StateDict = Mapping[str, NDArray[Any]]
 Activation = Literal["relu", "tanh", "sigmoid", "gelu", "silu"]
 Precision = Literal["double", "single"]
@@ -27,15 +27,15 @@ KERNEL = 3
 
 @dataclass(frozen=True)
 class Network:
-    """Which network a party trains.
+    """The architecture of a party's network.
 
     Attributes:
-        kind: mlp, cnn, custom for a module that somebody wrote, or dense: one layer of units.
-        hidden: units of each hidden layer of an mlp, of the dense ones of a cnn, or of the layer.
+        kind: mlp, cnn, custom for a user's module, or dense: a single layer of units.
+        hidden: units of each hidden layer of an mlp, of a cnn's dense layers, or of the layer.
         activation: between the layers, or of the layer's units.
         channels: of each 3 x 3 convolution of a cnn, without padding.
-        image_width: pixels in a line of a cnn's image; its columns are line after line.
-        represents: whether what it gives goes to a head, so that an activation ends it too.
+        image_width: pixels per row of a cnn's image; its columns are row after row.
+        represents: whether its output goes to a head, so that an activation follows the last layer.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -50,13 +50,13 @@ class Network:
 
 
 def require_torch(what: str = "networks") -> None:
-    """Refuse, without importing torch, where it is not there: linear models need none."""
+    """A ConfigError if torch is not installed; does not import it."""
     if find_spec("torch") is None:
         raise ConfigError(f"{what} need torch: pip install 'securevfl[networks]'")
 
 
 def pixels_left(columns: int, image_width: int, convolutions: int) -> int:
-    """The pixels of a map after so many convolutions; 0 where columns are no such image."""
+    """Pixels of a feature map after this many convolutions; 0 if columns are no such image."""
     if image_width < 1 or columns % image_width:
         return 0
     lost = (KERNEL - 1) * convolutions
@@ -70,8 +70,8 @@ class LocalModel(Protocol):
     Attributes:
         weights: θ_k: shape (P, C) of a linear model, (p, 1) of a network. Steps replace the
             array and never change it in place.
-        is_linear: whether ∂H/∂θ is X whatever θ is.
-        intercept: whether a constant column belongs to the inputs.
+        is_linear: whether ∂H/∂θ is X for every θ.
+        intercept: whether the inputs end with a constant column.
     """
 
     weights: FloatArray
@@ -79,7 +79,7 @@ class LocalModel(Protocol):
     intercept: bool
 
     def inputs(self, features: Matrix) -> Matrix:
-        """Features of shape (S, F) as the model takes them."""
+        """Features of shape (S, F) in the form that the model expects."""
 
     def predict(self, inputs: Matrix) -> FloatArray:
         """Local predictions H_k, shape (S, C)."""
@@ -88,13 +88,13 @@ class LocalModel(Protocol):
         """H at θ, and d ↦ Σ_s (∂H_s/∂θ)ᵀd_s for d of shape (S, C), in the shape of θ."""
 
     def tangent(self, inputs: Matrix) -> Callable[[], Matrix]:
-        """J in H(θ) ≈ H⁰ + J(θ − θ⁰) with θ⁰ the weights now, computed when first called.
+        """J in H(θ) ≈ H⁰ + J(θ − θ⁰), with θ⁰ the current weights; computed on the first call.
 
-        X of a linear model, shape (S, P); the Jacobian of a network, shape (S·C, p).
+        X for a linear model, shape (S, P); the Jacobian of a network, shape (S·C, p).
         """
 
     def state(self) -> StateDict | None:
-        """A network's state dict at θ; None where θ says all."""
+        """A network's state dict at θ; None for a linear model."""
 
     def penalty_gradient(self, l2: float) -> FloatArray:
         """Gradient of ½·l2·‖θ‖² without intercepts and biases, in the shape of θ."""

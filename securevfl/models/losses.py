@@ -1,13 +1,13 @@
 """Losses f(H, y) of the summed predictions H = Σ_k H_k, through their residuals d = ∂f/∂H.
 
-Predictions have shape (S, C): C = 1 output for two classes, one output a class beyond.
-Labels y are class numbers, shape (S,), or real targets of mean 0 and deviation 1; hinges take
-t = 2y − 1. `curvature` is the bound c on f″ that makes d⁰ + c·(H − H⁰) a majorizer for one party's
-block.
+Predictions have shape (S, C): C = 1 output for two classes, otherwise one output per class.
+Labels y are class numbers, shape (S,), or real targets of mean 0 and deviation 1; hinge losses use
+t = 2y − 1. `curvature` is the bound c on f″ with which d⁰ + c·(H − H⁰) is the gradient of a
+majorizer for one party's block.
 
-A loss gives probabilities where the H that minimizes its expected value is a function of P(y = 1):
-σ⁻¹(p) of the logistic loss, p of the squared, 4(p − ½) of taylor-logistic, 2p − 1 of the squared
-hinge. What lies outside [0, 1] is brought to its edge. The hinge's is the sign of p − ½ alone.
+A loss yields probabilities if the H that minimizes its expected value is a function of P(y = 1):
+σ⁻¹(p) for logistic loss, p for squared loss, 4(p − ½) for taylor-logistic, 2p − 1 for squared
+hinge. Values outside [0, 1] are clipped. The hinge loss yields the sign of p − ½ only.
 Source: Zhang, Annals of Statistics 32 (2004).
 """
 
@@ -27,10 +27,10 @@ class Loss(ABC):
 
     Attributes:
         name: in job files.
-        outputs: C, the predictions of one sample.
-        curvature: bound on f″; infinite where there is none.
-        label_change: the most that another label moves a d of one output at the same H.
-        middle: the H of two classes that are as likely.
+        outputs: C, the number of predictions per row.
+        curvature: bound on f″; infinite if there is none.
+        label_change: the largest change of one output's d when the label changes at the same H.
+        middle: the H at which two classes are equally likely.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Loss(ABC):
 
     @abstractmethod
     def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        """∂f/∂H per sample, shape (S, C)."""
+        """∂f/∂H per row, shape (S, C)."""
 
     @abstractmethod
     def value(self, predictions: FloatArray, labels: Labels) -> float:
@@ -54,18 +54,18 @@ class Loss(ABC):
 
     @abstractmethod
     def constant(self, labels: Labels) -> FloatArray:
-        """The best prediction that is the same for all, shape (C,)."""
+        """The best constant prediction, shape (C,)."""
 
 
-class BendingLoss(Loss):
-    """A loss of one output with an f″ that its residual alone tells."""
+class CurvedLoss(Loss):
+    """A loss of one output whose f″ is a function of its residual."""
 
     @abstractmethod
-    def bends(self, residuals: FloatArray) -> FloatArray:
-        """f″ of every sample where its residual is d, shape (S, 1)."""
+    def second_derivative(self, residuals: FloatArray) -> FloatArray:
+        """f″ of every row with residual d, shape (S, 1)."""
 
 
-class Logistic(BendingLoss):
+class Logistic(CurvedLoss):
     """f = log(1 + e^H) − yH for y ∈ {0, 1}; d = σ(H) − y, f″ = |d|(1 − |d|) ≤ ¼."""
 
     name, curvature, label_change = "logistic", 0.25, 1.0
@@ -76,14 +76,14 @@ class Logistic(BendingLoss):
         return residuals
 
     @override
-    def bends(self, residuals: FloatArray) -> FloatArray:
+    def second_derivative(self, residuals: FloatArray) -> FloatArray:
         distances: FloatArray = np.abs(residuals)
         return distances * (1.0 - distances)
 
     @override
     def value(self, predictions: FloatArray, labels: Labels) -> float:
         losses = np.logaddexp(0.0, predictions) - labels[:, None] * predictions
-        # `mean` takes longer than the rest of a small batch.
+        # `mean` would dominate the time of a small batch.
         return float(losses.sum() / losses.size)
 
     @override
@@ -92,14 +92,14 @@ class Logistic(BendingLoss):
         return np.array([np.log(share / (1 - share))])
 
 
-class QuadraticLoss(BendingLoss):
+class QuadraticLoss(CurvedLoss):
     """A loss whose residuals are affine in H: d = curvature·H + label_part(y)."""
 
     label_bound: float
 
     @abstractmethod
     def label_part(self, labels: Labels) -> FloatArray:
-        """What the labels add to d, shape (S, 1)."""
+        """The part of d that depends on the labels, shape (S, 1)."""
 
     @override
     def residual_bound(self, largest: float) -> float:
@@ -110,7 +110,7 @@ class QuadraticLoss(BendingLoss):
         return self.curvature * predictions + self.label_part(labels)
 
     @override
-    def bends(self, residuals: FloatArray) -> FloatArray:
+    def second_derivative(self, residuals: FloatArray) -> FloatArray:
         return np.full_like(residuals, self.curvature)
 
     @override
@@ -137,8 +137,8 @@ class Squared(QuadraticLoss):
 class SquaredOfTargets(Squared):
     """f = ½(H − y)² for real y that the label party has standardized over its N training rows.
 
-    y² adds up to N, so |y| ≤ √N whatever the targets are: a bound that tells nothing of them. What
-    one target moves d by has no bound that is better.
+    The squares sum to N, so |y| ≤ √N for all targets: a bound that reveals nothing about them. The
+    change of d with one target has no better bound.
     """
 
     label_change = inf
@@ -165,11 +165,11 @@ class TaylorLogistic(QuadraticLoss):
         return float(losses.mean())
 
 
-class SquaredHinge(BendingLoss):
+class SquaredHinge(CurvedLoss):
     """f = max(0, 1 − tH)² for t = 2y − 1; d = −2t·max(0, 1 − tH), f″ = 2 where d is not 0.
 
-    That of a linear support vector machine as LIBLINEAR has it, and of the second note on FedBCD,
-    which takes it for L1 block descent.
+    The loss of LIBLINEAR's linear support vector machines, and of the second note on FedBCD, which
+    uses it for L1 block descent.
     """
 
     name, curvature, label_change = "squared-hinge", 2.0, inf
@@ -184,7 +184,7 @@ class SquaredHinge(BendingLoss):
         return -2.0 * signs * np.maximum(0.0, 1.0 - signs * predictions)
 
     @override
-    def bends(self, residuals: FloatArray) -> FloatArray:
+    def second_derivative(self, residuals: FloatArray) -> FloatArray:
         return np.where(residuals != 0, self.curvature, 0.0)
 
     @override
@@ -200,7 +200,7 @@ class SquaredHinge(BendingLoss):
 class Hinge(Loss):
     """f = max(0, 1 − tH) for t = 2y − 1; d = −t where tH < 1, else 0: a subgradient.
 
-    f bends at tH = 1 alone, and there without bound: no quadratic of finite curvature majorizes it.
+    Its kink at tH = 1 has no bounded curvature: no quadratic majorizes it.
     """
 
     name, curvature, label_change = "hinge", inf, 2.0
@@ -245,29 +245,29 @@ class Multinomial(Loss):
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
-        # Logarithms of the classes' shares, of a class that is missing a very small one.
+        # Logarithms of class frequencies; an absent class gets a very small one.
         counts = np.bincount(labels.astype(np.int64), minlength=self.outputs)
         shares: FloatArray = np.log(np.maximum(counts, 1e-9) / len(labels))
         return shares
 
 
 def loss_for(name: str, classes: int, rows: int = 0) -> Loss:
-    """The loss of a job; "logistic" means multinomial logistic beyond two classes.
+    """The loss of a job; "logistic" means multinomial for more than two classes.
 
-    Without classes labels are real targets, of N = `rows`, which bounds them. ConfigError where a
-    loss does not take such labels.
+    With 0 classes, labels are N = `rows` real targets. A ConfigError if the loss does not support
+    such labels.
     """
     if classes == 0:
         if name != Squared.name:
             raise ConfigError(
-                f"loss = {name!r} takes classes, and the labels are real numbers: say loss = "
+                f"loss = {name!r} needs classes, and the labels are real numbers: set loss = "
                 "'squared' for regression"
             )
         return SquaredOfTargets(rows)
     if name in {"logistic", "multinomial"}:
         return Logistic() if classes == 2 else Multinomial(classes)  # noqa: PLR2004
     if classes != 2:  # noqa: PLR2004
-        raise ConfigError(f"loss = {name!r} takes two classes, the data have {classes}")
+        raise ConfigError(f"loss = {name!r} needs two classes, the data have {classes}")
     for loss in (SquaredHinge(), Hinge()):
         if loss.name == name:
             return loss
@@ -275,17 +275,17 @@ def loss_for(name: str, classes: int, rows: int = 0) -> Loss:
 
 
 def quadratic_loss(name: str) -> QuadraticLoss:
-    """The loss of that name with affine residuals, for hiding both sides, or ConfigError."""
+    """The loss of that name with affine residuals, for hide = 'both', or a ConfigError."""
     for loss in (Squared(), TaylorLogistic()):
         if loss.name == name:
             return loss
-    raise ConfigError(f"loss = {name!r}: hide = 'both' takes 'squared' or 'taylor-logistic'")
+    raise ConfigError(f"loss = {name!r}: hide = 'both' needs 'squared' or 'taylor-logistic'")
 
 
-def labels_told(loss: Loss, residuals: FloatArray, predictions: FloatArray) -> Labels:
-    """The labels, shape (S,), that have residuals d at H, both of shape (S, C), whatever the loss.
+def labels_from_residuals(loss: Loss, residuals: FloatArray, predictions: FloatArray) -> Labels:
+    """The labels, shape (S,), that have residuals d at H, both of shape (S, C), for any loss.
 
-    Residuals of two classes at one H are at least 1 apart.
+    Residuals of two classes at the same H are at least 1 apart.
     """
     if isinstance(loss, SquaredOfTargets):
         targets: FloatArray = (predictions - residuals)[:, 0]
@@ -300,14 +300,14 @@ def labels_told(loss: Loss, residuals: FloatArray, predictions: FloatArray) -> L
 
 
 def sigmoid(predictions: FloatArray) -> FloatArray:
-    """σ(H), through exponentials that cannot overflow."""
+    """σ(H), with exponentials that cannot overflow."""
     decay = np.exp(-np.abs(predictions))
     found: FloatArray = np.where(predictions >= 0, 1.0, decay) / (1.0 + decay)
     return found
 
 
 def softmax(predictions: FloatArray) -> FloatArray:
-    """A share for every class, shape (S, C)."""
+    """Probabilities of the classes, shape (S, C)."""
     odds = np.exp(predictions - predictions.max(axis=1, keepdims=True))
     shares: FloatArray = odds / odds.sum(axis=1, keepdims=True)
     return shares
@@ -322,12 +322,12 @@ _OF_SECOND_CLASS: dict[str, Callable[[FloatArray], FloatArray]] = {
 
 
 def has_probabilities(loss: str) -> bool:
-    """Whether a loss's predictions are probabilities in another scale."""
+    """Whether a loss's predictions can be converted to probabilities."""
     return loss == "multinomial" or loss in _OF_SECOND_CLASS
 
 
 def probabilities(loss: str, predictions: FloatArray) -> FloatArray:
-    """The probability of every class, shape (rows, classes), by a loss that has them."""
+    """The probability of every class, shape (rows, classes), for a loss that has them."""
     if predictions.shape[1] > 1:
         return softmax(predictions)
     second = np.clip(_OF_SECOND_CLASS[loss](predictions), 0.0, 1.0)

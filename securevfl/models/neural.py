@@ -201,12 +201,12 @@ def neural_start(
     *,
     hidden: Sequence[int] | None = None,
     precision: Precision = "double",
-    whatever_the_rows: bool = False,
+    data_independent: bool = False,
 ) -> NeuralModel:
     """A private random θ⁰ with std(H⁰) = 1 over the rows: the module's own, its last layer scaled.
 
     Torch's own generator stays as it was. An mlp whose hidden layers are given starts as one on
-    sparse rows does. With `whatever_the_rows` the module's start is left as it is, so that θ⁰
+    sparse rows does. With `data_independent` the module's start is left as it is, so that θ⁰
     depends on no row, as differential privacy end to end has it.
 
     Raises:
@@ -222,7 +222,7 @@ def neural_start(
         module = _loaded_module(make, columns, outputs, state)
     _require_function_of_rows(module, dense(inputs[:_CHECKED_ROWS]), outputs)
     model = NeuralModel(module, precision)
-    if whatever_the_rows or not model.spread(inputs):
+    if data_independent or not model.spread(inputs):
         return model
     if not np.isclose(np.std(model.predict(inputs), axis=0).mean(), 1):
         raise ConfigError(

@@ -1,14 +1,14 @@
-"""σ as a Fourier series, for residuals that are computed in shares.
+"""The sigmoid as a Fourier series, for residuals on secret shares.
 
-The wave σ(H) − σ(H − Λ/2) − ½, repeated with period Λ, is odd, repeats with the other sign after
-Λ/2, and is Σ over odd m of b_m·sin(2πmH/Λ) with
+The wave σ(H) − σ(H − Λ/2) − ½, repeated with period Λ, is odd, changes sign after Λ/2, and equals
+the sum over odd m of b_m·sin(2πmH/Λ) with
 
     b_m = (4π/Λ)/sinh(2π²m/Λ),
 
 by Poisson's summation of σ′, whose Fourier transform is πω/sinh(πω). Up to |H| = Λ/2 − 4, its
-*range*, it is within 0.018 of σ − ½, and that only at the ends. Beyond Λ/2 it has the other sign.
-What is left out falls by the same factor from term to term, e^(4π²/Λ). Λ/8 terms are within 0.0045
-of σ − ½ up to |H| = Λ/4 or 8, whichever is less, and within 0.021 in the range.
+*range*, it is within 0.018 of σ − ½, with the largest error at the ends. Beyond Λ/2 it has the
+wrong sign. Coefficients decrease by a factor of e^(4π²/Λ) per term. Λ/8 terms are within 0.0045 of
+σ − ½ up to |H| = Λ/4 or 8, whichever is less, and within 0.021 over the range.
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
@@ -23,7 +23,7 @@ from securevfl.errors import ConfigError
 
 PERIOD_BITS = 20
 LEAST_PERIOD, LARGEST_PERIOD = 24, 512
-# What is left out sums to 0.0046 at most.
+# Omitted terms sum to 0.0046 at most.
 TERMS_PER_PERIOD = 4 / 32
 _MARGIN = 4.0
 _REACH_AFTER_20, _ROUNDS_THAT_MATTER = 30.0, 100
@@ -31,25 +31,25 @@ _REACH_AFTER_20, _ROUNDS_THAT_MATTER = 30.0, 100
 
 @dataclass(frozen=True)
 class SigmoidSeries:
-    """The first terms of the series; phases are multiplier·H modulo 2^PERIOD_BITS, in integers."""
+    """The first terms of the series; phases are multiplier·H modulo 2^PERIOD_BITS, as integers."""
 
     multiplier: int
 
     @classmethod
     def of_period(cls, period: int) -> "SigmoidSeries":
-        """The series of the nearest period, within 0.03 %, to one of 24 to 512, or ConfigError."""
+        """The series of about this period (within 0.03 %), from 24 to 512, or a ConfigError."""
         if not LEAST_PERIOD <= period <= LARGEST_PERIOD:
             raise ConfigError(f"period = {period}: {LEAST_PERIOD} to {LARGEST_PERIOD} expected")
         return cls(round((1 << PERIOD_BITS) / period))
 
     @classmethod
     def for_training(cls, rounds: int, *, accelerated: bool) -> "SigmoidSeries":
-        """The series for a job of so many rounds.
+        """The series for a job of this many rounds.
 
-        What |H| can reach has no bound that is of use, so this is measured, with exact steps on
-        made sets: predictions of rows with large features grow from round to round. Steps towards
-        the exact one, or on batches, do not get further. With Nesterov's extrapolation R rounds get
-        as far as R²/4 rounds do without.
+        |H| has no useful bound, so the period is based on measurements with exact steps on
+        synthetic data, where predictions of rows with large features grow from round to round.
+        Gradient steps and minibatches reach no further. With Nesterov's extrapolation, R rounds
+        reach as far as R²/4 rounds without.
         """
         pace = rounds if accelerated else 2 * sqrt(rounds)
         reach = _REACH_AFTER_20 * sqrt(min(pace, _ROUNDS_THAT_MATTER) / 20)
@@ -63,12 +63,12 @@ class SigmoidSeries:
 
     @property
     def terms(self) -> int:
-        """How many are taken."""
+        """Number of terms."""
         return ceil(TERMS_PER_PERIOD * (self.period - 0.5))
 
     @property
     def range(self) -> float:
-        """The largest |H| that the series is for."""
+        """The largest |H| for which the series is accurate."""
         return self.period / 2 - _MARGIN
 
     @cached_property
@@ -84,7 +84,7 @@ class SigmoidSeries:
         return found
 
     def values(self, predictions: FloatArray) -> FloatArray:
-        """What stands for σ(H) − ½, of predictions of any shape."""
+        """The approximation of σ(H) − ½, for predictions of any shape."""
         turns = np.multiply.outer(predictions, self.harmonics / self.period)
         found: FloatArray = np.sin(2 * np.pi * turns) @ self.coefficients
         return found

@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("networks at feature parties take two classes", "bfv", {"learning_rate": 0.1}),
     ]),
     "squared hinge, ten classes": (digits, {"loss": "squared-hinge"}, [
-        ("'squared-hinge' takes two classes, the data have 10", None, {}),
+        ("'squared-hinge' needs two classes, the data have 10", None, {}),
     ]),
     "dp": (breast_cancer, {**FEW, "rounds": 6, "batch_size": 114}, [
         ("needs privacy.noise_multiplier, or a budget", "dp", {}),
@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("units with a bound", "dp", {"privacy": NOISE, "ftl": {"activation": "relu"}}),
     ]),
     "ftl, three parties": (lambda: breast_cancer(3), FTL, [("takes 2 parties, not 3", None, {})]),
-    "ftl, ten classes": (digits, FTL, [("takes two classes", None, {})]),
+    "ftl, ten classes": (digits, FTL, [("needs two classes", None, {})]),
     "blind": (lambda: made(6), BLIND, [
         ("'blind' takes fedsgd and fedbcd-p", "blind", {"algorithm": "fedbcd-s"}),
         ("fdml", "blind", {"algorithm": "fdml"}),

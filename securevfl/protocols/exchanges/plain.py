@@ -25,7 +25,7 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.models.head import HeadedModel
-from securevfl.models.losses import labels_told
+from securevfl.models.losses import labels_from_residuals
 from securevfl.privacy.streams import Purpose
 from securevfl.protocols.exchange import (
     IN_CLEAR,
@@ -99,7 +99,7 @@ class PlainFeatureSide(GatheringSide):
             return ResidualSignal(residuals)
         total = await receive_values(channel, sender, Predictions, step.index, shape)
         async with party.costs.compute("local"):
-            labels = labels_told(party.loss, residuals, total)
+            labels = labels_from_residuals(party.loss, residuals, total)
         return PredictionsSignal(total - predictions, labels)
 
 

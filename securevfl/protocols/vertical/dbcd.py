@@ -2,7 +2,7 @@
 
 A round, at common predictions H = Σ_k X_kθ_k:
 
-1. label → feature parties: residuals d, from which f″ follows (`BendingLoss`).
+1. label → feature parties: residuals d, from which f″ follows (`CurvedLoss`).
 2. all: minimize their local approximation over a working set (`L1Block`): a direction Δ_k.
 3. feature → label party: X_k(θ_k + Δ_k), and penalties for a grid of steps. The label party knows
    X_kθ_k, or the sum, from before: this is the paper's X_kΔ_k, and noise on it does not add up
@@ -29,7 +29,7 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.job import DbcdSettings
-from securevfl.models.losses import BendingLoss
+from securevfl.models.losses import CurvedLoss
 from securevfl.protocols.exchange import Batch, PartyBatches, TellsResiduals
 from securevfl.protocols.local_steps import ResidualSignal
 from securevfl.protocols.plan import Plan
@@ -221,7 +221,7 @@ def _block(training: Training, batch: Batch) -> L1Block:
     """This party's block at θ = 0, where DBCD starts whatever the job's start is."""
     plan, model = training.plan, training.model
     own = plan.job.section(DbcdSettings, plan.algorithm.name)
-    assert isinstance(plan.loss, BendingLoss)  # noqa: S101
+    assert isinstance(plan.loss, CurvedLoss)  # noqa: S101
     model.weights = np.zeros_like(model.weights)
     return L1Block(
         model,
@@ -290,7 +290,7 @@ def _refusals(plan: Plan, own: DbcdSettings) -> Iterator[tuple[object, str]]:
         "[dbcd] size belongs to working_set = 'greedy'",
     )
     yield (
-        not isinstance(plan.loss, BendingLoss),
+        not isinstance(plan.loss, CurvedLoss),
         f"loss = {plan.loss.name!r}: dbcd takes logistic (two classes), squared, taylor-logistic "
         "or squared-hinge",
     )

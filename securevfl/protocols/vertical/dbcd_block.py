@@ -28,7 +28,7 @@ from securevfl.crypto.masks import PairwiseMasks
 from securevfl.errors import TrainingDiverged
 from securevfl.models.coordinate_descent import minimized, violations
 from securevfl.models.local_model import LocalModel
-from securevfl.models.losses import BendingLoss
+from securevfl.models.losses import CurvedLoss
 from securevfl.protocols.session.gathering import Party, masked, unmasked_sum
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.wire.codec import StepMessage, message_kind
@@ -57,7 +57,7 @@ class L1Block:
         self,
         model: LocalModel,
         inputs: FloatArray,
-        loss: BendingLoss,
+        loss: CurvedLoss,
         *,
         l2: float,
         proximal: float,
@@ -91,7 +91,9 @@ class L1Block:
         penalties = self.l1 * self._penalized
         chosen = self._working_set(violations(self._gradient, weights, penalties))
         some = inputs[:, chosen]
-        bends = np.maximum(self._loss.bends(residuals), LEAST_BEND * self._loss.curvature)
+        bends = np.maximum(
+            self._loss.second_derivative(residuals), LEAST_BEND * self._loss.curvature
+        )
         with np.errstate(over="ignore", invalid="ignore"):
             matrix = some.T @ (bends * some) / rows
         if not (np.isfinite(self._gradient).all() and np.isfinite(matrix).all()):

@@ -102,7 +102,7 @@ class LocalPart:
             return dense_start(features, units, network.activation, start)
         if network is not None and network.kind == "mlp" and isinstance(features, SparseRows):
             return multilayer_start(
-                network, features, outputs, start, whatever_the_rows=depends_on_none
+                network, features, outputs, start, data_independent=depends_on_none
             )
         if network is not None:
             # torch takes a second to load, and linear jobs need none.
@@ -115,7 +115,7 @@ class LocalPart:
                 start,
                 hidden=network.hidden if network.kind == "mlp" else None,
                 precision=network.precision,
-                whatever_the_rows=depends_on_none,
+                data_independent=depends_on_none,
             )
         if job.job.start == "zero":
             return zero_start(features.shape[1] + int(intercept), outputs, intercept)
@@ -125,7 +125,7 @@ class LocalPart:
             intercept,
             start,
             deviation=self._plan.start_deviation(self._table.name),
-            whatever_the_rows=private,
+            data_independent=private,
         )
 
     def _with_head(self, model: LocalModel, start: np.random.Generator) -> HeadedModel:

@@ -17,7 +17,7 @@ def base(kind: str) -> LocalModel:
     if kind == "linear":
         return random_start(own, WIDTH, False, generator, deviation=1.0)
     return neural_start(
-        mlp((5,), "tanh", represents=True), own, WIDTH, generator, whatever_the_rows=True
+        mlp((5,), "tanh", represents=True), own, WIDTH, generator, data_independent=True
     )
 
 

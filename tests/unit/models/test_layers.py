@@ -122,7 +122,7 @@ def test_a_start_spreads_predictions_by_one_or_depends_on_no_row() -> None:
     model = multilayer_start(network, ROWS, 1, np.random.default_rng(0))
     assert np.std(model.predict(ROWS)) == pytest.approx(1)
     starts = [
-        multilayer_start(network, rows, 1, np.random.default_rng(0), whatever_the_rows=True)
+        multilayer_start(network, rows, 1, np.random.default_rng(0), data_independent=True)
         for rows in (ROWS, ROWS[:4])
     ]
     assert np.array_equal(starts[0].weights, starts[1].weights)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from securevfl.errors import ConfigError
 from securevfl.models.losses import (
-    BendingLoss,
+    CurvedLoss,
     Hinge,
     Logistic,
     Loss,
@@ -133,7 +133,7 @@ def test_logistic_means_multinomial_beyond_two_classes() -> None:
 
 def test_quadratic_losses_take_two_classes() -> None:
     assert loss_for("squared", 2).name == "squared"
-    with pytest.raises(ConfigError, match="'squared' takes two classes, the data have 3"):
+    with pytest.raises(ConfigError, match="'squared' needs two classes, the data have 3"):
         loss_for("squared", 3)
 
 
@@ -178,7 +178,7 @@ def test_no_other_constant_is_better(loss: Loss) -> None:
 @pytest.mark.parametrize("name", ["squared-hinge", "hinge"])
 def test_hinges_take_two_classes_and_are_not_quadratic(name: str) -> None:
     assert loss_for(name, 2).name == name
-    with pytest.raises(ConfigError, match="takes two classes, the data have 3"):
+    with pytest.raises(ConfigError, match="needs two classes, the data have 3"):
         loss_for(name, 3)
     with pytest.raises(ConfigError, match="'squared' or 'taylor-logistic'"):
         quadratic_loss(name)
@@ -194,11 +194,11 @@ def test_a_hinge_bends_without_bound_at_a_margin_of_one() -> None:
 @pytest.mark.parametrize("name", ["logistic", "squared", "taylor-logistic", "squared-hinge"])
 def test_residuals_tell_how_a_loss_bends(name: str) -> None:
     loss = loss_for(name, 2)
-    assert isinstance(loss, BendingLoss)
+    assert isinstance(loss, CurvedLoss)
     predictions, labels = sample(loss)
     step = 1e-6
     ahead, behind = (loss.residuals(predictions + move, labels) for move in (step, -step))
-    bends = loss.bends(loss.residuals(predictions, labels))
+    bends = loss.second_derivative(loss.residuals(predictions, labels))
     np.testing.assert_allclose(bends, (ahead - behind) / (2 * step), atol=1e-8)
     assert (bends >= 0).all()
     assert (bends <= loss.curvature).all()
@@ -206,7 +206,7 @@ def test_residuals_tell_how_a_loss_bends(name: str) -> None:
 
 @pytest.mark.parametrize("loss", [Hinge(), Multinomial(4)], ids=named)
 def test_other_losses_do_not_say(loss: Loss) -> None:
-    assert not isinstance(loss, BendingLoss)
+    assert not isinstance(loss, CurvedLoss)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "taylor-logistic", "squared-hinge"])
