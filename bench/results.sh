@@ -51,8 +51,6 @@ result opening-credit 60 bench tradeoff --dataset credit --exchange plain,bfv --
 # docs/results/engines.md
 result tradeoff 20 bench tradeoff
 result crypto 180 bench crypto
-result cost-law 25 bench cost-law
-result overhead 20 bench overhead
 
 # docs/results/exact-steps.md
 for data in breast_cancer digits a9a credit icu2012 icu2012-714 mnist-3v8; do
@@ -99,9 +97,6 @@ result he-per-step-credit 300 bench tradeoff --dataset credit --exchange paillie
     --key-bits 2048 --local-steps 1,5,10 --batch-size 256 --target-auc 0.69,0.70 \
     --max-rounds 60 --learning-rate 1 --he-per-step
 
-# docs/results/theorems.md
-result theorem2 300 bench theorem2 --batch-size 57,456
-
 # docs/results/blind.md
 result blind-breast_cancer 20 bench blind --steps 1:64,5:64 --learning-rate 0.3 --rounds 16
 result blind-credit 90 bench blind --dataset credit --steps 1:256,5:256,10:256 \
@@ -126,16 +121,6 @@ result blind-icu2012 50 bench blind --dataset icu2012-714 --steps 5:256 --learni
     --target-auc 0.82 --rounds 60
 result blind-ahead-full 35 bench offline --dataset a9a --steps exact:full --rounds 6
 result blind-ahead-256 12 bench offline --dataset a9a --steps 5:256
-
-# docs/results/l1.md
-for data in a9a credit; do
-    result "l1-$data" 150 bench l1 --dataset "$data" --method dbcd
-done
-result l1-methods 120 bench l1 --dataset credit --l1 0.01,0.001 --parties 2 \
-    --method dbcd,dbcd-alone,dbcd-greedy,fedbcd-p --fedbcd-rounds 1000
-for loss in squared squared-hinge; do
-    result "l1-$loss" 60 bench l1 --dataset credit --l1 0.01,0.001 --parties 2 --method dbcd --loss "$loss"
-done
 
 # docs/results/audit.md
 for data in credit a9a; do

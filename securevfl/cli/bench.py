@@ -11,18 +11,14 @@ from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 from securevfl.benchmarks.settings.blind import BlindSettings, OfflineSettings
-from securevfl.benchmarks.settings.cost_law import CostLawSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
 from securevfl.benchmarks.settings.fdml import FdmlBenchSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.joint import JointSettings
-from securevfl.benchmarks.settings.l1 import L1Settings
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
-from securevfl.benchmarks.settings.overhead import OverheadSettings
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.benchmarks.settings.staleness import StalenessSettings
-from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
 from securevfl.benchmarks.settings.tradeoff import (
     SCHEME,
     STEPS,
@@ -50,10 +46,14 @@ if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
 
 MOVED = {
+    "cost-law": "cost_law",
+    "l1": "l1",
     "networks": "networks",
+    "overhead": "overhead",
     "overlap": "overlap",
     "rounds": "rounds",
     "theorem1": "theorem1",
+    "theorem2": "theorem2",
     "transfer": "transfer",
 }
 """Commands of version 0.1 that are experiments now, in folders of these names."""
@@ -239,18 +239,6 @@ def crypto(settings: CryptoSettings, output: options.Output) -> None:
         say(output, "~ timed on a part of the work and scaled up; the JSON says which")
 
 
-@command(bench, "cost-law")
-def cost_law(settings: CostLawSettings, data: options.SplitData, output: options.Output) -> None:
-    """What a round's encryption costs by Q: the same."""
-    dataset = data.load()
-    from securevfl.benchmarks.cost_law import cost_law as run
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench cost-law", settings, rows, dataset=dataset.name)
-    title = f"{dataset.name}, S = {settings.batch_size}, a round; medians of {settings.repeats}"
-    show(output, bench_tables.COST_LAW, rows, title)
-
-
 @command(bench)
 def blind(settings: BlindSettings, data: options.SplitData, output: options.Output) -> None:
     """Training that shows nobody anything beside plain and bfv, with what it does ahead."""
@@ -282,59 +270,6 @@ def offline(settings: OfflineSettings, data: options.SplitData, output: options.
     keep(output, "bench offline", settings, rows, dataset=dataset.name)
     title = f"{dataset.name}, {settings.steps}, {settings.loss}, {settings.rounds} rounds, profiled"
     show(output, blind_tables.PLACES, rows, title)
-
-
-@command(bench)
-def overhead(settings: OverheadSettings, output: options.Output) -> None:
-    """What the simulation costs a round beside computation."""
-    from securevfl.benchmarks.overhead import overhead as run
-
-    rows = measured(output, lambda report: run(settings, report))
-    keep(output, "bench overhead", settings, rows)
-    title = f"plain, two parties, {settings.rounds} rounds; medians of {settings.repeats}"
-    show(output, bench_tables.OVERHEAD, rows, title)
-
-
-@command(bench)
-def theorem2(settings: Theorem2Settings, data: options.SplitData, output: options.Output) -> None:
-    """Theorem 2 of FedBCD: its bound and its rate, tried."""
-    for_bound = data.load()
-    from securevfl.benchmarks.theorem2 import bounded_gradients, rates, slope, with_drift
-    from securevfl.data.tables import some_rows
-
-    other = replace(data, dataset=settings.rate_dataset)
-    for_rate = with_drift(some_rows(other.load(), settings.rate_rows))
-    bounds = measured(output, lambda report: bounded_gradients(settings, for_bound, report))
-    found = measured(output, lambda report: rates(settings, for_rate, report))
-    rows = [*bounds, *found]
-    keep(output, "bench theorem2", settings, rows, dataset=for_bound.name)
-    what = f"means of {settings.repeats} seeds of the average |grad L|^2"
-    for rule in settings.local_rules:
-        own = [row for row in bounds if row["local_rule"] == rule]
-        title = f"{for_bound.name}, {rule}, T = {settings.steps}: {what}"
-        show(output, bench_tables.THEOREM2, own, title)
-        own = [row for row in found if row["local_rule"] == rule]
-        title = f"{for_rate.name}, {rule}, eta = 1/Q, S = Q = sqrt T: {what}"
-        show(output, bench_tables.THEOREM2, own, title)
-        if len(own) > 1:
-            say(
-                output,
-                f"log error over log rounds has slope {slope(own):.2f}; the theorem's rate is -1",
-            )
-    say(output, "proof: what its proof has at least 0; below, only the statement covers the step")
-
-
-@command(bench)
-def l1(settings: L1Settings, data: options.Data, output: options.Output) -> None:
-    """L1 by dbcd and fedbcd: rounds and bytes to scikit-learn's optimum."""
-    datasets = {count: data.load(count) for count in settings.parties}
-    from securevfl.benchmarks.l1 import l1 as run
-
-    rows = measured(output, lambda report: run(settings, datasets, report))
-    keep(output, "bench l1", settings, rows, dataset=data.dataset)
-    title = f"{data.dataset}, {settings.loss}, plain, to {settings.gap:g} above the least objective"
-    show(output, bench_tables.L1, rows, title)
-    say(output, *bench_tables.l1_notes(rows))
 
 
 @command(bench, "label-guard")

@@ -152,67 +152,6 @@ class FdmlRow(TypedDict):
     machinery_s: float | None
 
 
-class CostLawRow(TypedDict):
-    """One scheme at one Q; operations are of the first run."""
-
-    scheme: str
-    key_bits: int | None
-    local_steps: int
-    homomorphic_s_per_round: float
-    ratio_to_first: float
-    local_s_per_round: float
-    encryptions_per_round: float
-    products_per_round: float
-    decryptions_per_round: float
-    rounds: int
-    repeats: int
-
-
-class OverheadRow(TypedDict):
-    """Real time a round, the parties' own computation, and the rest."""
-
-    parties: int
-    samples: int
-    features: int
-    wall_s_per_round: float
-    compute_s_per_round: float
-    overhead_s_per_round: float
-    rounds: int
-    repeats: int
-
-
-class L1Row(TypedDict):
-    """One method at one λ₁; `warm` rows are of a path, from where the λ₁ before ended.
-
-    Gaps are relative to the objective at scikit-learn's weights; the certified one is what the
-    parties knew. `differing_zeros` are columns that are 0 at one of the two only, which says
-    something where the optimum is `unique`. Where a row is warm, bytes are those of its λ₁ alone.
-    """
-
-    dataset: str
-    loss: str
-    parties: int
-    method: str
-    start: str
-    l1: float
-    rounds: int
-    settled: bool
-    rounds_to_gap: int | None
-    gap: float
-    certified_gap: float | None
-    objective: float
-    reference_objective: float
-    nonzeros: int
-    reference_nonzeros: int
-    differing_zeros: int
-    unique: bool
-    messages: int
-    bytes_sent: float
-    bytes_to_gap: float | None
-    auc: float | None
-    wall_s: float
-
-
 class LabelGuardRow(TypedDict):
     """What a feature party reads at one ratio: means over seeds.
 
@@ -241,31 +180,6 @@ class LabelGuardRow(TypedDict):
     accuracy: float
     own_accuracy: float
     exposed_rows: int
-
-
-class Theorem2Row(TypedDict):
-    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound.
-
-    `proof_term` is what the theorem's proof has at least 0; where it is, `within` says proof, where
-    only the step size is one that the theorem allows, statement.
-    """
-
-    table: Literal["bound", "rate"]
-    dataset: str
-    local_rule: str
-    parties: int
-    local_steps: int
-    batch_size: int
-    eta: float
-    rounds: int
-    steps: int
-    measured: float
-    spread: float
-    bound: float
-    holds: bool
-    over_limit: float | None
-    proof_term: float
-    within: Literal["proof", "statement", "neither"]
 
 
 def _ratio(value: float | None) -> str:
@@ -368,50 +282,6 @@ FDML: tuple[Column[FdmlRow], ...] = (
     ("machinery", lambda row: _seconds_or_dash(row["machinery_s"])),
 )
 
-COST_LAW: tuple[Column[CostLawRow], ...] = (
-    ("scheme", lambda row: f"{row['scheme']} {row['key_bits'] or ''}".rstrip()),
-    ("Q", lambda row: str(row["local_steps"])),
-    ("homomorphic", lambda row: seconds(row["homomorphic_s_per_round"])),
-    ("to first Q", lambda row: f"{row['ratio_to_first']:.2f}x"),
-    ("local", lambda row: seconds(row["local_s_per_round"])),
-    ("encryptions", lambda row: f"{row['encryptions_per_round']:g}"),
-    ("products", lambda row: f"{row['products_per_round']:g}"),
-    ("decryptions", lambda row: f"{row['decryptions_per_round']:g}"),
-)
-
-OVERHEAD: tuple[Column[OverheadRow], ...] = (
-    ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
-    ("a round", lambda row: seconds(row["wall_s_per_round"])),
-    ("parties' computation", lambda row: seconds(row["compute_s_per_round"])),
-    ("simulation", lambda row: seconds(row["overhead_s_per_round"])),
-)
-
-THEOREM2: tuple[Column[Theorem2Row], ...] = (
-    ("rounds", lambda row: str(row["rounds"])),
-    ("Q", lambda row: str(row["local_steps"])),
-    ("S", lambda row: str(row["batch_size"])),
-    ("eta", lambda row: f"{row['eta']:.3g}"),
-    ("of largest", lambda row: "-" if row["over_limit"] is None else f"{row['over_limit']:g}"),
-    ("proof", lambda row: f"{row['proof_term']:.2f}"),
-    ("measured", lambda row: f"{row['measured']:.4g}"),
-    ("bound", lambda row: f"{row['bound']:.4g}"),
-    ("bound/measured", lambda row: f"{row['bound'] / row['measured']:.1f}"),
-    ("holds", lambda row: "yes" if row["holds"] else "no"),
-)
-
-L1: tuple[Column[L1Row], ...] = (
-    ("K", lambda row: str(row["parties"])),
-    ("method", lambda row: row["method"] + (", warm" if row["start"] == "warm" else "")),
-    ("lambda", lambda row: f"{row['l1']:g}"),
-    ("to gap", lambda row: "*" if row["rounds_to_gap"] is None else str(row["rounds_to_gap"])),
-    ("sent", lambda row: "-" if row["bytes_to_gap"] is None else size(row["bytes_to_gap"])),
-    ("rounds", lambda row: str(row["rounds"])),
-    ("gap", lambda row: f"{row['gap']:.0e}"),
-    ("bound", lambda row: "-" if row["certified_gap"] is None else f"{row['certified_gap']:.0e}"),
-    ("not 0", lambda row: f"{row['nonzeros']}/{row['reference_nonzeros']}"),
-    ("differ", lambda row: f"{row['differing_zeros']}{'' if row['unique'] else ' ~'}"),
-)
-
 LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (
     ("ratio", lambda row: f"{row['ratio']:.4f}"),
     ("S", lambda row: str(row["batch_size"])),
@@ -444,14 +314,4 @@ def joint_notes(rows: Sequence[JointRow]) -> list[str]:
         f"ended at K = {', '.join(map(str, parties))}: {ending}"
         for ending, parties in by_ending.items()
     ]
-    return notes
-
-
-def l1_notes(rows: Sequence[L1Row]) -> list[str]:
-    """What marks in `L1` mean, where there are any."""
-    notes = []
-    if any(row["rounds_to_gap"] is None for row in rows):
-        notes.append("* never came so near")
-    if not all(row["unique"] for row in rows):
-        notes.append("~ the optimum is not unique: which columns are 0 says nothing")
     return notes

@@ -26,16 +26,12 @@ from securevfl.job import Job
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchange import Exchange, Learns, Variant
 from securevfl.reports.benchmarks import (
-    COST_LAW,
     CRYPTO,
     CRYPTO_PHASES,
     FDML,
     JOINT,
-    L1,
     LABEL_GUARD,
-    OVERHEAD,
     STALENESS,
-    THEOREM2,
 )
 from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
 from securevfl.reports.defaults import DEFAULTS
@@ -175,10 +171,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "scale-laws": lambda rows: [["training"], *([line] for line in laws(rows))],
     "noise": by_columns(*NOISE),
     "audit": audit_matrix,
-    "cost-law": by_columns(*COST_LAW),
-    "overhead": by_columns(*OVERHEAD),
-    "theorem2": by_columns(*THEOREM2),
-    "l1": by_columns(("data", lambda row: str(row["dataset"])), *L1),
     "label-guard": by_columns(
         ("data", lambda row: f"{row['dataset']}, P = {row['columns']}"), *LABEL_GUARD
     ),

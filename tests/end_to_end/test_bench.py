@@ -47,12 +47,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "fdml": (
         benchmarks.FdmlRow, 9, "--dataset breast_cancer --epochs 1 --hidden 2 --repeats 1",
     ),
-    "cost-law": (
-        benchmarks.CostLawRow, 2, "--exchange bfv --local-steps 1,5 --rounds 1 --repeats 1",
-    ),
-    "overhead": (
-        benchmarks.OverheadRow, 1, "--samples 16 --features 4 --rounds 5 --repeats 1",
-    ),
     "blind": (
         blind.BlindRow, 6,
         "--parties 3 --steps 3:64 --loss logistic,taylor-logistic --rounds 2 --learning-rate 0.3 "
@@ -60,15 +54,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
     ),
     "offline": (
         blind.OfflineRow, 4, "--steps 3:64 --rounds 1 --places 3",
-    ),
-    "theorem2": (
-        benchmarks.Theorem2Row, 6,
-        "--local-steps 5 --batch-size 228 --over-limit 1 --steps 20 --repeats 1 "
-        "--rate-dataset breast_cancer --rate-rows 256 --roots 4,8",
-    ),
-    "l1": (
-        benchmarks.L1Row, 6,
-        "--l1 0.1,0.05 --method dbcd,fedbcd-p --parties 2 --max-rounds 40 --fedbcd-rounds 5",
     ),
     "horizontal": (
         horizontal.HorizontalRow, 4,
@@ -129,7 +114,7 @@ def test_horizontal_has_a_page_with_accuracy_over_uploads_and_rounds() -> None:
 
 
 def test_quiet_says_nothing(capsys: Capture) -> None:
-    assert run("bench", "overhead", *SMALL["overhead"][2].split(), "--quiet") == 0
+    assert run("bench", "crypto", *SMALL["crypto"][2].split(), "--quiet") == 0
     assert capsys.readouterr() == ("", "")
 
 

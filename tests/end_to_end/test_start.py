@@ -23,11 +23,7 @@ COMMANDS = [
         f"bench {name}"
         for name in (
             "networks",
-            "cost-law",
-            "overhead",
-            "theorem2",
             "label-guard",
-            "l1",
             "blind",
             "offline",
             "horizontal",

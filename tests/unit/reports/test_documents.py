@@ -5,26 +5,22 @@ from typing import Any
 import pytest
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.reports.documents import main, markdown, page, provenance, with_blocks
+from securevfl.reports.documents import by_columns, main, markdown, page, provenance, with_blocks
 
-BLOCK = "Before.\n\n<!-- table: cost-law {} -->\nold\n<!-- /table -->\n\nAfter.\n"
+BLOCK = "Before.\n\n<!-- table: steps {} -->\nold\n<!-- /table -->\n\nAfter.\n"
+
+TABLES = {
+    "steps": by_columns(
+        ("scheme", lambda row: row["scheme"]), ("Q", lambda row: str(row["local_steps"]))
+    )
+}
 
 
 def result(**other: Any) -> dict[str, Any]:  # noqa: ANN401
-    row = {
-        "scheme": "bfv",
-        "key_bits": None,
-        "local_steps": 1,
-        "homomorphic_s_per_round": 0.005,
-        "ratio_to_first": 1.0,
-        "local_s_per_round": 1e-4,
-        "encryptions_per_round": 1.0,
-        "products_per_round": 1.0,
-        "decryptions_per_round": 1.0,
-    }
+    row = {"scheme": "bfv", "local_steps": 1}
     return {
-        "command": "bench cost-law",
-        "argv": ["securevfl", "bench", "cost-law", "--quiet", "--json", "data/x.json"],
+        "command": "bench tradeoff",
+        "argv": ["securevfl", "bench", "tradeoff", "--quiet", "--json", "data/x.json"],
         "version": "0.1.0",
         "commit": "0123456789abcdef",
         "date": "2026-01-02T03:04:05+00:00",
@@ -43,25 +39,28 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_block_becomes_the_table_of_its_rows_and_says_where_they_are_from(folder: Path) -> None:
-    written = page(BLOCK.format("x.json"), folder)
+    written = page(BLOCK.format("x.json"), folder, TABLES)
     assert "old" not in written
     assert "| bfv    |  50 |" in written
-    assert "Measured by `securevfl bench cost-law`: version 0.1.0, commit 0123456789," in written
+    assert "Measured by `securevfl bench tradeoff`: version 0.1.0, commit 0123456789," in written
     assert written.startswith("Before.\n")
     assert written.endswith("After.\n")
 
 
 def test_writing_a_page_again_changes_nothing(folder: Path) -> None:
     path = folder / "page.md"
-    path.write_text(BLOCK.format("x.json"), encoding="utf-8")
+    path.write_text("<!-- attacks -->\n<!-- /attacks -->\n", encoding="utf-8")
     main([str(path)])
     first = path.read_text(encoding="utf-8")
+    assert "| adversary" in first
     main([str(path)])
-    assert path.read_text(encoding="utf-8") == first != BLOCK.format("x.json")
+    assert path.read_text(encoding="utf-8") == first
+    tables = page(BLOCK.format("x.json"), folder, TABLES)
+    assert page(tables, folder, TABLES) == tables
 
 
 def test_a_block_may_choose_rows(folder: Path) -> None:
-    written = page(BLOCK.format("x.json local_steps=50"), folder)
+    written = page(BLOCK.format("x.json local_steps=50"), folder, TABLES)
     assert "|  50 |" in written
     assert "|   1 |" not in written
 
@@ -69,7 +68,7 @@ def test_a_block_may_choose_rows(folder: Path) -> None:
 @pytest.mark.parametrize("words", ["x.json local_steps=7", "none.json"])
 def test_a_table_without_rows_is_an_error(words: str, folder: Path) -> None:
     with pytest.raises(DataError):
-        page(BLOCK.format(words), folder)
+        page(BLOCK.format(words), folder, TABLES)
 
 
 def test_an_unknown_kind_is_an_error(folder: Path) -> None:

@@ -2,10 +2,16 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
+from bench.theorem2.__main__ import (
+    Theorem2Settings,
+    bound,
+    bounded_gradients,
+    rates,
+    slope,
+    with_drift,
+)
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks.objective import Objective
-from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
-from securevfl.benchmarks.theorem2 import bound, bounded_gradients, rates, slope, with_drift
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.errors import ConfigError

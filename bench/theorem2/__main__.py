@@ -1,4 +1,4 @@
-"""Theorem 2 of Liu et al. 2019 beside what training does: bound (13)-(14) and the rate 1/√T.
+"""Theorem 2 of FedBCD: do its bound (13)-(14) and its rate 1/√T hold in training?
 
 T counts local steps, T = R·Q. The bound is on the average over them of E‖∇L(Θ)‖², over all rows:
 
@@ -15,18 +15,21 @@ meet.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import PositiveInt, model_validator
+from typing_extensions import TypedDict
 
+from bench.experiment import DataSettings, Experiment, Run, main
 from securevfl.benchmarks.objective import Objective
 from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.theorem2 import Theorem2Settings
 from securevfl.data.scaling import Scaling
-from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.data.tables import PartyTable, VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.reports.benchmarks import Theorem2Row
+from securevfl.reports.documents import by_columns
+from securevfl.reports.tables import Column
 
 DRIFT = 0.55
 """√(Σ_j ℓ_j² + 3 max_k ℓ_k²) of scaled data.
@@ -36,6 +39,60 @@ least 1 − 0.14 − 0.61.
 """
 
 ROUNDING = 1e-9
+
+
+class Theorem2Settings(DataSettings):
+    """The bound at every rule, Q, S and η; the rate at every rule and T = root².
+
+    Means over seeds of the batches; training starts at zero. Batch sizes divide N, roots the rows.
+    """
+
+    local_rules: tuple[Literal["exact", "curvature", "frozen"], ...] = ("exact", "curvature")
+    local_steps: tuple[int, ...] = (1, 5, 20)
+    batch_sizes: tuple[int, ...] = (57, 456)
+    over_limit: tuple[float, ...] = (0.25, 0.75, 1.0, 4.0, 16.0)
+    steps: PositiveInt = 400
+    roots: tuple[int, ...] = (4, 8, 16, 32, 64)
+    rate_dataset: str = "a9a"
+    rate_rows: PositiveInt = 4096
+    repeats: PositiveInt = 3
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        for count in self.local_steps:
+            if self.steps % count:
+                raise ValueError(f"local_steps {count}: must divide steps = {self.steps}")
+        return self
+
+    @property
+    def seeds(self) -> range:
+        """Of the batches."""
+        return range(self.seed, self.seed + self.repeats)
+
+
+class Theorem2Row(TypedDict):
+    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound.
+
+    `proof_term` is what the theorem's proof has at least 0; where it is, `within` says proof, where
+    only the step size is one that the theorem allows, statement.
+    """
+
+    table: Literal["bound", "rate"]
+    dataset: str
+    local_rule: str
+    parties: int
+    local_steps: int
+    batch_size: int
+    eta: float
+    rounds: int
+    steps: int
+    measured: float
+    spread: float
+    bound: float
+    holds: bool
+    over_limit: float | None
+    proof_term: float
+    within: Literal["proof", "statement", "neither"]
 
 
 def bound(
@@ -202,3 +259,69 @@ def _measured(
         # Who meets the proof's condition takes a step that the theorem allows.
         "within": "proof" if term >= 0 else "statement" if allows else "neither",
     }
+
+
+def theorem2(settings: Theorem2Settings, report: Report) -> Iterator[Theorem2Row]:
+    """The rows of the bound, then those of the rate."""
+    for_rate = with_drift(some_rows(settings.load(settings.rate_dataset), settings.rate_rows))
+    yield from bounded_gradients(settings, settings.load(), report)
+    yield from rates(settings, for_rate, report)
+
+
+def notes(rows: Sequence[Theorem2Row]) -> list[str]:
+    """The measured rate by rule, and what a column means."""
+    by_rule: dict[str, list[Theorem2Row]] = {}
+    for row in rows:
+        if row["table"] == "rate":
+            by_rule.setdefault(row["local_rule"], []).append(row)
+    return [
+        *(
+            f"{rule}: log error over log rounds has slope {slope(own):.2f}; the theorem's is -1"
+            for rule, own in by_rule.items()
+            if len(own) > 1
+        ),
+        "within: whether the proof covers the step size, only the statement, or neither",
+    ]
+
+
+COLUMNS: tuple[Column[Theorem2Row], ...] = (
+    ("rounds", lambda row: str(row["rounds"])),
+    ("Q", lambda row: str(row["local_steps"])),
+    ("S", lambda row: str(row["batch_size"])),
+    ("eta", lambda row: f"{row['eta']:.3g}"),
+    ("of largest", lambda row: "-" if row["over_limit"] is None else f"{row['over_limit']:g}"),
+    ("proof", lambda row: f"{row['proof_term']:.2f}"),
+    ("measured", lambda row: f"{row['measured']:.4g}"),
+    ("bound", lambda row: f"{row['bound']:.4g}"),
+    ("bound/measured", lambda row: f"{row['bound'] / row['measured']:.1f}"),
+    ("holds", lambda row: "yes" if row["holds"] else "no"),
+)
+
+EXPERIMENT = Experiment(
+    name="theorem2",
+    about=__doc__ or "",
+    runs={"theorem2": Run(300)},
+    quick={
+        "local_steps": (5,),
+        "batch_sizes": (228,),
+        "over_limit": (1.0,),
+        "steps": 20,
+        "repeats": 1,
+        "rate_dataset": "breast_cancer",
+        "rate_rows": 256,
+        "roots": (4, 8),
+    },
+    settings=Theorem2Settings,
+    measure=theorem2,
+    columns=(
+        ("rule", lambda row: row["local_rule"]),
+        *(COLUMNS[at] for at in (1, 2, 3)),
+        ("within", lambda row: row["within"]),
+        *COLUMNS[6:],
+    ),
+    notes=notes,
+    tables={"theorem2": by_columns(*COLUMNS)},
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)

@@ -1,21 +1,45 @@
-"""What the simulation itself costs: real time a round beyond the parties' own computation."""
+"""What does the simulation cost per round, beyond the parties' own computation?"""
 
 import statistics
 import time
 from collections.abc import Iterator
 
 import numpy as np
+from pydantic import PositiveInt
+from typing_extensions import TypedDict
 
-from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.overhead import OverheadSettings
+from bench.experiment import Experiment, Run, Settings, main
+from securevfl.benchmarks.progress import Report
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job
-from securevfl.reports.benchmarks import OverheadRow
+from securevfl.reports.tables import Column, seconds
 from securevfl.training import train
 
 
-def overhead(settings: OverheadSettings, report: Report = silent) -> Iterator[OverheadRow]:
-    """Median real time a round of `plain` FedBCD-p at K = 2, scoring aside: one row."""
+class OverheadSettings(Settings):
+    """One job of two parties in clear, each with the same number of columns; medians of runs."""
+
+    samples: PositiveInt = 256
+    features: PositiveInt = 64
+    rounds: PositiveInt = 500
+    repeats: PositiveInt = 5
+
+
+class OverheadRow(TypedDict):
+    """Real time per round, the parties' own computation, and the rest."""
+
+    parties: int
+    samples: int
+    features: int
+    wall_s_per_round: float
+    compute_s_per_round: float
+    overhead_s_per_round: float
+    rounds: int
+    repeats: int
+
+
+def overhead(settings: OverheadSettings, report: Report) -> Iterator[OverheadRow]:
+    """Median real time per round of `plain` FedBCD-p at K = 2, without scoring: one row."""
     samples, rounds = settings.samples, settings.rounds
     dataset = _random_dataset(4 * samples, settings.features, settings.seed)
     job = Job.of(
@@ -32,9 +56,9 @@ def overhead(settings: OverheadSettings, report: Report = silent) -> Iterator[Ov
         report("plain", repeat, settings.repeats)
         started = time.perf_counter()
         result = train(job, dataset)
-        seconds = time.perf_counter() - started
+        spent = time.perf_counter() - started
         own = sum(sum(ledger.seconds.values()) for ledger in result.ledgers.values())
-        wall.append(seconds / rounds)
+        wall.append(spent / rounds)
         compute.append(own / rounds)
     yield {
         "parties": 2,
@@ -72,3 +96,24 @@ def _random_dataset(rows: int, features: int, seed: int) -> VerticalDataset:
         standardize=False,
         row_digests=row_digests(range(rows)),
     )
+
+
+COLUMNS: tuple[Column[OverheadRow], ...] = (
+    ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
+    ("a round", lambda row: seconds(row["wall_s_per_round"])),
+    ("parties' computation", lambda row: seconds(row["compute_s_per_round"])),
+    ("simulation", lambda row: seconds(row["overhead_s_per_round"])),
+)
+
+EXPERIMENT = Experiment(
+    name="overhead",
+    about=__doc__ or "",
+    runs={"overhead": Run(20)},
+    quick={"samples": 16, "features": 4, "rounds": 5, "repeats": 1},
+    settings=OverheadSettings,
+    measure=overhead,
+    columns=COLUMNS,
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)
