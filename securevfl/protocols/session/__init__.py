@@ -1,1 +1,1 @@
-"""What every protocol has in common: agreeing on a job, keys, secure sums, scoring."""
+"""What all protocols share: agreement on a job, keys, secure aggregation, scoring, checkpoints."""

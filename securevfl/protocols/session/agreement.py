@@ -1,10 +1,10 @@
-"""Before the first round: is everyone in the same job, over the same rows?
+"""Before the first round: do all parties run the same job on the same rows?
 
 Learns:
-    every party: the others' number of columns and a hash of the job; before encrypted products, the
-        power of two that bounds their features, how many fraction bits make these exact (0
-        where all are integers), and whether their columns are those of an earlier job. Of a party
-        with a network its number of parameters in place of these. Nothing else about rows.
+    every party: the others' number of columns and a hash of the job. Before encrypted products
+        also the power of two that bounds their features, the number of fraction bits that make
+        these exact (0 for integers), and whether their columns are those of an earlier job. A
+        party with a network announces its number of parameters in place of all these.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,12 +29,12 @@ _INT64 = 2.0**63
 
 @message_kind(0, stage="setup")
 class Hello(Message):
-    """Set-up, everyone to everyone: is this the same job, over the same rows?
+    """Set-up, every party to every other: the sender's view of the job.
 
-    `feature_bound_bits` b says that the sender's features stay within ±2^b: products are sized
-    by it. With `feature_fraction_bits` behind the point they are exact (32: not with fewer).
-    `mask_key` is a fresh X25519 public key. `commitments` are keyed hashes of the sender's scaled
-    columns of every fixed batch, so that a record of what was revealed knows them again.
+    The sender's features stay within ±2^`feature_bound_bits`, which sizes products, and are exact
+    with `feature_fraction_bits` behind the point (32: not with fewer). `mask_key` is a fresh X25519
+    public key. `commitments` are keyed hashes of the sender's scaled columns of every fixed batch,
+    by which the label guard recognizes them in later jobs.
     """
 
     job_hash: bytes
@@ -53,10 +53,10 @@ class Agreement:
 
     Attributes:
         own_columns: P of this party, constant columns included, or a network's p.
-        columns: the same of every other party.
-        feature_bound: no party's features leave ±feature_bound.
-        feature_fraction_bits: with so many, all features are exact; 32 if they are not with fewer.
-        commitments: of every other party, 16 bytes for each fixed batch, or none.
+        columns: P of every other party.
+        feature_bound: features of all parties stay within ±feature_bound.
+        feature_fraction_bits: the number that makes all features exact, at most 32.
+        commitments: every other party's, 16 bytes per fixed batch, or none.
     """
 
     own_columns: int
@@ -103,10 +103,9 @@ async def agree(
 ) -> Agreement:
     """Introduce this party to all others and check that they run the same job.
 
-    `parameters` are p of a network, whose Jacobians are brought within ±1 and rounded. A network's
-    features, and those of a job that is not `encrypted`, stay unmentioned. `commitments` are to
-    this party's columns, for those who decrypt its gradients. `observers` are told without
-    answering: a server checks, and holds no rows.
+    `parameters` is p of a network, whose Jacobians are scaled to ±1. Features of a network, or of a
+    job without encryption, are not described. `commitments` go to the parties that decrypt this
+    party's gradients. `observers`, such as a server without rows, receive the greeting only.
 
     Raises:
         PeerViolation: a peer runs another job, or holds another number of rows.

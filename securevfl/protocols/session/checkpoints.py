@@ -1,8 +1,8 @@
-"""What a party must keep to go on after a round, and its last two states in their folder.
+"""Checkpoints: what a party needs to resume after a round, and the last two of them on disk.
 
-Masks, keys and noise are never among it: a session that goes on agrees new ones. Parties write
-after the same rounds, and none ends a round before all others have ended the one before it. So
-whenever they are killed, the newest state of the last is the older one of the first.
+They hold no masks, keys or noise: a resumed session agrees on new ones. All parties write after the
+same rounds, and no party is more than one round ahead of another. So whenever they are killed, some
+round is among the last two checkpoints of every party.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,12 +37,12 @@ class SessionState:
     """A party's part of a job after some rounds.
 
     Attributes:
-        job_hash: as hex.
-        rounds: done.
-        weights: θ of its local model.
-        revealed: what the gradients it decrypted reveal, for the label guard.
-        in_flight: what the exchange holds for the next round, by name.
-        data: names this party's data, see `PartyData.fingerprint`.
+        job_hash: in hexadecimal.
+        rounds: done so far.
+        weights: θ of the local model.
+        revealed: counts of the label guard, see `LeakageCount`.
+        in_flight: other arrays of the algorithm and its exchange, by name.
+        data: `PartyData.fingerprint` of this party.
     """
 
     job_hash: str
@@ -55,35 +55,26 @@ class SessionState:
 
     def save(self, path: Path) -> None:
         """Replace the file in one step."""
-        header = _StateHeader(
-            job_hash=self.job_hash,
-            party=self.party,
-            rounds=self.rounds,
-            data=self.data,
-            revealed=self.revealed,
-        )
+        header = _StateHeader(**{name: getattr(self, name) for name in _StateHeader.model_fields})
         arrays = {IN_FLIGHT + name: values for name, values in self.in_flight.items()}
         data = save({WEIGHTS: self.weights, **arrays}, {HEADER: header.model_dump_json()})
         replace_file(path, data, "session state")
 
     @classmethod
     def load(cls, path: Path) -> "SessionState":
-        """The state in a file; DataError where it cannot be read, or is none."""
+        """Read a state.
+
+        Raises:
+            DataError: the file cannot be read, or holds something else.
+        """
         with reading(f"session state {path}"):
             texts, arrays = read_arrays(path)
             header = _StateHeader.model_validate_json(texts[HEADER])
             weights = arrays.pop(WEIGHTS)
         if not all(name.startswith(IN_FLIGHT) for name in arrays):
             raise DataError(f"session state {path} is damaged")
-        return cls(
-            header.job_hash,
-            header.party,
-            header.rounds,
-            weights,
-            header.revealed,
-            {name.removeprefix(IN_FLIGHT): values for name, values in arrays.items()},
-            header.data,
-        )
+        in_flight = {name.removeprefix(IN_FLIGHT): values for name, values in arrays.items()}
+        return cls(**header.model_dump(), weights=weights, in_flight=in_flight)
 
 
 class Checkpoints:
@@ -94,7 +85,7 @@ class Checkpoints:
         self.before = folder / f"{party}.state.before"
 
     def keep(self, state: SessionState) -> None:
-        """Write a state, and drop the one before the last; at round 0, all of another session."""
+        """Write a state and drop the third last; at round 0, drop all of an earlier session."""
         if state.rounds == 0:
             self.clear()
         try:
@@ -106,19 +97,19 @@ class Checkpoints:
         state.save(self.newest)
 
     def load(self) -> dict[int, SessionState]:
-        """What there is, by rounds done."""
+        """The states on disk, by rounds done."""
         states = [SessionState.load(each) for each in (self.before, self.newest) if each.exists()]
         return {state.rounds: state for state in states}
 
     def clear(self) -> None:
-        """Drop all of it, with what a killed process was about to write."""
+        """Delete all states, and what a killed process has left half written."""
         self.newest.unlink(missing_ok=True)
         self.before.unlink(missing_ok=True)
         remove_unfinished(self.newest)
 
 
 def last_session(folder: Path, parties: Collection[str]) -> Mapping[str, SessionState]:
-    """By party the states of the last round that all of them have; none where there is none."""
+    """Every party's state of the newest round that all have; empty where there is none."""
     kept = {party: Checkpoints(folder, party).load() for party in parties}
     common = set.intersection(*(set(states) for states in kept.values()))
     return {party: states[max(common)] for party, states in kept.items()} if common else {}

@@ -1,4 +1,4 @@
-"""Homomorphic keys: making them, sending the public part, and checking a peer's."""
+"""Homomorphic keys: generation, exchange of public parts, and checks of peers' keys."""
 
 from collections.abc import Callable, Collection
 from functools import partial
@@ -18,28 +18,24 @@ T = TypeVar("T")
 
 @message_kind(1, stage="setup")
 class PublicKey(Message):
-    """Set-up: what a peer needs to compute under the sender's homomorphic key."""
+    """Set-up: the public part of the sender's homomorphic key."""
 
     scheme: str
     material: bytes
 
 
 class KeyMaker:
-    """Makes both ends of a homomorphic key as a job asks for it; tests make small keys."""
+    """Makes both ends of a homomorphic key with a job's settings; tests make small keys."""
 
     def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
         """A fresh key."""
-        return make_owner(
-            settings.scheme,
-            product_format,
-            key_bits=settings.key_bits,
-            engine=settings.engine,
-        )
+        key_bits, engine = settings.key_bits, settings.engine
+        return make_owner(settings.scheme, product_format, key_bits=key_bits, engine=engine)
 
     def evaluator(
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
     ) -> Evaluator:
-        """A peer's end of another party's key."""
+        """The public end of another party's key."""
         return make_evaluator(
             settings.scheme,
             material,
@@ -58,13 +54,13 @@ async def exchange_keys(
     owners: Collection[str],
     keys: KeyMaker,
 ) -> tuple[KeyOwner | None, dict[str, Evaluator]]:
-    """Make this party's key if it owns one, send its public part, and take the other owners'.
+    """Make this party's key if it is among the `owners`, and exchange public parts.
 
     Returns:
-        Its own key, if any, and its ends of the others', by owner.
+        This party's own key, if any, and its ends of the other owners' keys.
 
     Raises:
-        PeerViolation: a key of another scheme, or one that is none.
+        PeerViolation: a key of another scheme, or bytes that are no key.
         KeyMismatch: a key of another size or format.
     """
     own = None
@@ -83,7 +79,7 @@ async def exchange_keys(
 
 
 async def take_key(party: Party, owner: str, scheme: str, make: Callable[[bytes], T]) -> T:
-    """Receive one key of an owner's, of the scheme that is due, and make this party's end of it."""
+    """Receive an owner's public key of a scheme and make this party's end of it."""
     _, message = await party.channel.receive([owner], PublicKey)
     return await _peer_end(party, owner, message, scheme, make)
 
@@ -92,7 +88,7 @@ async def _peer_end(
     party: Party, owner: str, message: PublicKey, scheme: str, make: Callable[[bytes], T]
 ) -> T:
     if message.scheme != scheme:
-        raise PeerViolation(f"{owner} sent a key of {message.scheme!r}, {scheme!r} is due")
+        raise PeerViolation(f"{owner} sent a key of {message.scheme!r}, expected {scheme!r}")
     async with party.costs.compute(SETUP):
         try:
             return make(message.material)

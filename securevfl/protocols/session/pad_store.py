@@ -1,15 +1,15 @@
-"""What a party keeps sealed under keys of its own: one-time pads, and states that hold shares.
+"""Files that a party seals under keys of its own: one-time pads, and states that hold shares.
 
-Pads are made offline, encrypted, and given out once. They are a file in the output folder, sealed
-under a key that is a file elsewhere, in the party's own state. Whoever takes pads destroys the key
-first, on disk, so that no copy of the file is of any use and no crash gives pads out twice. A
-marker stays in the key's place, so that a key that is put back is not taken either. What this
-cannot see is a whole disk that is set back to an earlier day (docs/decisions/0035-pads-at-rest.md).
+Pads are made offline, encrypted, and used once. The file of pads lies in the output folder, its key
+elsewhere, in the party's own state folder. Before pads are used, their key is destroyed on disk:
+copies of the file become useless, and no crash leads to a second use. A marker replaces the key, so
+a key that is put back is refused. Restoring a whole disk to an earlier day goes unnoticed
+(docs/decisions/0035-pads-at-rest.md).
 
 Layout of a file: b"SVFLPAD1", the length of the header, the header (JSON, in clear and
 authenticated), and sealed tensors (`crypto.sealing`, safetensors).
 
-Parties agree first on the batch of pads that all of them use, or make.
+All parties first agree on the batch of pads that they use or make.
 
 Learns:
     every party: whether the others hold pads that were made offline, and the name of their batch.
@@ -47,11 +47,10 @@ Hex16 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class StateSeal:
-    """Seals session states of one party and job, under a key that lives as long as they.
+    """Seals the states of one party's session under a key that is destroyed when the session ends.
 
-    A state lies in the output folder, and two parties' states together are parameters in the middle
-    of a job. The key lies in the party's own state, the folder `keys`; when the session ends it is
-    destroyed, and with it every copy of a state.
+    States lie in the output folder, and two parties' states together reveal parameters in the
+    middle of a job. The key lies in the party's own folder `keys`.
     """
 
     def __init__(self, keys: Path, party: str, job_hash: str) -> None:
@@ -59,20 +58,20 @@ class StateSeal:
         self._header = f"{party} {job_hash}".encode()
 
     def renew(self) -> None:
-        """Take a fresh key for a session that starts: those before cannot be read any more."""
+        """Make a fresh key for a new session: earlier states become unreadable."""
         self.destroy()
         replace_file(self._key, new_key(), "key of states")
 
     def seal(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The arrays as one that nobody else can read."""
+        """The arrays, encrypted as one."""
         data = save({name: np.ascontiguousarray(values) for name, values in arrays.items()})
         return {SEALED: np.frombuffer(seal(self._read(), data, self._header), np.uint8)}
 
     def open(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """What `seal` was given.
+        """The arrays that were sealed.
 
         Raises:
-            DataError: the key is gone, or they are not what it sealed for this party and job.
+            DataError: the key is gone, or they were not sealed for this party and job.
         """
         key = self._read()
         try:
@@ -84,7 +83,7 @@ class StateSeal:
         return opened
 
     def destroy(self) -> None:
-        """Destroy the key, if there is one; DataError where it cannot be."""
+        """Destroy the key if there is one; DataError if that fails."""
         try:
             wipe_file(self._key)
             self._key.unlink()
@@ -104,15 +103,15 @@ class StateSeal:
 
 
 class PadsHeader(BaseModel):
-    """What anybody may read of a party's pads.
+    """The public description of a party's pads.
 
     Attributes:
-        batch: names the pads that all parties made together, 16 bytes as hex.
-        job_hash: of the job, as hex.
-        party: whose they are.
-        parties: all of the job, in its order.
-        first_round: the first round that they are for, counted from 0.
-        rounds: how many they are for.
+        batch: name of the pads that all parties made together, 16 bytes in hexadecimal.
+        job_hash: in hexadecimal.
+        party: their owner.
+        parties: all parties of the job, in its order.
+        first_round: the first round that they serve, counted from 0.
+        rounds: the number of rounds that they serve.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -137,10 +136,9 @@ class Pads:
     """A party's part of a batch of pads.
 
     Attributes:
-        header: what they are for.
-        data: names the rows and this party's inputs that they stand on.
+        data: fingerprint of the rows and inputs that they were made for.
         arrays: the pads, by name.
-        costs: what this party spent on them, by name.
+        costs: see `Costs.made_offline`.
     """
 
     header: PadsHeader
@@ -150,7 +148,7 @@ class Pads:
 
 
 class PadStore:
-    """One party's pads, and their keys, which never lie beside them; see the module."""
+    """One party's pads and, in another folder, their keys."""
 
     def __init__(self, folder: Path, keys: Path, party: str) -> None:
         if keys.resolve().is_relative_to(folder.resolve()):
@@ -161,14 +159,14 @@ class PadStore:
 
     @property
     def there(self) -> bool:
-        """Whether there is a file of pads, usable or not."""
+        """Whether a file of pads exists, usable or not."""
         return self.path.exists()
 
     def keep(self, pads: Pads) -> int:
-        """Write pads, in one step, and say how many bytes that are.
+        """Write pads in one step; returns the number of bytes.
 
         Raises:
-            DataError: they cannot be written, or there are some already.
+            DataError: they cannot be written, or a file of pads exists.
         """
         self.require_none()
         within = _Within(data=pads.data, costs=dict(pads.costs)).model_dump_json()
@@ -192,7 +190,7 @@ class PadStore:
             self._refuse("there are some already")
 
     def require_room(self, size: int) -> None:
-        """Find out before work whether pads of so many bytes, and their key, could be written.
+        """Check before any work that pads of this many bytes, and their key, can be written.
 
         Raises:
             DataError: a folder cannot be written to, or has too little room.
@@ -200,7 +198,7 @@ class PadStore:
         require_room({self.path: size, self._keys / "key": KEY_BYTES}, "pads")
 
     def header(self) -> PadsHeader | None:
-        """What the pads that are there say they are for; None where there are none."""
+        """The description of the stored pads; None where there are none."""
         with reading(f"pads {self.path}", verb="are"):
             try:
                 file = self.path.open("rb")
@@ -212,13 +210,13 @@ class PadStore:
     def usable(
         self, job_hash: str, parties: Collection[str], data: str | None = None
     ) -> PadsHeader:
-        """What the pads that are there are for, where this job may take them; nothing changes.
+        """Check that this job may use the stored pads; returns their description.
 
-        Where `data` is given, all of the file is read and held against it, as `take` does.
+        With `data` the whole file is read and compared with it, as `take` does.
 
         Raises:
-            DataError: none are there, or damaged ones, another job's, another party's, or such as
-                have been taken already.
+            DataError: there are none, or they are damaged, used already, or for another job or
+                party.
         """
         header = self.header()
         if header is None:
@@ -235,14 +233,13 @@ class PadStore:
         return header
 
     def take(self, batch: str, job_hash: str, parties: Collection[str], data: str) -> Pads:
-        """Give the pads out, for the only time: when this returns, their key is gone for good.
+        """Use the pads, once only: their key is destroyed before this returns.
 
-        `batch` is what all parties have agreed to use; `data` names the rows and this party's
-        inputs, as when the pads were made.
+        All parties have agreed on `batch`; `data` is the fingerprint as in `Pads`.
 
         Raises:
-            DataError: as `usable`, or pads of another batch, on other data, under another key, or
-                such as somebody else takes just now.
+            DataError: as `usable`, or pads of another batch, for other data or under another key,
+                or another process uses them at this moment.
         """
         header = self.usable(job_hash, parties)
         if header.batch != batch:
@@ -253,12 +250,12 @@ class PadStore:
         return pads
 
     def discard(self) -> bool:
-        """Drop what is there, whatever it is, and say whether there was something."""
+        """Delete the stored pads, usable or not; returns whether there were any."""
         if not self.there:
             return False
         try:
             header = self.header()
-        except DataError:  # not ours to read: its key, if any, is of no use without it
+        except DataError:  # unreadable: its key, if any, is useless without it
             header = None
         if header is not None and self._key_of(header).exists():
             self._destroy(self._key_of(header))
@@ -266,14 +263,14 @@ class PadStore:
         return True
 
     def state_seal(self, job_hash: str) -> StateSeal:
-        """What seals this party's states, with a key where those of pads are."""
+        """The seal of this party's states, whose key lies beside those of pads."""
         return StateSeal(self._keys, self._party, job_hash)
 
     def _key_of(self, header: PadsHeader) -> Path:
         return self._keys / f"{header.batch}.key"
 
     def _key(self, header: PadsHeader) -> bytes:
-        """The key of pads that nobody has taken."""
+        """The key of unused pads."""
         place = self._key_of(header)
         try:
             key = place.read_bytes()
@@ -281,7 +278,7 @@ class PadStore:
             key = None
         except OSError as error:
             raise DataError(f"key of pads {self.path} cannot be read: {error.strerror}") from error
-        # All zeros where a taking was cut short before the marker was there.
+        # All zeros where a crash came between destroying the key and writing the marker.
         if place.with_suffix(TAKEN).exists() or (key is not None and not any(key)):
             self._refuse("they have been taken already, and no pad is used twice")
         if key is None:
@@ -291,7 +288,7 @@ class PadStore:
         return key
 
     def _open(self, header: PadsHeader, data: str) -> Pads:
-        """Decrypt all of it, and check that it was sealed under the key and for these data."""
+        """Decrypt the file, and check its key and data."""
         key = self._key(header)
         with reading(f"pads {self.path}", verb="are"):
             found = self.path.read_bytes()
@@ -307,7 +304,6 @@ class PadStore:
         return Pads(header, within.data, tensors, within.costs)
 
     def _header_of(self, data: bytes) -> tuple[PadsHeader, int]:
-        """And where it ends."""
         if len(data) < _START or not data.startswith(MAGIC):
             self._refuse("not a file of pads")
         end = _START + _LENGTH.unpack_from(data, len(MAGIC))[0]
@@ -319,10 +315,10 @@ class PadStore:
             raise DataError(f"pads {self.path}: damaged") from error
 
     def _destroy(self, key: Path) -> None:
-        """Destroy a key on disk and leave a marker: of all who try, one succeeds.
+        """Destroy a key on disk and leave a marker: of several processes, one succeeds.
 
         Raises:
-            DataError: somebody else did, or it cannot be done: then the pads must not be used.
+            DataError: another process did, or it fails: then the pads must not be used.
         """
         try:
             wipe_file(key)
@@ -336,7 +332,7 @@ class PadStore:
     def _delete_file(self) -> None:
         try:
             self.path.unlink(missing_ok=True)
-            with suppress(OSError):  # where others' are still there
+            with suppress(OSError):  # other parties' pads may be there
                 self.path.parent.rmdir()
         except OSError as error:
             raise DataError(f"pads {self.path} cannot be deleted: {error.strerror}") from error
@@ -347,22 +343,22 @@ class PadStore:
 
 @dataclass(frozen=True)
 class PadPlaces:
-    """Where the pads of all parties are in this process, and their keys."""
+    """The folders of all parties' pads and keys, in a process that runs all parties."""
 
     folder: Path
     keys: Path
 
     def of(self, party: str) -> PadStore:
-        """A party's."""
+        """One party's store."""
         return PadStore(self.folder, self.keys, party)
 
 
 @message_kind(79, stage="setup")
 class NamePads(Message):
-    """Set-up, everyone to everyone: which pads does the sender hold?
+    """Set-up, every party to every other: the pads that the sender holds.
 
-    `made` says that they were made offline, and `name` is theirs; else `name` is fresh and random,
-    and that of the pads to be made follows from all of them.
+    If they were `made` offline, `name` is theirs. Otherwise it is random, and the names of all
+    parties together give the name of the pads to be made.
     """
 
     made: bool
@@ -370,24 +366,24 @@ class NamePads(Message):
 
 
 async def agree_on_pads(party: Party, held: str | None) -> str:
-    """The name of a batch that all parties have halves of, or will make, 32 hex digits.
+    """Agree with all parties on a batch of pads; returns its name, 32 hexadecimal digits.
 
-    It is that of the pads that this party `held`, or a new one where none were made offline.
+    It is the name of the pads `held` here, or a new one where no party holds any.
 
     Raises:
-        PeerViolation: a peer holds pads and this party has none, or the other way round, or others.
+        PeerViolation: a peer holds other pads, or only one of both holds any.
     """
     own = NamePads(
         held is not None, secrets.token_bytes(NAME_BYTES) if held is None else bytes.fromhex(held)
     )
     for name in party.others:
         await party.channel.send(name, own)
-    said = {party.name: own, **await collect(party.channel, party.others, NamePads)}
+    names = {party.name: own, **await collect(party.channel, party.others, NamePads)}
     for name in party.others:
-        _require_same(name, said[name], own)
+        _require_same(name, names[name], own)
     if held is not None:
         return held
-    parts = (said[name].name for name in party.names)
+    parts = (names[name].name for name in party.names)
     return hashlib.sha256(b"".join(parts)).digest()[:NAME_BYTES].hex()
 
 

@@ -1,13 +1,13 @@
-"""What a job's noise promises, and how many equations about labels its gradients are.
+"""The privacy guarantee of a job's noise, and the number of equations that its gradients reveal.
 
-*Promises*: before a job starts, after any number of rounds, and in its result. A plan and a
-schedule tell how often each sample is released, whatever the data are: no message is looked at.
+*Guarantee*: ε before a job starts, after any number of rounds, and in its result. The plan alone
+determines how often each sample is released, so the account reads no message.
 
-*Equations*: every distinct batch whose gradient a peer learns is P·C linear equations in the N·C
-residuals. The *leakage ratio* is their number over the number of unknowns, all peers together,
-since peers may collude. A network's Jacobian changes with θ, so that for its party every *visit* of
-a batch brings new equations; and where local steps repeat products (`he_per_step`), every product
-counts, of whatever model. What the guard allows is not this ratio, see `person_record`.
+*Equations*: a gradient of a batch gives a peer P·C linear equations in the N·C residuals. The
+*leakage ratio* divides the number of distinct equations, of all peers together since they may
+collude, by the number of unknowns. A network's Jacobian changes with θ, so every visit of a batch
+adds equations; where local steps repeat products (`he_per_step`), so does every product. The label
+guard has limits of its own, see `person_record`.
 """
 
 import hashlib
@@ -42,14 +42,14 @@ NO_NOISE = "infinite: no noise on predictions"
 
 @dataclass(frozen=True)
 class Visits:
-    """How often one visit of a batch touches a sample.
+    """How often one visit of a batch uses a sample.
 
     Attributes:
         releases: of its prediction, at the party that releases most.
-        residuals: of its residual.
+        residuals: releases of its residual.
         steps: gradient steps of a party that follow.
-        every_round: releases of a mean over all samples, in rounds whatever their batch.
-        outputs: numbers of a release where they are not the predictions of one sample.
+        every_round: releases per round of a mean over all samples, whatever the batch.
+        outputs: numbers in a release, where it is not a sample's predictions.
     """
 
     releases: int
@@ -61,7 +61,7 @@ class Visits:
 
 @dataclass(frozen=True)
 class Noise:
-    """What one party adds; None leaves things exact, and each has a stream of the key.
+    """One party's noise, each kind from its own stream of the key; None adds none.
 
     Attributes:
         predictions: on H_k, at feature parties.
@@ -77,7 +77,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Promise:
-    """What has been promised of one sample, at the party that released it most often.
+    """The guarantee for one sample, at the party that released it most often; None is infinite.
 
     Attributes:
         mechanism: gaussian or laplace.
@@ -85,16 +85,16 @@ class Promise:
         clip: β.
         delta: δ.
         releases: ν, of a training sample's prediction.
-        epsilon_release: ε of these, the model taken as given; None where infinite.
-        epsilon_end_to_end: ε over the whole view; None where infinite.
+        epsilon_release: ε of these releases for a given model.
+        epsilon_end_to_end: ε of the adversary's whole view.
         epsilon_end_to_end_text: the same in words.
-        gradient_clip: β_g; None without noise on gradients.
+        gradient_clip: β_g, and None without noise on gradients.
         gradient_noise_multiplier: z_g.
         held_out_releases: of a held-out sample's prediction, by scoring.
-        epsilon_held_out: ε of these.
+        epsilon_held_out: ε of these releases.
         label_noise_multiplier: z of residuals.
         label_releases: of a training sample's residual.
-        epsilon_label: ε of its label; None where infinite.
+        epsilon_label: ε of its label.
     """
 
     mechanism: str
@@ -116,7 +116,7 @@ class Promise:
     not_covered: str = NOT_COVERED
 
     def row(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The fields of a result row."""
         return asdict(self)
 
 
@@ -125,14 +125,13 @@ class PrivacyAccount:
     """The account of a job under the `dp` exchange.
 
     Attributes:
-        visits: what a visit of a batch does.
         batch: the rows of a round, counted from 0.
         total_rows: N.
-        scorings: from rounds done to how often held-out rows were scored.
-        outputs: C, the residuals of one sample.
-        given: the numbers of one sample that a release holds: its C predictions, or w of u.
-        labels_are_known: whether all parties hold the labels, which then are no secret.
-        label_change: the most that one label moves d of one output at fixed H.
+        scorings: maps rounds done to how often held-out rows were scored.
+        outputs: C, residuals per sample.
+        given: numbers per sample in a release: its C predictions, or its w units.
+        labels_are_known: whether all parties hold the labels, so that they need no protection.
+        label_change: the most that one label moves one output's d at fixed H.
     """
 
     settings: PrivacySettings
@@ -180,7 +179,7 @@ class PrivacyAccount:
 
     @property
     def label_noise(self) -> Mechanism | None:
-        """The noise on residuals, in units of what one label moves d by at fixed H."""
+        """The noise on residuals, in units of the most that one label moves d."""
         multiplier = self.settings.label_noise_multiplier
         if multiplier == 0:
             return None
@@ -190,18 +189,18 @@ class PrivacyAccount:
                 "that no noise hides it; use loss = 'logistic', 'squared' or 'hinge'"
             )
         name = self.settings.mechanism
-        # A class more and one less: √2 in Euclidean length, 2 in the sum of absolute values.
+        # Another class moves two outputs: √2 in Euclidean length, 2 in the sum of absolute values.
         length = 1.0 if self.outputs == 1 else sqrt(2) if name == "gaussian" else 2.0
         return Mechanism(name, multiplier, clip=self.label_change * length / 2)
 
     def noise_at(self, party: int) -> Noise:
-        """What the party of that number adds: secret noise, or an experiment's."""
+        """The noise of the party with this number: secret, or from an experiment's seed."""
         seed = self.settings.noise_seed
         key = NoiseKey.generate() if seed is None else NoiseKey.of_experiment(seed, party)
         return Noise(self.mechanism, self.label_noise, self.gradients, key)
 
     def after(self, rounds: int) -> Promise:
-        """What is promised after so many rounds."""
+        """The guarantee after this many rounds."""
         settings, gradients = self.settings, self.gradients
         own = self._training(rounds)
         scored = self.scorings(rounds)
@@ -231,10 +230,10 @@ class PrivacyAccount:
         )
 
     def require_budget(self) -> None:
-        """Check the whole job against its budgets, before it starts.
+        """Check the whole job against its privacy budgets, before it starts.
 
         Raises:
-            BudgetExhausted: it would spend more, on a training or on a held-out sample.
+            BudgetExhausted: it would spend more on a training or held-out sample.
             ConfigError: settings that do not fit together.
         """
         settings = self.settings
@@ -277,19 +276,19 @@ class PrivacyAccount:
         )
 
     def _half(self, times_a_visit: int) -> float:
-        """The multiplier of noise that takes half of an end-to-end budget's 1/z²."""
+        """The multiplier of noise that spends half of an end-to-end budget's 1/z²."""
         settings = self.settings
         if settings.mechanism != "gaussian":
             raise ConfigError("budget: noise is calibrated end to end for gaussian only")
         assert settings.budget is not None  # noqa: S101
         times = 2 * times_a_visit * self._most_visits(self.rounds)
-        # 1 + 1e-9: the sum of two halves is rounded.
+        # 1 + 1e-9 covers rounding in the sum of both halves.
         return calibrated_multiplier("gaussian", settings.budget, times, settings.delta) * (
             1 + 1e-9
         )
 
     def _most_visits(self, rounds: int) -> int:
-        """How often the sample that is in most batches was in one."""
+        """Visits of the sample that is visited most."""
         most, visits = self._visits
         for index in range(len(most) - 1, rounds):
             batch = self.batch(index)
@@ -299,17 +298,17 @@ class PrivacyAccount:
 
     @cached_property
     def _visits(self) -> tuple[list[int], NDArray[np.int64]]:
-        """By rounds done the most, and of every sample as far as they are counted."""
+        """The most visits by rounds done, and every sample's so far."""
         return [0], np.zeros(self.total_rows, np.int64)
 
 
 def one_release(settings: PrivacySettings, outputs: int) -> Mechanism:
-    """The noise on one release of each new row, of so many numbers, within what the job may spend.
+    """The noise on one release of each new row, with `outputs` numbers, within the job's budget.
 
-    A multiplier that is not given is the least that keeps the budget.
+    Without a multiplier it takes the least that keeps the budget.
 
     Raises:
-        ConfigError: neither a multiplier nor a budget, or a budget that noise from a seed breaks.
+        ConfigError: neither a multiplier nor a budget, or a budget with noise from a seed.
         BudgetExhausted: one release alone would spend more.
     """
     budgets = _budgets(settings)
@@ -325,7 +324,7 @@ def one_release(settings: PrivacySettings, outputs: int) -> Mechanism:
 
 
 def _budgets(settings: PrivacySettings) -> list[float]:
-    """The ε that may be spent, where the job says one; noise from a fixed seed keeps none."""
+    """The ε budgets that the job sets; noise from a fixed seed cannot keep any."""
     budgets = [each for each in (settings.budget, settings.release_budget) if each is not None]
     if budgets and settings.noise_seed is not None:
         raise ConfigError("noise_seed promises nothing: drop it, or the budget")
@@ -340,7 +339,7 @@ Revealed = dict[str, dict[str, int]]
 
 
 def batch_digest(rows: NDArray[np.int64]) -> str:
-    """Names a batch by its rows, whatever their order."""
+    """A name of a batch that depends on its rows, not on their order."""
     return hashlib.sha256(np.sort(rows).astype("<i8").tobytes()).hexdigest()[:24]
 
 
@@ -352,7 +351,7 @@ class LeakageCount:
         rows: N, training rows.
         outputs: C.
         columns: P of every peer.
-        revealed: by peer and batch: how many values the peer learned.
+        revealed: the number of values that a peer learned, by peer and batch.
         nonlinear: the peers for which every product of a batch counts.
     """
 
@@ -363,14 +362,14 @@ class LeakageCount:
     nonlinear: frozenset[str] = frozenset()
 
     def add(self, peer: str, rows: NDArray[np.int64]) -> None:
-        """Count a product of the batch of these rows for a peer: once, or every one."""
+        """Count a product of these rows for a peer: the first only, or each if it is nonlinear."""
         seen, batch = self.revealed.setdefault(peer, {}), batch_digest(rows)
         before = seen.get(batch, 0) if peer in self.nonlinear else 0
         seen[batch] = before + self.columns[peer] * self.outputs
 
     @property
     def ratio(self) -> float:
-        """Values revealed to all peers together over the unknowns they could tell.
+        """Values revealed to all peers together, divided by the number of unknowns.
 
         Class probabilities sum to one, so C > 1 outputs hold N·(C − 1) unknowns.
         """

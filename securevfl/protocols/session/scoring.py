@@ -2,11 +2,11 @@
 
 Learns:
     label party: held-out predictions of every feature party, or only their sum where the
-        exchange's gathering masks them: of linear models a column of X_test·θ a scoring, so that
+        exchange's gathering masks them. Each scoring of a linear model shows a column X_test·θ, so
         as many scorings as X_test has rank span its columns (`held_out_guard` counts them). Where
-        an exchange has sums over classes (`exchanges.class_sums`), only these.
+        an exchange scores by sums over classes (`exchanges.class_sums`), only these sums.
     feature party: whether training stops.
-Scoring is no part of a round: neither its time nor its messages count as training.
+Neither the time nor the messages of scoring count as training.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ DOUBLING_UNTIL, LATE_SCORINGS = 32, 20
 
 @message_kind(11, stage="evaluation")
 class Verdict(StepMessage):
-    """The label party's word after scoring: go on, or stop here."""
+    """After scoring, the label party says whether training stops here."""
 
     stop: bool
 
@@ -47,15 +47,15 @@ class Score:
     """Held-out scores after `rounds` rounds.
 
     Attributes:
-        rounds: done.
-        class_auc: area under the ROC curve; None where targets are real.
-        class_accuracy: share of rows whose most likely class is theirs; the same.
-        binormal: whether both are those of normal distributions with the classes' means and
-            variances, which is all that the label party knows.
-        training_loss: mean over the rounds since the last scoring of the loss of a round's batch,
-            as it was exchanged; None where the label party does not see H without noise.
+        rounds: done so far.
+        class_auc: area under the ROC curve; None for real targets.
+        class_accuracy: share of rows whose most likely class is right; None for real targets.
+        binormal: whether both are estimated from the classes' means and variances, as of two
+            normal distributions, because the label party knows nothing else.
+        training_loss: mean loss of the batches since the last scoring, as exchanged; None where
+            the label party does not see H without noise.
         r2: share of the variance of real targets that is explained; None for classes.
-        rmse: root of the mean squared error, in the targets' units; the same.
+        rmse: root of the mean squared error, in the targets' units; None for classes.
         mae: mean absolute error; None also where only sums are known.
     """
 
@@ -72,7 +72,7 @@ class Score:
     def of(
         cls, rounds: int, predictions: FloatArray, labels: Labels, middle: float = 0.0
     ) -> "Score":
-        """Of H, shape (test rows, C), and the labels, shape (test rows,)."""
+        """The score of predictions, shape (test rows, C), and labels, shape (test rows,)."""
         if not is_real(labels):
             found = accuracy(predictions, labels, middle)
             return cls(rounds, auc(predictions, labels), found)
@@ -87,7 +87,7 @@ class Score:
     def of_squares(
         cls, rounds: int, mean_squared: float, targets: Labels, mae: float | None = None
     ) -> "Score":
-        """Of a mean squared error."""
+        """The score of a mean squared error."""
         return cls(rounds, r2=r2_of(mean_squared, targets), rmse=sqrt(mean_squared), mae=mae)
 
     @property
@@ -102,11 +102,11 @@ class Score:
 
     @property
     def figure(self) -> float:
-        """The one that models are compared by: the AUC of classes, R² of real targets."""
+        """The figure that models are compared by: AUC for classes, R² for real targets."""
         return self.auc if self.r2 is None else self.r2
 
     def in_units(self, unit: float) -> "Score":
-        """The same with errors in targets' units, of which a job's are so many."""
+        """The same score with errors multiplied by the unit of the targets."""
         return replace(
             self,
             rmse=None if self.rmse is None else unit * self.rmse,
@@ -123,11 +123,11 @@ def _of_classes(figure: float | None) -> float:
 
 @dataclass(frozen=True)
 class Timetable:
-    """When scoring is due.
+    """The rounds after which held-out rows are scored.
 
     Attributes:
-        rounds: R; the state that is kept in the end is always scored.
-        every: rounds between scorings; doubling ones up to 20; 0 scores what is kept alone.
+        rounds: R. The selected state is always scored at the end.
+        every: rounds between scorings, or doubling distances up to 20; 0 scores only the end.
         test_rows: 0 turns scoring off.
     """
 
@@ -136,22 +136,19 @@ class Timetable:
     test_rows: int
 
     def due(self, rounds: int) -> bool:
-        """Whether to score after so many rounds, wherever the job ends.
-
-        After the last one, too, where earlier ones are scored: they are compared with it.
-        """
+        """Whether to score after this many rounds: also after the last if any before it."""
         last = rounds == self.rounds and self.every != 0
         return self.test_rows > 0 and (self._regular(rounds) or last)
 
     def times(self, rounds: int) -> int:
-        """How often held-out rows have been scored if a job ends after so many rounds."""
+        """How often held-out rows are scored in a job that ends after this many rounds."""
         if self.test_rows == 0:
             return 0
         return sum(map(self._regular, range(1, rounds))) + 1
 
     def _regular(self, done: int) -> bool:
         if self.every == "doubling":
-            # More would cost a quick job as much as its rounds do.
+            # More scorings would cost a quick job as much as its rounds.
             late = done - DOUBLING_UNTIL
             return late % LATE_SCORINGS == 0 if late > 0 else done.bit_count() == 1
         return self.every > 0 and done % self.every == 0
@@ -194,7 +191,7 @@ class Scoring(ABC):
     """One party's side of scoring.
 
     Attributes:
-        losses: of rounds, as they were exchanged, where this party saw them.
+        losses: of the exchanged batches, where this party saw them.
         scores: so far, at the label party.
     """
 
@@ -204,18 +201,18 @@ class Scoring(ABC):
         self.scores: list[Score] = []
 
     async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
-        """Take part in scoring if it is due after a round; whether training ends here.
+        """Score if scheduled after this round; returns whether training ends here.
 
-        `loss` is of the round's batch, as it was exchanged, if this party saw it.
+        `loss` is that of the exchanged batch, if this party saw it.
         """
         if loss is not None:
             self.losses.append(loss)
         return self._timetable.due(rounds) and await self._score(rounds, model)
 
     async def ends(self, rounds: int, model: LocalModel, *, first_round: int = 0) -> bool:
-        """Take part in scoring the model as it is kept, unless it was scored after the same rounds.
+        """Score the selected model, unless it has been scored after the same rounds already.
 
-        Its score is the last in any case. An earlier session did, and scored, `first_round` rounds.
+        Its score becomes the last one. An earlier session scored the first `first_round` rounds.
         """
         if not self._timetable.test_rows:
             return False
@@ -227,13 +224,13 @@ class Scoring(ABC):
 
     @abstractmethod
     async def _score(self, rounds: int, model: LocalModel) -> bool:
-        """Take part in one scoring; whether training ends here."""
+        """Take part in one scoring; returns whether training ends here."""
 
 
 class GatheredScoring(Scoring):
-    """A feature party gives held-out predictions; the label party scores, and says whether to stop.
+    """A feature party sends held-out predictions; the label party scores and may stop training.
 
-    Only the label party has `labels`, and the AUC that ends training, if one does.
+    Only the label party has `labels`, and `target_auc`, at which training ends.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a party's program is given, its data and what it may use besides, and what it returns."""
+"""Inputs and outcome of a party's program: its data, its files and callbacks, its results."""
 
 import hashlib
 from collections.abc import Callable
@@ -29,10 +29,10 @@ class PartyData:
     """What one party brings to a job.
 
     Attributes:
-        train_labels: at the label party only; at all where the algorithm gives them to all.
-        test_labels: the same.
+        train_labels: at the label party, or at all where the algorithm needs it.
+        test_labels: likewise.
         own_rows: the label party's rows that no other party holds.
-        class_names: at the label party, what each class is called.
+        class_names: at the label party.
     """
 
     table: PartyTable[Matrix]
@@ -43,7 +43,7 @@ class PartyData:
 
     @property
     def whole_table(self) -> PartyTable[Matrix]:
-        """The party's columns with its own rows behind those that all hold."""
+        """The party's columns: rows common to all parties, then its own."""
         if self.own_rows is None:
             return self.table
         shared = require_dense(self.table.train, "a job with rows of one party's own")
@@ -52,7 +52,7 @@ class PartyData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over all of it, so that a session goes on with the data that it had."""
+        """SHA-256 (hex) of all data, by which a resumed session recognizes them."""
         own = () if self.own_rows is None else (self.own_rows.features, self.own_rows.labels)
         digest = hashlib.sha256("|".join(self.table.columns).encode())
         arrays = (self.table.train, self.table.test, self.train_labels, self.test_labels, *own)
@@ -66,22 +66,19 @@ class PartyData:
 
 @dataclass(frozen=True, eq=False)
 class Workplace:
-    """What a party's program is given.
+    """The environment of a party's program.
 
     Attributes:
-        start: draws θ⁰. In a simulation it is seeded, so that runs repeat; between real parties
-            it must not be, as θ⁰ is private.
-        guard_directory: where a key owner remembers what its jobs revealed, and refuses or notes
-            this one; None only counts, as benchmarks do.
-        checkpoints: where the model is written as training goes on, and what it takes to go on
-            from there; None writes none.
-        progress: called with rounds done.
+        start: draws θ⁰. Simulations seed it so that runs repeat; real parties must not, as θ⁰ is
+            private.
+        guard_directory: the guards' records of earlier jobs; None only counts, as benchmarks do.
+        checkpoints: the folder for models and states during training; None writes none.
+        progress: called with the number of rounds done.
         make_module: makes this party's network where its model is custom.
-        wrap_model: gives what is trained in place of the local model at θ⁰; benchmarks follow
-            the weights with it.
-        keep_state: called after every round with what it takes to go on from there.
-        resume: go on from here.
-        pads: where this party's pads are that were made offline; None keeps none.
+        wrap_model: replaces the local model at θ⁰; benchmarks observe the weights with it.
+        keep_state: called after every round with the state to resume from.
+        resume: the state to resume from.
+        pads: this party's store of offline pads; None has none.
     """
 
     data: PartyData
@@ -98,8 +95,8 @@ class Workplace:
 
 
 Ending = Literal["rounds", "target", "settled", "no way down"]
-"""What ends training: all rounds are done, the held-out target is reached, or the label party's
-loss has settled, or rises whichever way it is tried."""
+"""Why training ended: all rounds are done, the held-out target is reached, the label party's loss
+has settled, or it rises after every backtracking."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +104,11 @@ class PathPoint:
     """One λ₁ of a regularization path.
 
     Attributes:
-        rounds: done when training at it ended.
-        settled: whether it ended because it was good enough.
-        model: this party's part of the model at its end.
-        objective: of all parties' models, at the label party, before weights that were about to
-            become 0 are set to it.
-        gap: bound on how far that was above the least one, as a part of it, at the label party.
+        rounds: done when training at this λ₁ ended.
+        settled: whether it ended within the tolerance.
+        model: this party's part of the model then.
+        objective: of the joint model, at the label party, before weights near 0 are set to 0.
+        gap: bound on the relative distance of `objective` from the minimum, at the label party.
     """
 
     l1: float
@@ -125,7 +121,7 @@ class PathPoint:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartyOutcome(Shown):
-    """What one party's program returns.
+    """The result of one party's program.
 
     Attributes:
         model: its trained part.
@@ -133,15 +129,15 @@ class PartyOutcome(Shown):
         key_fingerprint: of its own homomorphic key, if any.
         key_bits: of that key, if its scheme has a choice.
         leakage: what the gradients it decrypted reveal.
-        held_out: its own exact predictions of the held-out rows after the last round.
-        learned: at the label party, whether the training loss has ended below that of the best
-            constant, as far as it could see.
-        privacy: what the job's noise promises; None where there is none.
-        selected: which state the model is, and what this party saw of it.
-        path: by λ₁, of algorithms that have an L1 path.
-        losses: of fedsgd and fedbcd at the label party, of the batch of every round of this run as
-            it was exchanged, in the targets' units; empty where it sees none without noise.
-        failure: bound on the probability that a truncation of its went wrong, and the job with it.
+        held_out: its own exact predictions of the held-out rows at the end.
+        learned: at the label party, whether the training loss ended below that of the best
+            constant; True where it could not see that.
+        privacy: the guarantee of the job's noise; None without noise.
+        selected: which state the model is.
+        path: one point per λ₁, for algorithms with an L1 path.
+        losses: of every exchanged batch of this run, in the targets' units, at the label party of
+            fedsgd and fedbcd; empty where it sees none without noise.
+        failure: bound on the probability that a truncation at this party spoiled the job.
     """
 
     model: SavedModel
@@ -161,5 +157,5 @@ class PartyOutcome(Shown):
 
     @override
     def shown(self) -> dict[str, object]:
-        """Whose it is, and how it ended."""
+        """For people: the party, and how training ended."""
         return {"party": self.model.header.party, "rounds": self.rounds, "ended": self.ended}
