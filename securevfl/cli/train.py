@@ -355,7 +355,7 @@ def _tell_range(plan: "Plan", dataset: "VerticalDataset[Matrix]") -> None:
     from securevfl.protocols.blind.dry_run import beyond_range
 
     if (beyond := beyond_range(plan, dataset)) is not None:
-        _write(sys.stderr, f"securevfl: warning: {beyond.told}")
+        _write(sys.stderr, f"securevfl: warning: {beyond.warning}")
 
 
 def _rounds_of(session: Mapping[str, "SessionState"]) -> int:

@@ -1,13 +1,12 @@
-"""What an exchange is: one description, from which everything that asks about it is answered.
+"""What an exchange is: one description that algorithms, guards, audit and documents work from.
 
-An exchange says how predictions and residuals travel in a round. The algorithm asks its side of
-it for a *signal* and never knows which exchange gives it; the guard, the audit, benchmarks, the
-command line and the documents ask the description, and nobody compares names.
+An exchange defines how predictions and residuals travel in a round. An algorithm asks its party's
+side of the exchange for a *signal* and does not know which exchange produces it. All other code
+asks the description; no code compares names.
 
-What an exchange can do it shows by the methods that it has: each of the small protocols below is
-one use that algorithms make of an exchange (`Algorithm.needs`), and a class offers those whose
-methods it implements. A job whose algorithm needs what its exchange does not offer is refused
-before any work.
+Each small protocol below is one use that algorithms make of an exchange (`Algorithm.needs`). An
+exchange offers those whose methods it implements. A job whose algorithm needs something that its
+exchange does not offer is refused before any work.
 """
 
 from abc import ABC, abstractmethod
@@ -42,30 +41,30 @@ if TYPE_CHECKING:
     from securevfl.protocols.session.workplace import PartyData
 
 Shown = Literal["singly", "summed", "hidden"]
-"""How somebody sees the others' predictions."""
+"""How a party sees the others' predictions."""
 ResidualsSeen = Literal["clear", "noisy", "hidden"]
 Variant = Mapping[str, Mapping[str, Any]]
 """Settings by section of a job."""
 
 
 KEPT_BYTES = 1 << 28
-"""Of what is made of sparse rows' batches and kept; beyond it they are cut out anew every time."""
+"""Limit on cached batches of sparse rows; beyond it they are cut out anew every round."""
 CONVERTED, CONVERTED_VALUE = 6, 12
-"""Bytes of a stored cell, and of its value if it has one, that a kept batch takes."""
+"""Bytes that a cached batch takes per stored cell, and per value where cells have values."""
 
 
 @dataclass(frozen=True)
 class Learns:
-    """Who learns what of a round, beside sizes and times.
+    """Who learns what in a round, beside sizes and times.
 
     Attributes:
         label_party: what it learns, for people.
-        label_party_not: what it does not.
+        label_party_not: what it does not learn.
         feature_party: what a feature party learns.
-        feature_party_not: what it does not.
+        feature_party_not: what it does not learn.
         predictions: how the label party sees the others' H_k.
         residuals: how feature parties see d.
-        gradients: whether feature parties learn Xᵀd/S of a batch and no more of d, so that the
+        gradients: whether feature parties learn Xᵀd/S of a batch and nothing else of d; then the
             label guard counts.
     """
 
@@ -78,7 +77,7 @@ class Learns:
     gradients: bool
 
     def __post_init__(self) -> None:
-        # What guards do not know they would take for harmless.
+        # Guards would treat an unknown value as harmless.
         for what, known in (("predictions", Shown), ("residuals", ResidualsSeen)):
             if getattr(self, what) not in get_args(known):
                 raise ConfigError(
@@ -92,12 +91,12 @@ class Batch:
     """The rows of a round at one party.
 
     Attributes:
-        key: the same for the same rows.
-        repeats: whether a key can come again: what was prepared for it is worth keeping.
+        key: equal for equal rows.
+        repeats: whether a key can come again, so that preparations are worth caching.
         rows: the row numbers, shape (S,).
         inputs: this party's X of those rows, shape (S, P).
-        labels: the labels, at the label party only, shape (S,).
-        jacobian: computes that of a non-linear local model at the exchange's θ⁰.
+        labels: at the label party only, shape (S,).
+        jacobian: computes the Jacobian of a network at the exchange's θ⁰.
     """
 
     key: int
@@ -113,7 +112,7 @@ class Batch:
         return dense(self.inputs if self.jacobian is None else self.jacobian())
 
     def seen_by(self, model: LocalModel) -> "Batch":
-        """The batch with a model's Jacobian, which changes with θ and is never worth keeping."""
+        """The batch with a network's Jacobian, which changes with θ and is never cached."""
         if model.is_linear:
             return self
         return replace(self, repeats=False, jacobian=model.tangent(self.inputs))
@@ -121,12 +120,12 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """The batches of rounds one after another at one party, cut out together.
+    """The batches of consecutive rounds at one party, cut out together.
 
     Attributes:
         inputs: X of all their rows, round after round, shape (ΣS, P).
-        labels: of these, shape (ΣS,).
-        parts: of these rows, those of each round.
+        labels: of these rows, shape (ΣS,).
+        parts: each round's slice of these rows.
     """
 
     inputs: Matrix
@@ -141,7 +140,7 @@ class Stretch:
 
 
 class PartyBatches:
-    """One party's rows of every round; those that repeat are cut out once."""
+    """One party's rows of every round; repeated batches are cut out once."""
 
     def __init__(self, plan: "Plan", data: "PartyData", inputs: Matrix) -> None:
         self._schedule = plan.schedule
@@ -157,7 +156,7 @@ class PartyBatches:
             return self._kept[key]
         rows = self._schedule.batch(round_index)
         labels = None if self._labels is None else self._labels[rows]
-        # Rows are sorted, so that all of them are the table itself.
+        # Rows are sorted: a batch of all rows is the table itself.
         inputs = self._inputs if len(rows) == len(self._inputs) else self._inputs[rows]
         batch = Batch(key, self._repeats, rows, inputs, labels)
         if self._repeats:
@@ -165,7 +164,7 @@ class PartyBatches:
         return batch
 
     def stretch(self, first: int, length: int) -> Stretch:
-        """So many rounds from one on, at a party that holds the labels."""
+        """`length` rounds from `first` on, at a party with labels."""
         assert self._labels is not None  # noqa: S101
         if length == 1:
             batch = self.at(first)
@@ -179,7 +178,7 @@ class PartyBatches:
 
 
 def _are_worth_keeping(plan: "Plan", inputs: Matrix) -> bool:
-    """Whether all batches together, as products take them, are no more than is kept."""
+    """Whether all batches together, as products take them, fit the cache."""
     if not isinstance(inputs, SparseRows):
         return True
     if plan.exchange.encrypts:
@@ -193,14 +192,14 @@ class Side(Protocol):
     """One party's side of an exchange: first predictions, then signals."""
 
     async def gather(self, step: Step, predictions: FloatArray) -> FloatArray | None:
-        """Take part in the first half: predictions come together.
+        """The first half of an exchange: predictions are gathered.
 
         Args:
-            step: whose predictions are fresh.
+            step: says whose predictions are fresh.
             predictions: this party's H of the batch, shape (S, C), or u_k for a head, shape (S, w).
 
         Returns:
-            The sum of the others' H, shape (S, C), at the label party, where it learns it.
+            The sum of the others' H, shape (S, C), at a label party that learns it; else None.
 
         Raises:
             PeerError: a peer broke the protocol or is gone; nothing of this party has changed.
@@ -210,16 +209,9 @@ class Side(Protocol):
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
-        """Take part in the second half.
+        """The second half: returns the signal, if this party is among the step's receivers.
 
-        Args:
-            step: who gets a signal.
-            batch: the rows.
-            predictions: this party's H of those rows, shape (S, C).
-            others: what `gather` returned.
-
-        Returns:
-            The signal, if this party is among the receivers.
+        `predictions` are as for `gather`, `others` is what it returned.
 
         Raises:
             PeerError: a peer broke the protocol or is gone; nothing of this party has changed.
@@ -240,7 +232,7 @@ class GatheringSide:
 
 @dataclass(frozen=True)
 class Lookahead:
-    """What a party knows of coming rounds: its own steps, and its rows by round."""
+    """What a party knows of later rounds: its own steps, and its rows by round."""
 
     steps: LocalSteps
     rounds: int
@@ -253,14 +245,14 @@ class Lookahead:
 
 @dataclass(frozen=True)
 class Session:
-    """What a party's side of an exchange is made from, once all have agreed.
+    """Everything that a party's side of an exchange needs, once the parties have agreed.
 
     Attributes:
-        leakage: counts what the gradients of this party's key reveal.
+        leakage: counts what gradients under this party's key reveal.
         keys: makes homomorphic keys.
-        lookahead: what this party knows of coming rounds, where its steps are local ones.
-        noise: what it adds, where the exchange adds noise.
-        head: its model with the head, at the label party of a job that has one.
+        lookahead: for exchanges that compute the next round's predictions.
+        noise: of this party, where the exchange adds noise.
+        head: the model with its head, at the label party of a job that has one.
     """
 
     party: Party
@@ -278,12 +270,11 @@ class Established:
     """One party's exchange, ready for the first round.
 
     Attributes:
-        side: its side.
-        gathering: how held-out predictions travel, row by row.
+        side: of this party.
+        gathering: how held-out predictions are gathered row by row.
         key: its own homomorphic key, if it has one.
-        in_flight: what the side holds from one round for the next, by name: filled as rounds end,
-            and beforehand where a session goes on.
-        sums: this party's side of scoring where held-out predictions do not travel.
+        in_flight: what the side carries from one round to the next, by name; checkpoints hold it.
+        sums: how the party scores where held-out predictions are not gathered.
     """
 
     side: Side
@@ -294,8 +285,8 @@ class Established:
 
 
 @runtime_checkable
-class GivesSignals(Protocol):
-    """Rounds of FedBCD: predictions one way, then a signal of whatever kind to each that steps."""
+class SendsSignals(Protocol):
+    """Rounds of FedBCD: predictions are gathered, then each party that steps gets a signal."""
 
     async def establish(self, session: Session) -> Established:
         """Set up this party's side.
@@ -307,32 +298,32 @@ class GivesSignals(Protocol):
 
 
 @runtime_checkable
-class TellsResiduals(Protocol):
-    """Rounds of DBCD: d of all rows in clear first, then what feature parties give for it."""
+class SendsResiduals(Protocol):
+    """Rounds of DBCD: d of all rows is sent in clear, then feature parties answer."""
 
     async def establish_residuals(self, session: Session) -> Established:
         """Set up this party's side; every feature party's signal is a `ResidualSignal`."""
 
 
 class Outgoing(Protocol):
-    """What a party's numbers become before they are given."""
+    """How a party protects its numbers before it sends them."""
 
     def units(self, units: FloatArray) -> FloatArray:
-        """Of its numbers of some rows, shape (rows, w)."""
+        """Numbers of some rows, shape (rows, w)."""
 
     def phi(self, phi: FloatArray, rows: int) -> FloatArray:
-        """Of the mean of y·u over so many rows, shape (w,)."""
+        """The mean of y·u over this many rows, shape (w,)."""
 
 
 class AsTheyAre:
-    """Numbers that stay as they are, which an exchange has to say; nothing returned is an error."""
+    """No protection. An exchange has to return this explicitly."""
 
     def units(self, units: FloatArray) -> FloatArray:
-        """The same."""
+        """Unchanged."""
         return units
 
     def phi(self, phi: FloatArray, rows: int) -> FloatArray:
-        """The same."""
+        """Unchanged."""
         del rows
         return phi
 
@@ -341,21 +332,21 @@ IN_CLEAR = AsTheyAre()
 
 
 @runtime_checkable
-class GivesSingly(Protocol):
-    """Numbers of a party as they are, or with its noise; how they travel is the algorithm's."""
+class SendsSingly(Protocol):
+    """Each party sends its own numbers, in clear or with noise, in messages of the algorithm."""
 
     def release(self, noise: Noise | None, purpose: Purpose = "predictions") -> Outgoing:
-        """What numbers become before they are given; `AsTheyAre` where they stay in clear."""
+        """How numbers are protected; `IN_CLEAR` where they are not."""
 
 
 @runtime_checkable
 class HoldsKeys(Protocol):
-    """Products under homomorphic keys, of whatever the algorithm puts in."""
+    """Products under homomorphic keys, of factors that the algorithm chooses."""
 
     async def keys(
         self, session: Session, product_format: ProductFormat, columns: Mapping[str, int]
     ) -> tuple[Any, Mapping[str, Any]]:
-        """This party's key (`homomorphic.OwnKey`), if it owns one, and its ends of the others'.
+        """This party's key (`homomorphic.OwnKey`), if it owns one, and ends of the others' keys.
 
         Raises:
             RangeExceeded: products could overflow; before any key is made.
@@ -364,52 +355,51 @@ class HoldsKeys(Protocol):
 
 
 @runtime_checkable
-class KeepsShares(Protocol):
-    """Rounds in which parameters stay in shares: nobody sees a number before they are over."""
+class TrainsOnShares(Protocol):
+    """Rounds on secret shares: no party sees any number until training is over."""
 
     def part(self, training: Any) -> Any:  # noqa: ANN401
         """A party's part of a job; see `vertical.runner.Part`."""
 
     async def make_offline(self, training: Any) -> Any:  # noqa: ANN401
-        """A party's part of making pads before training; see `vertical.runner.MakeAhead`."""
+        """A party's part of the offline phase; see `vertical.runner.MakeOffline`."""
 
 
 NEEDS: Mapping[type, str] = {
-    GivesSignals: "its parties step by what the exchange makes of their predictions",
-    TellsResiduals: "every party solves for its direction with residuals and curvature of all "
+    SendsSignals: "its parties step by signals that the exchange makes of their predictions",
+    SendsResiduals: "every party solves for its direction with residuals and curvature of all "
     "rows in clear",
-    GivesSingly: "its parties give numbers singly, clear or noisy",
+    SendsSingly: "each party sends its own numbers, in clear or with noise",
     HoldsKeys: "its parties multiply components under homomorphic keys",
-    KeepsShares: "its rounds run in shares",
+    TrainsOnShares: "its rounds run on secret shares",
 }
-"""What an algorithm can need of an exchange, and how an error says so."""
+"""What an algorithm can need of an exchange, in words for errors."""
 WAYS = (
     "learns",
     "new_rows",
     *sorted(name for need in NEEDS for name in vars(need) if not name.startswith("_")),
 )
-"""The methods by which numbers leave a party, and what is said of them."""
+"""The methods by which numbers leave a party, and `learns`, which describes them."""
 
 
 class Exchange(ABC):
     """The description of an exchange.
 
-    A subclass of a finished exchange defines each of its methods in `WAYS` again. A method that it
-    inherited would still send in clear what the subclass protects in another.
+    A subclass of a finished exchange must define each method in `WAYS` again: an inherited method
+    would still send in clear what the subclass protects in another.
 
     Attributes:
         name: in `[exchange] scheme`.
-        takes: keys of `[exchange]` beside the scheme that a job may give; others are refused.
+        takes: keys of `[exchange]` that a job may set beside the scheme.
         encrypts: whether it needs homomorphic keys.
-        adds_noise: whether `[privacy]` belongs to it.
+        adds_noise: whether it uses `[privacy]`.
         takes_head: whether predictions may be representations for a head.
-        is_slow: whether a round takes so long that audits make fewer and smaller ones.
-        tells_sum: whether it has feature parties told ΣH, as `local_rule = "exact"` asks.
-        fewest_parties: K must not be less.
-        error: by how much of themselves weights may differ from those in clear, where nothing else
-            does, as fixed point and approximations have it.
-        variants: settings beside the name that change who learns what; documents and tests show
-            one row for each.
+        is_slow: whether audits take fewer and smaller rounds.
+        sends_sum: whether feature parties get ΣH, as `local_rule = "exact"` needs.
+        fewest_parties: the least K.
+        error: relative difference to weights trained in clear that fixed point and approximations
+            may cause.
+        variants: settings that change who learns what; documents and tests have a row for each.
     """
 
     name: str
@@ -418,7 +408,7 @@ class Exchange(ABC):
     adds_noise: ClassVar[bool] = False
     takes_head: ClassVar[bool] = False
     is_slow: bool = False
-    tells_sum: ClassVar[bool] = False
+    sends_sum: ClassVar[bool] = False
     fewest_parties: ClassVar[int] = 2
     error: ClassVar[float] = 1e-4
     variants: tuple[Variant, ...] = ({},)
@@ -438,8 +428,8 @@ class Exchange(ABC):
 
     @cached_property
     def shares_parameters(self) -> bool:
-        """Whether nobody sees a prediction, a residual or a gradient before the last round."""
-        return isinstance(self, KeepsShares)
+        """Whether no party sees a prediction, a residual or a gradient before the last round."""
+        return isinstance(self, TrainsOnShares)
 
     def check(self, plan: "Plan") -> None:
         """Check that a job can be run under this exchange; any by default.
@@ -464,10 +454,10 @@ class Exchange(ABC):
         return self.learns(job).predictions
 
     def counts_held_out(self, job: Job) -> bool:
-        """Whether scorings are counted, and as few as can be where the job does not say.
+        """Whether the guard counts scorings, and the default is to score at the end only.
 
-        Not where the label party sees each H_k of a batch and feature parties see d: held-out rows
-        would be the only ones that anything is kept of.
+        Not where the label party sees each H_k of a batch and feature parties see d: then scoring
+        shows no more of held-out rows than rounds show of training rows.
         """
         learns = self.learns(job)
         return learns.residuals == "hidden" or learns.predictions != "singly"
@@ -483,16 +473,14 @@ class Exchange(ABC):
         given: int,
         head: Head | None,
     ) -> Gathering:
-        """How a trained model's predictions of new rows come to the label party.
-
-        In clear or as a masked sum it is `as_shown`.
+        """How a trained model's predictions of new rows are gathered; often `as_shown`.
 
         Args:
             job: the settings.
-            party: who it is.
+            party: this party.
             masks: shared with the others, for this scoring alone.
             shown: singly or summed, as `Algorithm.new_rows` says.
-            given: numbers that a feature party gives of a row.
+            given: numbers that a feature party sends per row.
             head: at the label party of a model that has one.
         """
 
@@ -501,7 +489,7 @@ class Exchange(ABC):
         """Messages in a round of FedBCD-p among K parties."""
 
     def key_owners(self, settings: ExchangeSettings, party: Party) -> tuple[str, ...]:
-        """Who owns a homomorphic key; an exchange whose `learns` has gradients names them."""
+        """The owners of homomorphic keys; required where `learns` has gradients."""
         del settings, party
         return ()
 
@@ -516,6 +504,6 @@ def as_shown(
     given: int,
     head: Head | None,
 ) -> Gathering:
-    """`Exchange.new_rows` of those whose predictions travel in clear, or as a masked sum."""
+    """`Exchange.new_rows` where predictions travel in clear or as a masked sum."""
     del exchange, job, given
     return gathering_of(party, masks, sums=shown == "summed", head=head)

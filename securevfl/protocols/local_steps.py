@@ -397,7 +397,7 @@ class LocalSteps:
         self._before = self._iterate
         self._momentum, self._beta = self._next_momentum()
 
-    def ahead(self, inputs: Matrix) -> tuple[FloatArray, FloatArray]:
+    def next_point(self, inputs: Matrix) -> tuple[FloatArray, FloatArray]:
         """Where the next exchange takes place, as a function of this one's gradient.
 
         For linear models only.

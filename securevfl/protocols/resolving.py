@@ -98,12 +98,12 @@ def _check_offers(plan: Plan) -> None:
         raise ConfigError(f"algorithm {algorithm.name!r} does not say what it needs of an exchange")
     if isinstance(exchange, algorithm.needs):
         return
-    asked = ", or ".join(NEEDS.get(need, need.__name__) for need in algorithm.needs)
+    needed = ", or ".join(NEEDS.get(need, need.__name__) for need in algorithm.needs)
     lacks = "hides" if exchange.encrypts else "does not offer"
     able = [repr(name) for name, each in EXCHANGES.items() if isinstance(each, algorithm.needs)]
     use = " or ".join(filter(None, [", ".join(able[:-1]), *able[-1:]]))
     raise ConfigError(
-        f"algorithm = {algorithm.name!r}: {asked}, which {exchange.name!r} {lacks}: use {use}"
+        f"algorithm = {algorithm.name!r}: {needed}, which {exchange.name!r} {lacks}: use {use}"
     )
 
 
@@ -117,7 +117,7 @@ def agreed_hash(job: Job, facts: Facts, modules: Collection[str] = ()) -> bytes:
 def _check_rule(plan: Plan) -> None:
     """Check that parties are told what their steps take, and that the loss bends as these need."""
     rule, loss = plan.rule, plan.loss
-    if rule.own_loss and not plan.exchange.tells_sum:
+    if rule.own_loss and not plan.exchange.sends_sum:
         raise ConfigError(
             "local_rule = 'exact' tells feature parties labels and ΣH: with exchange 'plain' "
             f"alone, not {plan.exchange.name!r}"
@@ -309,9 +309,9 @@ def check_head(plan: Plan) -> None:
         ),
         (settings.start == "zero", "has no gradient at start = 'zero': use 'random'"),
     )
-    for is_so, told in refused:
+    for is_so, reason in refused:
         if is_so:
-            raise ConfigError(f"head = {settings.head!r} {told}")
+            raise ConfigError(f"head = {settings.head!r} {reason}")
 
 
 def file_source(party: PartySettings, path: Path) -> FileSource:

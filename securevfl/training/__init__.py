@@ -18,14 +18,14 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.catalogue import algorithm_of
-from securevfl.protocols.exchange import KeepsShares
+from securevfl.protocols.exchange import TrainsOnShares
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.workplace import PartyData, Workplace
-from securevfl.protocols.vertical.runner import MadeOffline, MakeAhead, run_offline
+from securevfl.protocols.vertical.runner import MadeOffline, MakeOffline, run_offline
 from securevfl.runtime.costs import JobCosts, Pace, Stopwatch, job_costs
 from securevfl.runtime.simulation import Program, Simulated, T, Tamper, simulate
 from securevfl.sparse import Matrix
@@ -197,9 +197,9 @@ class Made:
     costs: JobCosts
 
 
-def require_offline(plan: Plan) -> MakeAhead:
+def require_offline(plan: Plan) -> MakeOffline:
     """How a job's exchange makes something ahead; ConfigError where rounds take nothing such."""
-    if not isinstance(plan.exchange, KeepsShares):
+    if not isinstance(plan.exchange, TrainsOnShares):
         raise ConfigError(
             f"--offline: exchange {plan.exchange.name!r} makes no pads: nothing that rounds use "
             "can be made before them; scheme = 'blind' does"

@@ -20,9 +20,9 @@ from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchange import (
     WAYS,
     Exchange,
-    GivesSignals,
-    GivesSingly,
-    TellsResiduals,
+    SendsResiduals,
+    SendsSignals,
+    SendsSingly,
 )
 from securevfl.protocols.exchanges.plain import PlainExchange
 from securevfl.protocols.vertical.fedbcd import FedBcd
@@ -78,11 +78,11 @@ def test_a_job_file_trains_with_both() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "needs", "able"),
     [
-        ("fdml", "its parties give numbers singly, clear or noisy", "'plain' or 'dp'"),
+        ("fdml", "each party sends its own numbers, in clear or with noise", "'plain' or 'dp'"),
         (
             "ftl",
-            "its parties give numbers singly, clear or noisy, or its parties multiply components "
-            "under homomorphic keys",
+            "each party sends its own numbers, in clear or with noise, or its parties multiply "
+            "components under homomorphic keys",
             "'plain', 'dp', 'bfv', 'paillier' or 'ckks'",
         ),
         (
@@ -146,8 +146,8 @@ def test_what_a_finished_exchange_has_is_not_inherited_in_silence() -> None:
         type("Rounded", (PlainExchange,), ways)
     ways |= {"establish_residuals": None, "release": None}
     alike = type("Rounded", (PlainExchange,), ways)()
-    assert isinstance(alike, GivesSignals)
-    assert not isinstance(alike, GivesSingly | TellsResiduals)
+    assert isinstance(alike, SendsSignals)
+    assert not isinstance(alike, SendsSingly | SendsResiduals)
 
 
 def refused(told: str, **changes: object) -> None:

@@ -64,7 +64,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("with exchange 'plain' alone, not 'masked'", "masked", {}),
         ("with exchange 'plain' alone, not 'dp'", "dp", {}),
         ("with exchange 'plain' alone, not 'bfv'", "bfv", {}),
-        ("tells ΣH: not with predictions = 'masked'", {"predictions": "masked"}, {}),
+        ("sends ΣH: not with predictions = 'masked'", {"predictions": "masked"}, {}),
         ("local_rule = 'exact' has none", None, {"local_steps": "exact", "learning_rate": "auto"}),
     ]),
     "fdml": (breast_cancer, FDML, [

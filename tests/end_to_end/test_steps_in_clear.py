@@ -171,7 +171,7 @@ def test_the_exact_rule_leaves_exact_steps_alone_and_says_what_it_tells() -> Non
         plan_for(Job.of(job=job), breast_cancer()) for job in ({}, {"local_rule": "exact"})
     )
     assert exact.local_steps == 5
-    assert exact.learns.feature_party == f"{plain.learns.feature_party}, told beside it"
+    assert exact.learns.feature_party == f"{plain.learns.feature_party}, sent beside it"
 
 
 def test_networks_take_the_exact_rule() -> None:

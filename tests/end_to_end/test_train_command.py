@@ -336,7 +336,7 @@ def test_blind_warns_of_ends_that_few_residuals_make_and_that_are_none(
     assert run("train", few) in {0, 3, 4}
     printed = capsys.readouterr().err
     assert "labels can be read off it: " in " ".join(printed.split())
-    assert printed.index(f"securevfl: warning: {beyond.told}\n") < printed.index("made offline")
+    assert printed.index(f"securevfl: warning: {beyond.warning}\n") < printed.index("made offline")
 
 
 def test_the_example_job_runs_as_it_is_and_its_models_load_again(capsys: Capture) -> None:

@@ -188,7 +188,7 @@ def test_offline_is_where_the_next_exchange_takes_place(
         some = x[: rows + index % 2]
         steps.begin(index, len(some))
         residuals = generator.standard_normal((len(some), problem.loss.outputs))
-        matrix, constant = steps.ahead(some)
+        matrix, constant = steps.next_point(some)
         foretold = constant - matrix @ (some.T @ residuals / len(some))
         signal = ResidualSignal(residuals)
         steps.take(Decision(index), some, predictions=model.predict(some), signal=signal)

@@ -14,9 +14,9 @@ from securevfl.protocols.blind.offline import make_offline
 from securevfl.protocols.blind.rounds import BlindPart
 from securevfl.protocols.exchange import (
     Exchange,
-    KeepsShares,
     Learns,
     Shown,
+    TrainsOnShares,
     Variant,
     as_shown,
 )
@@ -59,7 +59,7 @@ class Blind(Exchange):
     @override
     def check(self, plan: Plan) -> None:
         settings = plan.job.job
-        if KeepsShares not in plan.algorithm.needs:
+        if TrainsOnShares not in plan.algorithm.needs:
             raise ConfigError(
                 f"algorithm = {plan.algorithm.name!r}: 'blind' takes fedsgd and fedbcd-p, whose "
                 "steps follow from residuals alone"

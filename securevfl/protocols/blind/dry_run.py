@@ -67,7 +67,7 @@ class Beyond:
     period: float
 
     @property
-    def told(self) -> str:
+    def warning(self) -> str:
         """It in a sentence, with what to do."""
         longer = 8 * ceil(2 * SPARE * self.reach / 8)
         cure = "clip columns that reach many deviations, or take their logarithms"

@@ -103,7 +103,7 @@ class Corrections(StepMessage):
     pulls: RingArray
 
 
-Asked: TypeAlias = EncryptedPads | EncryptedPoints
+Request: TypeAlias = EncryptedPads | EncryptedPoints
 Answer: TypeAlias = MaskedSteps | MaskedShares
 
 
@@ -214,7 +214,7 @@ class Holding:
         """Start the next block with the shares of θ and ζ of an earlier run, shape (2, P)."""
         self.weights, self.point = shares
 
-    def asked(self, kind: type[Asked], group: Group) -> Asked:
+    def request(self, kind: type[Request], group: Group) -> Request:
         """What a group's rounds are made with, encrypted: their pads or their points."""
         return self.pads(group) if kind is EncryptedPads else self.points(group)
 
@@ -306,10 +306,10 @@ class PartyLinks:
         party, widths, columns = job.training.party, job.widths, job.agreement.columns
         holder, owners = holders(party)[party.name], owners_held_by(party)
         await party.channel.send(holder, job.scales)
-        told = await collect(party.channel, owners, Scales)
+        received = await collect(party.channel, owners, Scales)
         holdings = {}
         for name in owners:
-            scales = told[name]
+            scales = received[name]
             if scales.step_bits < widths.weight_bits or scales.largest >= LARGEST_SCALE:
                 raise PeerViolation(f"{name} says steps of {scales.largest} bits")
             formats = _formats(job, blocks, columns[name], scales)
@@ -348,20 +348,20 @@ class PartyLinks:
             yield
 
     async def _there_and_back(
-        self, groups: Sequence[Group], kinds: tuple[type[Asked], type[Answer]]
+        self, groups: Sequence[Group], kinds: tuple[type[Request], type[Answer]]
     ) -> AsyncIterator[None]:
         """Of every link, the holder's ciphertexts there and the owner's products back."""
         party, holder, owners = self.party, self._holder, list(self._holdings)
         for group in groups:
             for name, holding in self._holdings.items():
                 async with party.costs.compute(CORRELATED_RANDOMNESS):
-                    message = holding.asked(kinds[0], group)
+                    message = holding.request(kinds[0], group)
                 await party.channel.send(name, message)
             yield
         for group in groups:
-            _, asked = await party.channel.receive([holder], kinds[0], group[0].index)
+            _, request = await party.channel.receive([holder], kinds[0], group[0].index)
             async with party.costs.compute(CORRELATED_RANDOMNESS):
-                answer = self._answer(asked, group)
+                answer = self._answer(request, group)
             await party.channel.send(holder, answer)
             yield
         for group in groups:
@@ -371,13 +371,13 @@ class PartyLinks:
                     self._holdings[name].take(name, found, group)
             yield
 
-    def _answer(self, asked: Asked, group: Group) -> Answer:
+    def _answer(self, request: Request, group: Group) -> Answer:
         """Multiply pads by −N, or points by X, and keep what this party adds to its own share."""
         matrices, own = self._matrices[group[0].group], self.pads.own
-        of_steps = isinstance(asked, EncryptedPads)
+        of_steps = isinstance(request, EncryptedPads)
         key = self._keys.steps if of_steps else self._keys.predictions
         matrix, columns = matrices.steps if of_steps else matrices.features, len(matrices.steps)
-        fmt, encrypted = key.product_format, only(self._holder, asked.groups)
+        fmt, encrypted = key.product_format, only(self._holder, request.groups)
         filled = _filled(matrix, (fmt.outputs, fmt.inner))
         reply, masks = checked(self._holder, key.product, encrypted, filled)
         for column, each in enumerate(group):
@@ -385,7 +385,7 @@ class PartyLinks:
             (own.steps if of_steps else own.pulls)[each.index] = mask[:columns]
             if not of_steps:
                 own.predictions[each.index] = mask[columns : columns + each.rows]
-        return (MaskedSteps if of_steps else MaskedShares)(asked.step, (reply,))
+        return (MaskedSteps if of_steps else MaskedShares)(request.step, (reply,))
 
     async def end(self, rounds: Sequence[PlannedRound]) -> None:
         """Say, and hear, what ends a block."""
@@ -397,8 +397,8 @@ class PartyLinks:
                 saw(Share(party.name, what, each.index, by_round[each.index]))
         for name, holding in self._holdings.items():
             async with party.costs.compute(CORRELATED_RANDOMNESS):
-                said = holding.end(name, rounds, saw)
-            await party.channel.send(name, said)
+                corrections = holding.end(name, rounds, saw)
+            await party.channel.send(name, corrections)
         _, message = await party.channel.receive([holder], Corrections, first)
         async with party.costs.compute(CORRELATED_RANDOMNESS):
             shape = len(rounds), own.steps[first].size

@@ -137,8 +137,8 @@ async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) ->
     within = bool(np.max(np.abs(own), initial=0.0) <= series.period / 2)
     for name in party.others:
         await party.channel.send(name, StaysInRange(within))
-    told = await collect(party.channel, party.others, StaysInRange)
-    if within and all(each.within for each in told.values()):
+    others = await collect(party.channel, party.others, StaysInRange)
+    if within and all(each.within for each in others.values()):
         return
     longer = ""
     if round(series.period) < LARGEST_PERIOD:

@@ -32,7 +32,7 @@ Messages a round of FedBCD-p: 2(Q + 1)(K − 1).
 
 `round_trips = 1`, for linear local models. Whatever local steps a linear model takes, the next
 exchange is at b − A·G for a vector b and a matrix A that the feature party knows
-(`LocalSteps.ahead`). Q gradient steps from θ lead to θ − A·(G + λθ) with
+(`LocalSteps.next_point`). Q gradient steps from θ lead to θ − A·(G + λθ) with
 A = η Σ_{j<Q} (I − η·curved)^j and curved = (c/S)XᵀX + (λ + μ)I, exact steps to the same with
 A = (γΓ + μI)⁻¹. So the party can compute its *next* predictions under encryption, on the next
 batch X':
@@ -212,7 +212,7 @@ class AffinePredictions:
 
 def next_predictions(steps: LocalSteps, now: Batch, then: Batch) -> AffinePredictions:
     """H' as a function of d; TrainingDiverged where the steps leave float64."""
-    moves, point = steps.ahead(now.inputs)
+    moves, point = steps.next_point(now.inputs)
     with np.errstate(over="ignore", invalid="ignore"):
         matrix = -(then.inputs @ moves @ now.inputs.T) / len(now.inputs)
         constant = then.inputs @ point
@@ -222,7 +222,7 @@ def next_predictions(steps: LocalSteps, now: Batch, then: Batch) -> AffinePredic
 
 
 class OneTripFeatureSide(EncryptedFeatureSide):
-    """A feature party's side in one round trip: evaluates one round ahead."""
+    """A feature party's side in one round trip: evaluates one round affine."""
 
     def __init__(
         self, party: Party, gathering: Gathering, key: PeerKey, lookahead: Lookahead
@@ -245,13 +245,13 @@ class OneTripFeatureSide(EncryptedFeatureSide):
         evaluator = key.evaluator
         assert isinstance(evaluator, OpenEvaluator)  # noqa: S101
         async with party.costs.compute("local"):
-            ahead = next_predictions(self._lookahead.steps, batch, upcoming)
+            affine = next_predictions(self._lookahead.steps, batch, upcoming)
         async with party.costs.compute("evaluate"):
             bound = fmt.largest_product / fmt.summands * 2.0**-fmt.product_fraction_bits
-            scale = ahead.scale_bits(fmt.matrix_bound, bound)
-            prepared = key.prepared(np.hstack([batch.tangent, np.ldexp(ahead.matrix.T, scale)]))
+            scale = affine.scale_bits(fmt.matrix_bound, bound)
+            prepared = key.prepared(np.hstack([batch.tangent, np.ldexp(affine.matrix.T, scale)]))
             addends = encode(
-                np.ldexp(ahead.constant, scale), fmt.product_fraction_bits, bound, "predictions"
+                np.ldexp(affine.constant, scale), fmt.product_fraction_bits, bound, "predictions"
             )
         replies = []
         for vector, addend in zip(await key.take_encrypted(step, outputs), addends.T, strict=True):

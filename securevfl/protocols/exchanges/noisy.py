@@ -1,8 +1,12 @@
-"""The `dp` exchange: clipped predictions with noise; residuals with or without are `plain`'s.
+"""The `dp` exchange: predictions are clipped and noisy; residuals travel in clear or with noise.
 
-d without noise is every label and, through σ(ΣH), the sum of the others' noisy predictions with
-the label party's exact one. What noise promises is counted by `privacy_account`. It hides single
-samples: whoever sees many releases of one averages its noise away, which is what ε says.
+d without noise reveals every label and, through σ(ΣH), the label party's exact prediction plus the
+others' noisy ones. `privacy_account` computes the guarantee. Noise hides single samples: an
+adversary that sees many releases of one sample averages its noise away, which ε accounts for.
+
+Learns:
+    label party: every feature party's clipped H_k + noise; with a head u_k + noise.
+    feature party: d, or d + noise with `label_noise_multiplier`; with a head also its θ_k.
 Source: FDML (Hu et al., KDD 2019) for predictions; docs/decisions/0011-what-a-promise-covers.md.
 """
 
@@ -33,9 +37,9 @@ from securevfl.runtime.costs import SCORING
 
 
 class NoisyGathering(ClearGathering):
-    """Every H_k clipped, with fresh noise at every release.
+    """Every H_k is clipped and gets fresh noise at each release.
 
-    A message that has to be sent again is the one that was sent: noise drawn twice would average.
+    A repeated message is resent as it was: two draws of noise would average out.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class NoisyGathering(ClearGathering):
 
 
 class NoisyRelease:
-    """What a party's numbers become; see `exchange.Outgoing`."""
+    """Noise on a party's numbers; see `exchange.Outgoing`."""
 
     def __init__(self, noise: Noise, purpose: Purpose = "predictions") -> None:
         self._noise, self._purpose = noise, purpose
@@ -73,9 +77,9 @@ class NoisyRelease:
         return self._noise.predictions.release(units, self._noise.key.stream(self._purpose))
 
     def phi(self, phi: FloatArray, rows: int) -> FloatArray:
-        """With fresh noise; units are within ±1, so that one row is worth 2/N_A.
+        """With fresh noise. Units are within ±1, so one row moves Φ by at most 2/N_A.
 
-        Φ is not on the noise's grid of 2^-20 of that: rounding it may be worth one step more.
+        Φ is not on the noise's grid of 2^-20 of that, so rounding adds at most one step.
         """
         of_rows, clip = self._noise.predictions, (1 + 2.0**-20) / rows
         mechanism = Mechanism(of_rows.name, of_rows.noise_multiplier, clip, of_rows.outputs)
@@ -83,7 +87,7 @@ class NoisyRelease:
 
 
 class NoisyExchange(InClear):
-    """Clipped predictions with noise, in clear otherwise."""
+    """Clipped predictions with noise; everything else as in `plain`."""
 
     name = "dp"
     adds_noise = True
@@ -129,7 +133,7 @@ class NoisyExchange(InClear):
         given: int,
         head: Head | None,
     ) -> Gathering:
-        """Clipped, with noise: one release of each new row."""
+        """One clipped and noisy release of each new row."""
         del masks, shown
         seed, index = job.privacy.noise_seed, party.names.index(party.name)
         key = NoiseKey.generate() if seed is None else NoiseKey.of_experiment(seed, index)

@@ -1,18 +1,17 @@
-"""The exchanges without encryption: residuals travel in clear.
+"""The exchanges `plain` and `masked`, whose residuals travel in clear.
 
 With `ClearGathering` this is `plain`, with `MaskedGathering` `masked`, with `NoisyGathering` `dp`.
-Who learns what: the descriptions at the end of this file, and of `noisy`. For logistic loss d tells
-every label and ΣH (d = σ(H) − y inverts).
+The descriptions at the end of this file, and in `noisy`, say who learns what. For logistic loss
+d = σ(H) − y reveals every label and ΣH.
 
-Under `local_rule = "exact"` the label party sends ΣH beside d, for any loss: with d that is every
-label, and without its own H_k the sum of all others'. Messages a round: 3(K − 1) in place of
-2(K − 1).
+Under `local_rule = "exact"` the label party sends ΣH beside d for any loss. ΣH and d reveal every
+label, and a party that subtracts its own H_k has the sum of the others'. A round takes 3(K − 1)
+messages in place of 2(K − 1).
 
-With a head at the label party representations travel one way, d and θ_k the other.
-H = Σ_k u_k·θ_k + b, so ∂f/∂u_k = d·θ_kᵀ: a party needs d, one number a row and output, and its own
-θ_k, w numbers whatever the batch, and with both it follows its own changes as without a head. Each
-θ_k is only its party's and the label party's, so that K − 1 messages each way do; a head that
-mixes parties' u before d is known, or a label at each party, would need them pairwise, K² − K.
+With a head at the label party, feature parties send representations u_k and receive d and θ_k.
+Since H = Σ_k u_k·θ_k + b, ∂f/∂u_k = d·θ_kᵀ: a party needs d, C entries per row, and its own θ_k,
+w·C entries per batch, to take local steps. Only the party and the label party know θ_k, so a round
+takes K − 1 messages each way.
 Source: Liu et al. 2019, Algorithm 1; docs/decisions/0020-a-head-over-representations.md.
 """
 
@@ -79,23 +78,23 @@ class HeadResiduals(StepMessage):
 
 
 class PlainFeatureSide(GatheringSide):
-    """A feature party's side; with residuals may come ΣH."""
+    """A feature party receives residuals and, if the label party sends it, ΣH."""
 
-    def __init__(self, party: Party, gathering: Gathering, *, told_sum: bool = False) -> None:
+    def __init__(self, party: Party, gathering: Gathering, *, sends_sum: bool = False) -> None:
         super().__init__(party, gathering)
-        self._told_sum = told_sum
+        self._sends_sum = sends_sum
 
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
-        """Take residuals, and with ΣH what the label party steps from."""
+        """The residuals, or with ΣH the same signal as at the label party."""
         del batch, others
         party = self.party
         if party.name not in step.receivers:
             return None
         channel, sender, shape = party.channel, party.label_party, predictions.shape
         residuals = await receive_values(channel, sender, Residuals, step.index, shape)
-        if not self._told_sum:
+        if not self._sends_sum:
             return ResidualSignal(residuals)
         total = await receive_values(channel, sender, Predictions, step.index, shape)
         async with party.costs.compute("local"):
@@ -104,10 +103,10 @@ class PlainFeatureSide(GatheringSide):
 
 
 class PlainLabelSide(GatheringSide):
-    """The label party's side.
+    """The label party sends residuals.
 
-    Where `perturb` adds noise to residuals, its own steps start from the same noisy d, so that a
-    label touches nothing else that others ever see.
+    Where `perturb` adds noise to them, its own steps use the same noisy d: nothing else that others
+    see depends on labels.
     """
 
     def __init__(
@@ -116,16 +115,16 @@ class PlainLabelSide(GatheringSide):
         gathering: Gathering,
         perturb: Perturb | None = None,
         *,
-        tells_sum: bool = False,
+        sends_sum: bool = False,
     ) -> None:
         super().__init__(party, gathering)
         self.perturb = perturb
-        self._tells_sum = tells_sum
+        self._sends_sum = sends_sum
 
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
-        """Give residuals."""
+        """Send residuals, and step on the exact loss unless they are noisy."""
         party = self.party
         assert batch.labels is not None and others is not None  # noqa: S101, PT018
         receivers = [name for name in party.feature_parties if name in step.receivers]
@@ -136,14 +135,14 @@ class PlainLabelSide(GatheringSide):
         residuals = await self.residuals(others + predictions, batch.labels)
         for name in receivers:
             await party.channel.send(name, Residuals(step.index, residuals))
-            if self._tells_sum:
+            if self._sends_sum:
                 await party.channel.send(name, Predictions(step.index, others + predictions))
         if not steps:
             return None
         return exact if self.perturb is None else ResidualSignal(residuals)
 
     async def residuals(self, total: FloatArray, labels: Labels) -> FloatArray:
-        """D as it is given."""
+        """D as it is sent."""
         async with self.party.costs.compute("local"):
             residuals = self.party.loss.residuals(total, labels)
         if self.perturb is not None:
@@ -153,25 +152,27 @@ class PlainLabelSide(GatheringSide):
 
 
 class HeadFeatureSide(GatheringSide):
-    """A feature party's side under a head: gives u_k."""
+    """A feature party under a head sends u_k and receives d and θ_k."""
 
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
-        """Take d and θ_k."""
+        """The signal of d and θ_k."""
         del batch, others
         party = self.party
         if party.name not in step.receivers:
             return None
-        sender, told = await party.channel.receive([party.label_party], HeadResiduals, step.index)
+        sender, message = await party.channel.receive(
+            [party.label_party], HeadResiduals, step.index
+        )
         rows, width = predictions.shape
-        expect_shape(sender, told.values, (rows, party.loss.outputs))
-        expect_shape(sender, told.head, (width, party.loss.outputs))
-        return ThroughHeadSignal(told.values, told.head)
+        expect_shape(sender, message.values, (rows, party.loss.outputs))
+        expect_shape(sender, message.head, (width, party.loss.outputs))
+        return ThroughHeadSignal(message.values, message.head)
 
 
 class HeadLabelSide(PlainLabelSide):
-    """The label party's side under a head, which its local steps move; takes Σ u_k·θ_k."""
+    """The label party under a head, which its local steps train."""
 
     def __init__(
         self,
@@ -208,7 +209,7 @@ CLEAR_RESIDUALS = "d, so every label and ΣH"
 
 
 class InClear(Exchange):
-    """What all exchanges have in common whose residuals travel without encryption."""
+    """The base of exchanges whose residuals travel without encryption."""
 
     takes = tuple(ExchangeSettings.model_fields)
 
@@ -227,7 +228,7 @@ class InClear(Exchange):
             raise ConfigError(f"exchange {self.name!r} has no keys: drop key_bits and engine")
 
     def sums(self, settings: ExchangeSettings) -> bool:
-        """Whether predictions travel masked, so that only their sum shows."""
+        """Whether predictions are masked, so that only their sum shows."""
         return settings.predictions == "masked"
 
     @override
@@ -235,7 +236,7 @@ class InClear(Exchange):
         return 2 * (parties - 1)
 
     def protected(self, session: Session) -> tuple[Gathering, Perturb | None]:
-        """How predictions come together, and what is done to residuals before they are given."""
+        """How predictions are gathered, and the noise on residuals if there is any."""
         if session.plan.representation is not None:
             return ClearGathering(session.party, session.head), None
         sums = self.sums(session.plan.job.exchange)
@@ -243,7 +244,7 @@ class InClear(Exchange):
 
     async def establish(self, session: Session) -> Established:
         """Gather as the settings say, residuals in clear."""
-        party, told = session.party, session.plan.rule.own_loss
+        party, sends_sum = session.party, session.plan.rule.own_loss
         gathering, perturb = self.protected(session)
         side: Side
         if session.plan.representation is not None:
@@ -252,13 +253,13 @@ class InClear(Exchange):
             if session.head is not None:
                 side = HeadLabelSide(party, gathering, session.head, perturb)
         elif party.holds_labels:
-            side = PlainLabelSide(party, gathering, perturb, tells_sum=told)
+            side = PlainLabelSide(party, gathering, perturb, sends_sum=sends_sum)
         else:
-            side = PlainFeatureSide(party, gathering, told_sum=told)
+            side = PlainFeatureSide(party, gathering, sends_sum=sends_sum)
         return Established(side, gathering)
 
     async def establish_residuals(self, session: Session) -> Established:
-        """The same sides: either half of a round stands by itself."""
+        """The same sides: DBCD calls the halves of an exchange in the other order."""
         return await self.establish(session)
 
 
@@ -271,7 +272,7 @@ HEAD_LEARNS = Learns(
     residuals="clear",
     gradients=False,
 )
-"""Of a network with w units or more than P, u_k mostly is all that there is to know of the row."""
+"""A network with w ≥ P units mostly reveals the whole row in u_k."""
 MASKED_LEARNS = Learns(
     label_party="only the sum of the others' H_k",
     label_party_not="any single H_k, unless all other feature parties tell it theirs",
@@ -287,7 +288,7 @@ class PlainExchange(InClear):
     """Predictions and residuals in clear: the baseline."""
 
     name = "plain"
-    tells_sum = True
+    sends_sum = True
     takes_head = True
     new_rows = as_shown
 
@@ -295,7 +296,7 @@ class PlainExchange(InClear):
     def check(self, plan: Plan) -> None:
         super().check(plan)
         if plan.rule.own_loss and self.sums(plan.job.exchange):
-            raise ConfigError("local_rule = 'exact' tells ΣH: not with predictions = 'masked'")
+            raise ConfigError("local_rule = 'exact' sends ΣH: not with predictions = 'masked'")
 
     @override
     def learns(self, job: Job) -> Learns:
@@ -303,11 +304,11 @@ class PlainExchange(InClear):
             return MASKED_LEARNS
         if job.job.head != "sum":
             return HEAD_LEARNS
-        told = job.job.local_rule == "exact"
+        sends_sum = job.job.local_rule == "exact"
         return Learns(
             label_party="every H_k",
             label_party_not="features",
-            feature_party=f"{CLEAR_RESIDUALS}, told beside it" if told else CLEAR_RESIDUALS,
+            feature_party=f"{CLEAR_RESIDUALS}, sent beside it" if sends_sum else CLEAR_RESIDUALS,
             feature_party_not="others' features",
             predictions="singly",
             residuals="clear",

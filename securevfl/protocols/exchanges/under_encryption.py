@@ -40,7 +40,7 @@ from securevfl.protocols.session.gathering import Party, gathering_of, require_s
 from securevfl.protocols.session.keys import exchange_keys
 
 # One round trip multiplies by a new S' x S matrix every round: 0.4 GB in NTT form at this S.
-MOST_ROWS_AHEAD = 4096
+MOST_LOOKAHEAD_ROWS = 4096
 OWN_GRADIENT = "only its own gradient X_kᵀd/S"
 
 
@@ -94,10 +94,10 @@ class UnderEncryption(Exchange):
             raise ConfigError("round_trips = 1 needs hide = 'residuals' and predictions = 'clear'")
         if plan.algorithm.alternating:
             raise ConfigError("round_trips = 1 needs an algorithm whose parties step all at once")
-        if plan.most_batch_rows > MOST_ROWS_AHEAD:
+        if plan.most_batch_rows > MOST_LOOKAHEAD_ROWS:
             raise ConfigError(
                 f"round_trips = 1 multiplies by S x S numbers: batch_size is "
-                f"{plan.most_batch_rows}, at most {MOST_ROWS_AHEAD} expected; use 2 or auto"
+                f"{plan.most_batch_rows}, at most {MOST_LOOKAHEAD_ROWS} expected; use 2 or auto"
             )
 
     @override
@@ -168,9 +168,9 @@ class UnderEncryption(Exchange):
         party, plan, agreement = session.party, session.plan, session.agreement
         shown = self.held_out(plan.job, len(party.names))
         gathering = gathering_of(party, agreement.masks, sums=shown == "summed")
-        fmt, ahead = (product_format(plan, agreement, ahead=each) for each in (False, True))
-        one_trip = takes_one_trip(plan, fmt, ahead)
-        own, peers = await self.keys(session, ahead if one_trip else fmt, agreement.columns)
+        fmt, wider = (product_format(plan, agreement, lookahead=each) for each in (False, True))
+        one_trip = takes_one_trip(plan, fmt, wider)
+        own, peers = await self.keys(session, wider if one_trip else fmt, agreement.columns)
         side: Side
         in_flight: dict[str, FloatArray] = {}
         if plan.job.exchange.hide == "both":
@@ -202,15 +202,15 @@ class UnderEncryption(Exchange):
         )
 
 
-def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> ProductFormat:
+def product_format(plan: Plan, agreement: Agreement, *, lookahead: bool = False) -> ProductFormat:
     """Fixed point and bounds of a job's encrypted products.
 
     Fixed point is the job's, or else the scheme's; features that are exact with fewer fraction
     bits take fewer. Residuals of logistic losses and of the hinge stay within ±1. Others follow
     the predictions: of one party where each encrypts its own, of all where the label party encrypts
     their sum. Layouts are for the widest party, and flooding lasts for all products of all
-    rounds. With `ahead`, columns beside X carry the next batch's predictions, which take a summand
-    of their own and are never exact.
+    rounds. With `lookahead`, columns beside X carry the next batch's predictions, which take a
+    summand of their own and are never exact.
     """
     settings, loss = plan.job.exchange, plan.loss
     both, parties = settings.hide == "both", len(plan.facts.names)
@@ -223,8 +223,8 @@ def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> 
             rows=plan.most_batch_rows,
             value_bound=loss.residual_bound(largest),
             matrix_bound=agreement.feature_bound,
-            summands=summands + int(ahead),
-            columns=columns + (plan.most_batch_rows if ahead else 0),
+            summands=summands + int(lookahead),
+            columns=columns + (plan.most_batch_rows if lookahead else 0),
             vectors=loss.outputs,
             rounds=plan.rounds * plan.products,
             bandwidth_mbit=plan.line.bandwidth_mbit,
@@ -233,26 +233,26 @@ def product_format(plan: Plan, agreement: Agreement, *, ahead: bool = False) -> 
         ),
         value_bits=settings.value_fraction_bits,
         matrix_bits=settings.feature_fraction_bits,
-        exact_bits=None if ahead else agreement.feature_fraction_bits,
+        exact_bits=None if lookahead else agreement.feature_fraction_bits,
     )
 
 
-def takes_one_trip(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
+def takes_one_trip(plan: Plan, fmt: ProductFormat, wider: ProductFormat) -> bool:
     """Whether a round of a job takes one round trip: as it says, or where that is faster."""
     trips = plan.job.exchange.round_trips
     if trips != "auto":
         return trips == 1
     linear = plan.networks.keys() <= {plan.facts.label_party}
-    return linear and not plan.algorithm.alternating and one_trip_pays(plan, fmt, ahead)
+    return linear and not plan.algorithm.alternating and one_trip_pays(plan, fmt, wider)
 
 
-def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
+def one_trip_pays(plan: Plan, fmt: ProductFormat, wider: ProductFormat) -> bool:
     """Whether larger replies take less time than a second round trip."""
     settings = plan.job.exchange
     seconds = SCHEMES[settings.scheme].seconds
-    if plan.most_batch_rows > MOST_ROWS_AHEAD:
+    if plan.most_batch_rows > MOST_LOOKAHEAD_ROWS:
         return False
-    # Steps ahead are a matrix of P x P; with a network at the label party the widest is no P.
+    # The next point takes a P x P matrix; a network at the label party hides P of the others.
     if fmt.columns > MOST_GRAM_COLUMNS and not plan.networks:
         return False
     if seconds is None or settings.hide != "residuals" or settings.predictions != "clear":
@@ -260,7 +260,7 @@ def one_trip_pays(plan: Plan, fmt: ProductFormat, ahead: ProductFormat) -> bool:
     if settings.he_per_step:
         return False
     try:
-        extra = seconds(ahead) - seconds(fmt)
+        extra = seconds(wider) - seconds(fmt)
     except RangeExceeded:
         return False
     return extra * fmt.vectors < 2 * plan.line.latency_seconds

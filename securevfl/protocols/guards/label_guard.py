@@ -95,7 +95,7 @@ def require_guard(
         trial = _Trial(party, agreement, labels, earlier, places)
         record = trial.after(plan, agreement, resumes=resumes)
         if not plan.job.job.allow_label_leak:
-            model, others = record.told(places, trial.variance)
+            model, others = record.revealed(places, trial.variance)
             exceeds = model > MODEL_LIMIT or others > OTHERS_LIMIT
             trial.require(record, _remedy(trial, plan) if exceeds else "")
         record.save(path)
@@ -122,8 +122,8 @@ class _Trial:
     def after(self, plan: Plan, agreement: Agreement, *, resumes: bool = False) -> PersonRecord:
         """The record after a job."""
         record = deepcopy(self.earlier)
-        told = _told(self.party, plan, agreement, self.labels, resumes=resumes)
-        record.add(told, self.places)
+        gradients = _gradients_of(self.party, plan, agreement, self.labels, resumes=resumes)
+        record.add(gradients, self.places)
         return record
 
     def require(self, record: PersonRecord, remedy: str = "") -> None:
@@ -156,7 +156,7 @@ class _Trial:
         return replace(self.agreement, commitments=commitments)
 
 
-def _told(
+def _gradients_of(
     party: Party, plan: Plan, agreement: Agreement, labels: Labels | None, *, resumes: bool
 ) -> Iterator[Revealing]:
     """What all rounds of a job would tell all peers."""

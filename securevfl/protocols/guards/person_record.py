@@ -131,10 +131,10 @@ class PersonRecord:
         self.others = {peer: spread(each) for peer, each in self.others.items()}
         return np.searchsorted(everyone, people).astype(np.int64)
 
-    def add(self, told: Iterable[Revealing], places: IntArray) -> None:
+    def add(self, gradients: Iterable[Revealing], places: IntArray) -> None:
         """Count what a job tells; `places` are of its rows, as `welcome` gave them."""
         names: dict[bytes, bytes] = {}
-        for each in told:
+        for each in gradients:
             rows, key = places[each.rows], each.rows.tobytes()
             if key not in names:
                 people = np.sort(self.people[rows]).astype("<u8")
@@ -166,7 +166,7 @@ class PersonRecord:
                 f"label guard: {len(places)} rows, fewer than {LEAST_ROWS}: a gradient of so few "
                 "tells their labels; take more rows, or set allow_label_leak = true"
             )
-        model, others = self.told(places, variance)
+        model, others = self.revealed(places, variance)
         for share, limit, of in (
             (others, OTHERS_LIMIT, "gradients of batches, networks or other rows than before"),
             (model, MODEL_LIMIT, "gradients of all rows, those of earlier jobs among them,"),
@@ -202,7 +202,7 @@ class PersonRecord:
                 "allow_label_leak = true"
             )
 
-    def told(self, places: IntArray, variance: float) -> tuple[float, float]:
+    def revealed(self, places: IntArray, variance: float) -> tuple[float, float]:
         """Σ P/(S·v) of the person that most is told of: by models, and otherwise."""
         sums = [
             np.sum([each[places] for each in shares.values()] or [np.zeros(1)], axis=0)

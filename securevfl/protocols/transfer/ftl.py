@@ -24,9 +24,9 @@ from securevfl.protocols.exchange import (
     AsTheyAre,
     Batch,
     Exchange,
-    GivesSingly,
     HoldsKeys,
     PartyBatches,
+    SendsSingly,
     Shown,
 )
 from securevfl.protocols.plan import Facts, Plan
@@ -118,7 +118,7 @@ class FtlPart(Part):
         self.local.phi = None if self.signs is None else self.phi
         if isinstance(plan.exchange, HoldsKeys):
             return await self._under_encryption(plan.exchange, agreement, leakage)
-        assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
+        assert isinstance(plan.exchange, SendsSingly)  # noqa: S101
         release = plan.exchange.release(training.noise)
         of_scores = plan.exchange.release(training.noise, "held-out predictions")
         self._side = side = ClearSide(party, linearized=plan.rule.gauss_newton, release=release)
@@ -200,7 +200,7 @@ class Ftl(VerticalAlgorithm):
     """Transfer learning between two parties."""
 
     name = "ftl"
-    needs = (GivesSingly, HoldsKeys)
+    needs = (SendsSingly, HoldsKeys)
     part = FtlPart
     takes_sparse = False
     settings = FtlSettings
@@ -215,8 +215,8 @@ class Ftl(VerticalAlgorithm):
     @override
     def roles_in(self, plan: Plan) -> tuple[Role, ...]:
         """Those in clear or under encryption."""
-        told = ENCRYPTED if plan.exchange.encrypts else IN_CLEAR
-        return tuple((role, *learns) for role, learns in told.items())
+        roles = ENCRYPTED if plan.exchange.encrypts else IN_CLEAR
+        return tuple((role, *learns) for role, learns in roles.items())
 
     @override
     def check(self, plan: Plan) -> None:

@@ -30,7 +30,7 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import ConfigError, UnexpectedMessage
 from securevfl.job import DbcdSettings
 from securevfl.models.losses import CurvedLoss
-from securevfl.protocols.exchange import Batch, PartyBatches, TellsResiduals
+from securevfl.protocols.exchange import Batch, PartyBatches, SendsResiduals
 from securevfl.protocols.local_steps import ResidualSignal
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
@@ -88,7 +88,7 @@ class DbcdPart(Part):
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
         party, plan = self.party, self.plan
-        assert isinstance(plan.exchange, TellsResiduals)  # noqa: S101
+        assert isinstance(plan.exchange, SendsResiduals)  # noqa: S101
         ready = await plan.exchange.establish_residuals(self.session(agreement, leakage))
         self._side, noisy = ready.side, plan.exchange.adds_noise
         masks = agreement.masks if plan.learns.predictions == "summed" else None
@@ -123,9 +123,9 @@ class DbcdPart(Part):
         signal = await self._side.signal(step, batch, nothing, None)
         assert isinstance(signal, ResidualSignal)  # noqa: S101
         async with party.costs.compute("local"):
-            aim, said = block.aim(signal.residuals), self._said()
+            aim, numbers = block.aim(signal.residuals), self._penalties()
         await self._side.gather(step, aim)
-        await self._sums.give(step.index, *said)
+        await self._sums.give(step.index, *numbers)
         sender, taken = await party.channel.receive([party.label_party], StepTaken, step.index)
         expect_shape(sender, taken.length, (2,))
         if taken.length[0] not in STEPS or taken.length[1] not in self._lasts:
@@ -140,10 +140,10 @@ class DbcdPart(Part):
         await self._side.signal(step, batch, total - self._others, self._others)
         async with party.costs.compute("local"):
             residuals = loss.residuals(total, labels)
-            own, said = block.aim(residuals), self._said()
+            own, numbers = block.aim(residuals), self._penalties()
         others = await self._side.gather(step, own)
         assert others is not None  # noqa: S101
-        table, optimality = await self._sums.take(step.index, *said)
+        table, optimality = await self._sums.take(step.index, *numbers)
         async with party.costs.compute("local"):
             ahead = own + others - total
             search = LineSearch(
@@ -166,7 +166,7 @@ class DbcdPart(Part):
             await party.channel.send(name, taken)
         return taken
 
-    def _said(self) -> tuple[FloatArray, FloatArray]:
+    def _penalties(self) -> tuple[FloatArray, FloatArray]:
         optimality = self._block.optimality() if self._bounds_gap else np.zeros(2)
         return self._block.penalties(STEPS, self._lasts), optimality
 
@@ -238,7 +238,7 @@ class Dbcd(VerticalAlgorithm):
     """Block coordinate descent for L1-regularized linear models."""
 
     name = "dbcd"
-    needs = (TellsResiduals,)
+    needs = (SendsResiduals,)
     part = DbcdPart
     takes_sparse = False
     settings = DbcdSettings
@@ -263,9 +263,9 @@ class Dbcd(VerticalAlgorithm):
 
     @override
     def check(self, plan: Plan) -> None:
-        for wrong, told in _refusals(plan, plan.job.section(DbcdSettings, self.name)):
+        for wrong, reason in _refusals(plan, plan.job.section(DbcdSettings, self.name)):
             if wrong:
-                raise ConfigError(told)
+                raise ConfigError(reason)
 
     @override
     def visits(self, plan: Plan) -> Visits:

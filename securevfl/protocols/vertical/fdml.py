@@ -38,9 +38,9 @@ from securevfl.models.local_model import LocalModel, Precision, PullBack
 from securevfl.protocols.exchange import (
     AsTheyAre,
     Exchange,
-    GivesSingly,
     Outgoing,
     PartyBatches,
+    SendsSingly,
     Shown,
 )
 from securevfl.protocols.plan import Plan
@@ -125,7 +125,7 @@ class FdmlPart(Part):
         self.selection = checkpoint_selection(training, agreement)
         self._settings = plan.job.section(FdmlSettings, Fdml.name)
         self.at_once = self._settings.batches_per_message
-        assert isinstance(plan.exchange, GivesSingly)  # noqa: S101
+        assert isinstance(plan.exchange, SendsSingly)  # noqa: S101
         self._release = plan.exchange.release(training.noise)
         return ServerScoring(training)
 
@@ -186,7 +186,7 @@ class ServerScoring(Scoring):
     def __init__(self, training: Training) -> None:
         super().__init__(training.party, training.plan.timetable, training.part.held_out)
         exchange, self._labels = training.plan.exchange, training.workplace.data.test_labels
-        assert isinstance(exchange, GivesSingly)  # noqa: S101
+        assert isinstance(exchange, SendsSingly)  # noqa: S101
         self._release = exchange.release(training.noise, "held-out predictions")
 
     @override
@@ -260,9 +260,9 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
             waiting[sender] = first, rows
             ended, slowest = slowest, min(pushed_by.values())
             for name in [each for each in waiting if may_pull(pushed_by[each] - slowest)]:
-                step, asked = waiting.pop(name)
+                step, rows = waiting.pop(name)
                 served.leads[name].append(pushed_by[name] - slowest)
-                answers[name] = step, _sum_of_others(newest, name, asked)
+                answers[name] = step, _sum_of_others(newest, name, rows)
             served.refused[sender] += sender in waiting
         for name, (step, others) in answers.items():
             await channel.send(name, PulledSums(step, others))
@@ -308,7 +308,7 @@ class Fdml(VerticalAlgorithm):
     """Asynchronous parties around a server."""
 
     name = "fdml"
-    needs = (GivesSingly,)
+    needs = (SendsSingly,)
     part = FdmlPart
     settings = FdmlSettings
     one_step = True

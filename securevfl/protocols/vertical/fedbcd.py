@@ -18,7 +18,13 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
-from securevfl.protocols.exchange import Batch, GivesSignals, KeepsShares, Lookahead, PartyBatches
+from securevfl.protocols.exchange import (
+    Batch,
+    Lookahead,
+    PartyBatches,
+    SendsSignals,
+    TrainsOnShares,
+)
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
@@ -62,7 +68,7 @@ class FedBcdPart(Part):
             self._stopping = EarlyStopping(baseline, tolerance, window_of(plan))
         lookahead = Lookahead(self._steps, plan.rounds, self._batches.at)
         session = self.session(agreement, leakage, lookahead)
-        assert isinstance(plan.exchange, GivesSignals)  # noqa: S101
+        assert isinstance(plan.exchange, SendsSignals)  # noqa: S101
         self._exchange = ready = await plan.exchange.establish(session)
         self.key = ready.key
         self.selection = checkpoint_selection(self.training, agreement)
@@ -186,7 +192,7 @@ class FedBcd(VerticalAlgorithm):
         self.alternating, self.one_step = alternating, one_step
         # Rounds in shares are the exchange's, and know nothing of what a subclass changes.
         in_shares = type(self) is FedBcd and not alternating
-        self.needs = (GivesSignals, KeepsShares) if in_shares else (GivesSignals,)
+        self.needs = (SendsSignals, TrainsOnShares) if in_shares else (SendsSignals,)
 
     @override
     def check(self, plan: Plan) -> None:

@@ -25,7 +25,7 @@ from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import save_model
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import KeepsShares, Lookahead, Session
+from securevfl.protocols.exchange import Lookahead, Session, TrainsOnShares
 from securevfl.protocols.guards.held_out_guard import note_last_scoring, require_held_out_guard
 from securevfl.protocols.guards.label_guard import commitments, require_guard
 from securevfl.protocols.plan import Plan
@@ -186,7 +186,7 @@ class VerticalAlgorithm(Algorithm):
     @override
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
         """Those of the parties."""
-        made = plan.exchange.part if isinstance(plan.exchange, KeepsShares) else type(self).part
+        made = plan.exchange.part if isinstance(plan.exchange, TrainsOnShares) else type(self).part
         return {
             name: partial(run_party, plan=plan, workplace=place, made=made)
             for name, place in places.items()
@@ -304,11 +304,11 @@ class MadeOffline:
     rounds: int
 
 
-MakeAhead = Callable[[Training], Awaitable[MadeOffline]]
+MakeOffline = Callable[[Training], Awaitable[MadeOffline]]
 
 
 async def run_offline(
-    channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, make: MakeAhead
+    channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, make: MakeOffline
 ) -> MadeOffline:
     """Take one party through what a job can do before its rounds."""
     return await make(_begun(channel, costs, plan, workplace))

@@ -30,13 +30,13 @@ def test_a_job_that_would_end_without_a_model_is_told_with_a_period_that_carries
     beyond = told(period=24)
     assert beyond is not None
     assert beyond.period / 2 < beyond.end <= beyond.reach < 50
-    named = int(beyond.told.split("period = ")[1].split(",")[0])
+    named = int(beyond.warning.split("period = ")[1].split(",")[0])
     assert 2 * beyond.reach < named <= 120
     assert told(period=named) is None
 
 
 def test_where_no_period_is_long_enough_none_is_named() -> None:
-    hopeless = Beyond("shop", 40.0, 300.0, 72.0).told
+    hopeless = Beyond("shop", 40.0, 300.0, 72.0).warning
     assert "[exchange]" not in hopeless
     assert "clip columns" in hopeless
 

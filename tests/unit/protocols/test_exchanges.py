@@ -211,7 +211,7 @@ def test_next_predictions_take_columns_a_summand_and_inexact_numbers() -> None:
         exchange={"scheme": "bfv"},
         network={"latency_ms": 150.0, "bandwidth_mbit": 20.0},
     )
-    fmt = product_format(resolved, agreement_of(10, 4, fraction_bits=0), ahead=True)
+    fmt = product_format(resolved, agreement_of(10, 4, fraction_bits=0), lookahead=True)
     assert (fmt.columns, fmt.summands, fmt.matrix_fraction_bits) == (74, 2, 14)
     assert (fmt.vectors, fmt.rounds, fmt.bandwidth_mbit, fmt.latency_ms) == (3, 7, 20.0, 150.0)
 
@@ -240,20 +240,20 @@ def test_one_round_trip_is_refused_where_it_does_not_exist(
 
 def test_one_trip_pays_where_a_round_trip_takes_longer_than_what_is_sent_more() -> None:
     resolved = plan_of(rows=512, classes=3, exchange={"scheme": "bfv"})
-    fmt, ahead = (
-        product_format(resolved, agreement_of(8, 4), ahead=each) for each in (False, True)
+    fmt, wider = (
+        product_format(resolved, agreement_of(8, 4), lookahead=each) for each in (False, True)
     )
     seconds = SCHEMES["bfv"].seconds
     assert seconds is not None
-    extra_ms = 1e3 * 3 * (seconds(ahead) - seconds(fmt))
+    extra_ms = 1e3 * 3 * (seconds(wider) - seconds(fmt))
     assert extra_ms > 0
-    assert one_trip_pays(replace(resolved, line=Line(extra_ms / 2 * 1.01, 1000.0)), fmt, ahead)
-    assert not one_trip_pays(replace(resolved, line=Line(extra_ms / 2 * 0.99, 1000.0)), fmt, ahead)
+    assert one_trip_pays(replace(resolved, line=Line(extra_ms / 2 * 1.01, 1000.0)), fmt, wider)
+    assert not one_trip_pays(replace(resolved, line=Line(extra_ms / 2 * 0.99, 1000.0)), fmt, wider)
     never = Line(1e6, 1000.0)
-    assert one_trip_pays(replace(resolved, line=never), fmt, ahead)
+    assert one_trip_pays(replace(resolved, line=never), fmt, wider)
     wide = replace(fmt, columns=MOST_GRAM_COLUMNS + 1)
-    assert not one_trip_pays(replace(resolved, line=never), wide, ahead)
-    too_large = replace(ahead, rows=1 << 30)
+    assert not one_trip_pays(replace(resolved, line=never), wide, wider)
+    too_large = replace(wider, rows=1 << 30)
     assert not one_trip_pays(replace(resolved, line=never), fmt, too_large)
     others: tuple[dict[str, object], ...] = (
         {"scheme": "paillier"},
@@ -262,7 +262,7 @@ def test_one_trip_pays_where_a_round_trip_takes_longer_than_what_is_sent_more() 
     )
     for other in others:
         slow = plan(other, "squared", parties=3)
-        assert not one_trip_pays(replace(slow, line=never), fmt, ahead)
+        assert not one_trip_pays(replace(slow, line=never), fmt, wider)
 
 
 @pytest.mark.parametrize("rows", [4097, 32_561])
@@ -270,10 +270,10 @@ def test_one_trip_is_refused_where_its_matrix_would_be_too_large(rows: int) -> N
     with pytest.raises(ConfigError, match=rf"batch_size is {rows}, at most 4096 expected"):
         plan_of(rows=rows, exchange={"scheme": "bfv", "round_trips": 1})
     resolved = plan_of(rows=rows, exchange={"scheme": "bfv"})
-    fmt, ahead = (
-        product_format(resolved, agreement_of(8, 4), ahead=each) for each in (False, True)
+    fmt, wider = (
+        product_format(resolved, agreement_of(8, 4), lookahead=each) for each in (False, True)
     )
-    assert not one_trip_pays(replace(resolved, line=Line(1e6, 1e6)), fmt, ahead)
+    assert not one_trip_pays(replace(resolved, line=Line(1e6, 1e6)), fmt, wider)
     plan_of(rows=4096, exchange={"scheme": "bfv", "round_trips": 1})
     plan_of(rows=rows, job={"batch_size": 64}, exchange={"scheme": "bfv", "round_trips": 1})
 
@@ -283,7 +283,7 @@ def test_one_trip_pays_less_where_a_line_serves_more_evaluators() -> None:
         resolved = plan_of(parties=parties, rows=256, exchange={"scheme": "bfv"})
         resolved = replace(resolved, line=Line(latency_ms, 20.0))
         formats = (
-            product_format(resolved, agreement_of(*[7] * parties), ahead=each)
+            product_format(resolved, agreement_of(*[7] * parties), lookahead=each)
             for each in (False, True)
         )
         return one_trip_pays(resolved, *formats)

@@ -248,7 +248,7 @@ def test_a_step_offline_that_leaves_float64_ends_training() -> None:
     _, steps, inputs = party(rule=LocalRule(Squared(), 60), derived=False)
     steps.begin(0, ROWS)
     with pytest.raises(TrainingDiverged, match="use a smaller learning rate"):
-        steps.ahead(1e10 * inputs)
+        steps.next_point(1e10 * inputs)
 
 
 @pytest.mark.parametrize("cut", range(8))
@@ -273,8 +273,8 @@ def test_the_loss_decides_how_much_it_bends() -> None:
     _, squared, _ = party(rule=LocalRule(Squared(), 1, l2=0.1, exact=True))
     logistic.begin(0, ROWS)
     squared.begin(0, ROWS)
-    ratio = np.linalg.inv(logistic.ahead(inputs)[0]) - 0.1 * np.eye(COLUMNS)
-    assert close(4 * ratio, np.linalg.inv(squared.ahead(inputs)[0]) - 0.1 * np.eye(COLUMNS))
+    ratio = np.linalg.inv(logistic.next_point(inputs)[0]) - 0.1 * np.eye(COLUMNS)
+    assert close(4 * ratio, np.linalg.inv(squared.next_point(inputs)[0]) - 0.1 * np.eye(COLUMNS))
 
 
 INPUTS = np.random.default_rng(1).standard_normal((40, 5))

@@ -45,52 +45,52 @@ def test_the_first_population_is_what_a_model_tells_and_the_same_again_is_nothin
     record, places = PersonRecord(), everyone(0)
     for _ in range(3):
         places = job(record, people(1000), [told(everyone(1000))])
-    assert record.told(places, BALANCED) == pytest.approx((10 / 250, 0))
+    assert record.revealed(places, BALANCED) == pytest.approx((10 / 250, 0))
 
 
 def test_other_columns_of_the_same_rows_are_another_model() -> None:
     record, places = PersonRecord(), everyone(0)
     for name in "abc":
         places = job(record, people(1000), [told(everyone(1000), name=name)])
-    assert record.told(places, BALANCED) == pytest.approx((30 / 250, 0))
+    assert record.revealed(places, BALANCED) == pytest.approx((30 / 250, 0))
 
 
 def test_peers_may_pool_what_they_see() -> None:
     record = PersonRecord()
     both = [told(everyone(1000), "shop"), told(everyone(1000), "lab", values=5)]
     places = job(record, people(1000), both)
-    assert record.told(places, BALANCED)[0] == pytest.approx(15 / 250)
+    assert record.revealed(places, BALANCED)[0] == pytest.approx(15 / 250)
     # A peer of an earlier job counts although it takes no part now.
     places = job(record, people(1000), [told(everyone(1000), "bank", values=5)])
-    assert record.told(places, BALANCED)[0] == pytest.approx(20 / 250)
+    assert record.revealed(places, BALANCED)[0] == pytest.approx(20 / 250)
 
 
 def test_minibatches_tell_more_than_any_model() -> None:
     record = PersonRecord()
     halves = [told(half, model=False) for half in np.split(everyone(1000), 2)]
     places = job(record, people(1000), halves)
-    assert record.told(places, BALANCED) == pytest.approx((0, 10 / 125))
+    assert record.revealed(places, BALANCED) == pytest.approx((0, 10 / 125))
 
 
 def test_one_row_less_is_another_set_for_all_who_stay() -> None:
     record = PersonRecord()
     job(record, people(1000), [told(everyone(1000))])
     places = job(record, people(999), [told(everyone(999))])
-    assert record.told(places, BALANCED) == pytest.approx((10 / 250, 10 / 999 * 4))
+    assert record.revealed(places, BALANCED) == pytest.approx((10 / 250, 10 / 999 * 4))
 
 
 def test_the_order_of_rows_and_of_jobs_does_not_matter() -> None:
     record = PersonRecord()
     job(record, people(1000), [told(everyone(1000))])
     places = job(record, people(1000)[::-1].copy(), [told(everyone(1000))])
-    assert record.told(places, BALANCED) == pytest.approx((10 / 250, 0))
+    assert record.revealed(places, BALANCED) == pytest.approx((10 / 250, 0))
 
 
 def test_other_people_have_a_model_of_their_own() -> None:
     record = PersonRecord()
     job(record, people(1000), [told(everyone(1000))])
     places = job(record, people(1000, 2000), [told(everyone(1000))])
-    assert record.told(places, BALANCED) == pytest.approx((10 / 250, 0))
+    assert record.revealed(places, BALANCED) == pytest.approx((10 / 250, 0))
 
 
 def test_what_may_not_repeat_counts_every_time() -> None:
@@ -98,7 +98,7 @@ def test_what_may_not_repeat_counts_every_time() -> None:
     for _ in range(2):
         visit = Revealing("shop", 10, everyone(1000), "visit 0", model=False, may_repeat=False)
         places = job(record, people(1000), [visit])
-    assert record.told(places, BALANCED)[1] == pytest.approx(2 * 10 / 250)
+    assert record.revealed(places, BALANCED)[1] == pytest.approx(2 * 10 / 250)
 
 
 def test_rare_labels_are_told_by_few_equations() -> None:
