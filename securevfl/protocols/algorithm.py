@@ -1,4 +1,4 @@
-"""What an algorithm is: one description, from which everything that asks about it is answered."""
+"""What an algorithm is: one description that programs, guards, audit and documents work from."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from securevfl.protocols.plan import Facts, Plan
 
 Role = tuple[str, str, str]
-"""Who, what it learns, what it does not: of those that no exchange describes."""
+"""A role, what it learns, what it does not: beyond what the exchange describes."""
 
 
 class Algorithm(ABC):
@@ -28,22 +28,22 @@ class Algorithm(ABC):
 
     Attributes:
         name: in `[job] algorithm`.
-        needs: what it calls of an exchange, of `exchange.NEEDS`; one of these is enough.
-        settings: the section of a job file under the algorithm's own name, if it has one.
+        needs: uses of an exchange, from `exchange.NEEDS`, one of which it must offer.
+        settings: the section of a job file under the algorithm's name, if it has one.
         alternating: whether parties take turns within a round.
         one_step: Q = 1 whatever the job says.
         takes_head: whether predictions may be representations for a head.
         repeats_products: whether its local steps can repeat homomorphic work (`he_per_step`).
         labels_everywhere: whether all parties hold the labels.
-        scores_between: whether held-out rows are scored as training goes on.
-        gradient_steps: whether parties follow gradients as `local_steps.LocalRule` says, which
-            whoever sees their predictions can undo.
-        default_schedule: of η, where the job does not say.
-        defaults: other keys of `[job]`, where the job does not say.
-        roles: who learns what beside what the exchange says.
-        only_loss: the loss that it stands on, if any other is an error; logistic means it too.
+        scores_between: whether held-out rows are scored during training.
+        gradient_steps: whether parties take the steps of `local_steps.LocalRule`, which a party
+            that sees their predictions can invert.
+        default_schedule: default of η's schedule.
+        defaults: other defaults of `[job]`.
+        roles: who learns what, beside what the exchange says.
+        only_loss: the only loss it supports, if there is one; logistic then means this loss.
         takes_sparse: whether parties may hold sparse rows.
-        keeps_state: whether a session can go on from what its parties kept after a round.
+        keeps_state: whether sessions can resume.
     """
 
     name: str
@@ -65,9 +65,9 @@ class Algorithm(ABC):
 
     @property
     def own_components(self) -> bool:
-        """Whether parties exchange something else than predictions and residuals.
+        """Whether parties exchange other values than predictions and residuals.
 
-        Then the algorithm itself checks what local models an exchange can serve.
+        Then the algorithm itself checks which local models an exchange supports.
         """
         return HoldsKeys in self.needs
 
@@ -75,7 +75,7 @@ class Algorithm(ABC):
         """The loss of a job.
 
         Raises:
-            ConfigError: one that this algorithm does not have.
+            ConfigError: this algorithm does not support it.
         """
         if self.only_loss is None:
             return job.job.loss
@@ -91,7 +91,7 @@ class Algorithm(ABC):
         return self.roles
 
     def rows(self, job: Job, dataset: VerticalDataset[SameRows]) -> VerticalDataset[SameRows]:
-        """The rows of a data set that a job takes: those that all parties hold.
+        """The rows of a data set that a job uses: by default those that all parties hold.
 
         Raises:
             ConfigError: fewer than it asks for.
@@ -100,10 +100,10 @@ class Algorithm(ABC):
         return dataset if dataset.own_rows is None else replace(dataset, own_rows=None)
 
     def networks(self, job: Job, facts: "Facts") -> dict[str, Network]:
-        """The networks that it brings itself, by party, in place of the job's local models.
+        """The algorithm's own networks, by party, in place of the job's local models.
 
         Raises:
-            ConfigError: local models that it does not take.
+            ConfigError: the job names local models that the algorithm does not support.
         """
         del job, facts
         return {}
@@ -115,13 +115,8 @@ class Algorithm(ABC):
     def new_rows(self, job: Job, exchange: Exchange, parties: int) -> Shown:
         """How the label party sees the others' predictions when new rows are scored.
 
-        As in training, but never hidden: a score and the label party's own part of it tell the sum
-        of the others' parts, which between two parties is the other's.
-
-        Args:
-            job: the settings.
-            exchange: the job's.
-            parties: K.
+        As in training, but never hidden: a score minus the label party's own part is the sum of the
+        others' parts, and between two parties the other's.
 
         Raises:
             ConfigError: models of this algorithm cannot score rows that were not in training.
@@ -146,11 +141,8 @@ class Algorithm(ABC):
 
     @abstractmethod
     def visits(self, plan: "Plan") -> Visits:
-        """What one visit of a batch releases of a sample, for privacy accounts."""
+        """What one visit of a batch releases of a sample, for the privacy account."""
 
     @abstractmethod
     def programs(self, plan: "Plan", places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
-        """The programs of the parties at these places, and of whoever takes part without data.
-
-        A party's program returns a `PartyOutcome`.
-        """
+        """The programs of these parties, which return a `PartyOutcome`, and of any server."""

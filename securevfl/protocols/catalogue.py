@@ -1,8 +1,7 @@
 """Every exchange and algorithm by name.
 
-A new one in this package is a file of its own and a line here; `EXCHANGES.add` and
-`ALGORITHMS.add` take those of other packages. A file is imported when somebody asks for what it
-describes: names alone cost nothing.
+In this package each is a file of its own and a line here; `EXCHANGES.add` and `ALGORITHMS.add`
+register those of other packages. A file is imported only when its description is used.
 """
 
 import difflib
@@ -23,7 +22,7 @@ D = TypeVar("D", "Exchange", "Algorithm")
 
 
 class Catalogue(Mapping[str, D], Generic[D]):
-    """Descriptions by name; `places` has, by name, the module whose `DESCRIPTIONS` hold it."""
+    """Descriptions by name; `places` maps names to modules with `DESCRIPTIONS`."""
 
     def __init__(self, what: str, places: Mapping[str, str]) -> None:
         self._what, self.places = what, dict(places)
@@ -45,10 +44,10 @@ class Catalogue(Mapping[str, D], Generic[D]):
         return len({**self.places, **self._known})
 
     def add(self, description: D) -> None:
-        """Make a description known, with the section of job files that is an algorithm's own.
+        """Register a description, and the section of job files that belongs to an algorithm.
 
         Raises:
-            ConfigError: the name is taken, by a section of job files perhaps.
+            ConfigError: the name is taken, possibly by a section of job files.
         """
         name, section = description.name, getattr(description, "settings", None)
         if name in self:
@@ -60,7 +59,7 @@ class Catalogue(Mapping[str, D], Generic[D]):
             OWN_SECTIONS[name] = section
 
     def remove(self, name: str) -> None:
-        """Forget what was added."""
+        """Remove a description that was added."""
         del self._known[name]
         OWN_SECTIONS.pop(name, None)
 
@@ -107,7 +106,7 @@ def algorithm_of(job: Job) -> "Algorithm":
 
 
 def check_names(job: Job) -> None:
-    """Check that a job's exchange and algorithm are known, and its own section the algorithm's."""
+    """Check that a job's exchange, algorithm and sections belong together and are known."""
     EXCHANGES.require(job.exchange.scheme)
     ALGORITHMS.require(job.job.algorithm)
     for name in job.own:
@@ -116,7 +115,7 @@ def check_names(job: Job) -> None:
 
 
 def require(name: str, known: Collection[str], what: str) -> None:
-    """Check that a name is among those that are known; the error names the nearest."""
+    """Check that a name is known; the error names the nearest one."""
     if name not in known:
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
         raise ConfigError(

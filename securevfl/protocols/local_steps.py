@@ -1,4 +1,4 @@
-"""What an exchange hands a party in a round, and how the party moves between exchanges.
+"""Signals, which an exchange gives a party in a round, and the local steps that follow them.
 
 For loss f with f″ ≤ c (`curvature`), a party at θ⁰ with predictions H⁰ steps with
 
@@ -6,29 +6,29 @@ For loss f with f″ ≤ c (`curvature`), a party at θ⁰ with predictions H⁰
 - `GradientSignal` G⁰ = J⁰ᵀd⁰/S: G(θ) = G⁰ + (c/S)·J⁰ᵀJ⁰(θ − θ⁰);
 - `PredictionsSignal`: the exact loss at ΣH of the others plus its own fresh H(θ), at the label
   party, and at all parties under `local_rule = "exact"`;
-- under a head, `ThroughHeadSignal` d⁰, θ_k: the first for H(θ) = u_k(θ)·θ_k, and at the label party
-  `BesideOthersSignal`: one of the others over its own columns and the others' u.
+- under a head, `ThroughHeadSignal` (d⁰, θ_k): the first signal for H(θ) = u_k(θ)·θ_k, and at the
+  label party `BesideOthersSignal`: another signal over its own columns and the others' u.
 
-J is ∂H/∂θ: X of a linear model, for which the first two are the same; of a network they are at
-θ⁰, and again everywhere under `local_rule = "gauss-newton"`, which takes H(θ) = H⁰ + J⁰(θ − θ⁰).
+J is ∂H/∂θ, which is X for a linear model: then the first two signals agree. For a network they
+agree at θ⁰, and everywhere under `local_rule = "gauss-newton"`, which takes H(θ) = H⁰ + J⁰(θ − θ⁰).
 c = 0 freezes the residual, as common implementations do (`local_rule = "frozen"`).
-Source: of Liu et al. 2019, equation (7) and Theorem 2 mean the exact rule, and equation (51) the
-frozen one. The default is neither at feature parties, who are told less: a majorizer of (7) that
-agrees with it in the first step (docs/decisions/0023-departures-from-fedbcd.md). For networks
-docs/decisions/0007-local-steps-of-networks.md.
+Source: Liu et al. 2019. Their equation (7) and Theorem 2 describe the exact rule, and their
+equation (51) the frozen one. By default feature parties, which learn less, use neither: they step
+on a majorizer of (7) that agrees with it in the first step
+(docs/decisions/0023-departures-from-fedbcd.md; for networks 0007-local-steps-of-networks.md).
 
-*Exact steps* (`local_steps = "exact"`) take the minimum of the quadratic that local steps of the
-curvature rule go towards, over all rows of the party: θ = θ⁰ − (γΓ + μI)⁻¹(G + λθ⁰) from
-the exchanged point θ⁰, with Γ = c·XᵀX/N + λI. For γ ≥ K blocks that move together majorize any loss
-with f″ ≤ c; early stopping finds out how much less does (`session.early_stopping`).
+*Exact steps* (`local_steps = "exact"`) go to the minimum of the quadratic that local steps of the
+curvature rule approach, over all rows of the party: θ = θ⁰ − (γΓ + μI)⁻¹(G + λθ⁰) from the
+exchanged point θ⁰, with Γ = c·XᵀX/N + λI. With γ ≥ K, blocks that move together majorize any loss
+with f″ ≤ c; early stopping finds smaller γ that suffice (`session.early_stopping`).
 
 *Acceleration* exchanges at θ + α(θ − θ_before), α from Nesterov's sequence.
 
-Batches of S of N rows leave noise in G of about ζ = (P/S)(1 − S/N) in units of the step, P the
-columns of all: γ grows by ζ(1 + i/5) at round i, by ζ alone where η falls by itself, and α stays
-below 1 − 2√ζ. *Plain gradient steps* have the intrinsic dimension of the party's columns times γ in
-place of P; of FDML √(1 + i/5).
-Source: docs/explanation/exact-steps.md; docs/decisions/0015-exact-block-steps.md; of plain steps
+Batches of S of N rows leave noise in G of about ζ = (P/S)(1 − S/N) in units of the step, with P
+the columns of all parties. So γ grows by ζ(1 + i/5) at round i, or by ζ where η falls anyway, and
+α stays below 1 − 2√ζ. *Plain gradient steps* replace P by γ times the intrinsic dimension of the
+party's columns, and FDML 1 + i/5 by √(1 + i/5).
+Source: docs/explanation/exact-steps.md; docs/decisions/0015-exact-block-steps.md; for plain steps
 docs/decisions/0048-derived-steps-of-fdml.md, 0049-derived-steps-of-fedsgd.md.
 """
 
@@ -150,7 +150,7 @@ class BesideOthersSignal:
     predictions: FloatArray
 
     def gradient(self, block: Block) -> FloatArray:
-        """As the signal says, the others' u as they are."""
+        """The signal's gradient with the others' u fixed."""
         inputs = np.hstack([block.inputs, self.others])
         return self.signal.gradient(replace(block, inputs=inputs, predictions=self.predictions))
 
@@ -164,19 +164,19 @@ Signal = (
 class LocalRule:
     """What a party does between two exchanges.
 
-    The label party steps with the loss itself wherever it sees H. Feature parties step with a
-    majorizer of it, with the first residual again and again (`frozen`, equation (51) of Liu et
-    al.), or with the loss too (`own_loss`, their equation (7), which Theorem 2 is about).
+    The label party steps on the loss itself wherever it sees H. Feature parties step on a majorizer
+    of it, with the exchanged residual throughout (`frozen`, equation (51) of Liu et al.), or on the
+    loss too (`own_loss`, their equation (7)).
 
     Attributes:
-        local_steps: Q; of no account for exact steps.
+        local_steps: Q; ignored by exact steps.
         l2: λ of ½λ‖θ‖².
         l1: λ₁ of λ₁‖θ‖₁: a soft threshold after every gradient step, for linear models.
         proximal: μ of ½μ‖θ − θ⁰‖² (FedPBCD; 0 is off).
-        frozen: leave the residual as it was exchanged (c = 0).
-        gauss_newton: step on a network's linearization from residuals too.
-        own_loss: step with the loss itself at every party, which are told what it takes (plain).
-        exact: take the minimum that local steps go towards (`local_steps`).
+        frozen: do not update the exchanged residual (c = 0).
+        gauss_newton: step on a network's linearization.
+        own_loss: every party steps on the loss itself, for which `plain` sends ΣH.
+        exact: go to the minimum that local steps approach.
         accelerated: exchange at points extrapolated from the last two rounds.
     """
 
@@ -204,14 +204,9 @@ class LocalRule:
         tangent: Callable[[], Matrix] | None = None,
         scale: float = 1.0,
     ) -> Block:
-        """One party's side of an exchange at the weights now; see `Block`.
+        """The `Block` of a party at its current weights.
 
-        Args:
-            model: the party's model at θ⁰.
-            inputs: X, shape (S, P).
-            predictions: H⁰, shape (S, C), as it was exchanged.
-            tangent: computes J⁰, where the exchange already has; the model's own by default.
-            scale: what the curvature that steps follow is multiplied by.
+        `tangent` computes J⁰ where the exchange has it already; `scale` multiplies the curvature.
         """
         return Block(
             model=model,
@@ -227,7 +222,7 @@ class LocalRule:
     def descend(
         self, model: LocalModel, gradient: Callable[[], FloatArray], step_size: float
     ) -> None:
-        """Take Q steps of size η in place along a gradient, which is asked at every point.
+        """Take Q steps of size η in place, with a gradient evaluated at every point.
 
         Raises:
             TrainingDiverged: the new weights are not finite.
@@ -249,17 +244,17 @@ class LocalRule:
 
 @dataclass(frozen=True)
 class Pace:
-    """What parties know in common of how far to go.
+    """Step sizes, as all parties know them.
 
     Attributes:
-        scale: γ, before anyone is told to go less far.
-        most: γ never grows beyond it: exact steps on full batches majorize at K.
-        columns: P of all parties together; 0 leaves noise out of account.
+        scale: γ before any backtracking.
+        most: upper bound on γ: exact steps on full batches majorize at K.
+        columns: P of all parties together; 0 ignores the noise of batches.
         rows: N.
         step_size: η by round.
-        derived: whether η is in units of what each party's curvature allows.
+        derived: whether η is in units of 1 over each party's largest curvature.
         growth: noise at round i counts (1 + i/5) to this power.
-        plain: whether steps are plain gradient steps, to which noise matters along few directions.
+        plain: whether steps are plain gradient steps, which noise affects along few directions.
     """
 
     scale: float
@@ -272,19 +267,19 @@ class Pace:
     plain: bool = False
 
     def noise(self, batch_rows: int, columns: float | None = None) -> float:
-        """ζ of batches of S rows, of all columns or as if there were so many."""
+        """ζ of batches of S rows, for all columns or for this number."""
         counted = self.columns if columns is None else columns
         return counted / batch_rows * (1 - batch_rows / self.rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A round's step, known before any of its gradients: θ⁺ = θ − T(G + λθ), then extrapolation.
+    """A round's step, fixed before training: θ⁺ = θ − T(G + λθ), then extrapolation.
 
     Attributes:
         matrix: T, shape (P, P).
         beta: α of θ⁺ + α(θ⁺ − θ_before), where the next exchange takes place.
-        pace: what T follows from beside the batch's rows; known to all.
+        pace: public figures that determine T together with the batch's rows.
     """
 
     matrix: FloatArray
@@ -293,12 +288,12 @@ class Planned:
 
 
 class LocalSteps:
-    """One party's steps, with what they keep from round to round.
+    """One party's steps and their state from round to round.
 
-    The model is at θ⁰, and steps move its weights; X of all its rows has shape (N, P).
+    Steps move the weights of the model, which is at θ⁰; X of all its rows has shape (N, P).
 
     Attributes:
-        gained: by how much its exact steps have made their quadratics fall.
+        gained: the total decrease of the quadratics that its exact steps minimized.
     """
 
     def __init__(self, model: LocalModel, inputs: Matrix, rule: LocalRule, pace: Pace) -> None:
@@ -325,11 +320,11 @@ class LocalSteps:
 
     @property
     def majorizes(self) -> bool:
-        """Whether steps are so short that they cannot raise the penalized loss of any data."""
+        """Whether steps are so short that they cannot raise the penalized loss on any data."""
         return self._scale >= self.pace.most
 
     def begin(self, round_index: int, batch_rows: int, *, moves: bool = True) -> None:
-        """Put the model where the round's exchange takes place, unless it no longer moves."""
+        """Move the model to the extrapolated point of the exchange, unless it has stopped."""
         self._round = round_index
         self._noise = self._noise_of(batch_rows)
         self._iterate = self._model.weights
@@ -341,7 +336,7 @@ class LocalSteps:
         self._best, self._best_gradient, self._is_best = self._model.weights, None, True
 
     def _back(self) -> None:
-        """Go back to the best point, and from there half as far as last time."""
+        """Return to the best point, and from there go half as far as before."""
         self._scale = min(2 * self._scale, self.pace.most)
         self._momentum, self._beta = 1.0, 0.0
         self._model.weights = self._before = self._best
@@ -351,7 +346,7 @@ class LocalSteps:
     def take(
         self, decision: Decision, inputs: Matrix, *, predictions: FloatArray, signal: Signal
     ) -> None:
-        """A whole round of an algorithm whose parties step together, once it has begun."""
+        """All of a round after `begin`, for algorithms whose parties step together."""
         if not (decision.backtrack or decision.stop):
             if decision.best:
                 self.mark_best()
@@ -373,7 +368,7 @@ class LocalSteps:
         signal: Signal,
         tangent: Callable[[], Matrix] | None = None,
     ) -> None:
-        """Move the weights as the exchanged signal says; other arguments as `LocalRule.block`.
+        """Take the steps of a signal; other arguments as `LocalRule.block`.
 
         Raises:
             TrainingDiverged: the new weights are not finite.
@@ -398,9 +393,7 @@ class LocalSteps:
         self._momentum, self._beta = self._next_momentum()
 
     def next_point(self, inputs: Matrix) -> tuple[FloatArray, FloatArray]:
-        """Where the next exchange takes place, as a function of this one's gradient.
-
-        For linear models only.
+        """The point of the next exchange as a function of this one's gradient, for linear models.
 
         Returns:
             A and b with the next point b − A·G, shapes (P, P) and (P, C).
@@ -420,10 +413,9 @@ class LocalSteps:
         return matrix, constant
 
     def planned(self, round_index: int, inputs: Matrix) -> Planned:
-        """The step of a round of a linear model, where early stopping changes none.
+        """A round's step of a linear model without early stopping; call once per round, in order.
 
-        Called in order, once each. As nobody will see a loss rise, derived steps do not go beyond
-        what majorizes their batch.
+        As no party sees the loss, derived steps stay short enough to majorize their batch.
         """
         self._round, self._noise = round_index, self._noise_of(len(inputs))
         derived = self.pace.derived
@@ -457,7 +449,7 @@ class LocalSteps:
         return self._scale + self._noise * grown
 
     def _next_momentum(self) -> tuple[float, float]:
-        # By this round's noise: where the next exchange takes place is known before its batch is.
+        # This round's noise: the point of the next exchange is set before its batch is known.
         if not self.rule.accelerated:
             return 1.0, 0.0
         following = (1 + sqrt(1 + 4 * self._momentum**2)) / 2
@@ -477,7 +469,7 @@ class LocalSteps:
         if self._curvature is not None:
             largest = self._curvature.largest
         else:
-            # A network's changes with θ: asked again at rounds 0, 1, 2, 4, 8, ...
+            # A network's changes with θ: computed again at rounds 0, 1, 2, 4, 8, ...
             if self._largest is None or self._round & (self._round - 1) == 0:
                 bound = largest_curvature(self._model, inputs, rule.loss.curvature)
                 self._largest = bound + rule.l2
@@ -486,9 +478,9 @@ class LocalSteps:
         return eta / steepest if steepest > 0 else 0.0
 
     def _moves(self, inputs: Matrix, *, majorize: bool = False) -> FloatArray:
-        """A in θ − A·(G + λθ), where Q steps lead to.
+        """A of the point θ − A·(G + λθ) that Q steps lead to.
 
-        With `majorize` η stays below 1 over the largest curvature of this very batch.
+        `majorize` keeps η below 1 over the largest curvature of this batch.
         """
         rule, rows = self.rule, len(inputs)
         eta = self.step_size(inputs)

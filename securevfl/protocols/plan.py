@@ -1,4 +1,4 @@
-"""A job resolved: everything that follows from it and from what all know of the data, once."""
+"""A resolved job: everything that follows from its settings and the public facts of the data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ from securevfl.sparse import Matrix
 REPRESENTATION = 64
 # docs/decisions/0022-row-offsets.md
 ROW_OFFSETS = 0.5
-# Some θ⁰ that nobody knows, and nothing to unlearn.
+# A small secret θ⁰, which training need not unlearn.
 BESIDE_OFFSETS = 0.05
 
 
@@ -38,13 +38,12 @@ class Facts:
 
     Attributes:
         names: of all parties, in the job's order.
-        label_party: the one that holds the labels.
+        label_party: the party with the labels.
         rows: N.
-        test_rows: of the held-out rows; 0 for none.
-        classes: number of classes; 0 where targets are real.
-        row_digests: who the training rows are; they fix the batches.
-        standardize: whether features are standardized where the job does not say, each party on
-            its own.
+        test_rows: number of held-out rows.
+        classes: number of classes; 0 for real targets.
+        row_digests: identify the training rows, and fix the batches.
+        standardize: whether each party standardizes its features by default.
     """
 
     names: tuple[str, ...]
@@ -62,7 +61,7 @@ class Facts:
 
     @classmethod
     def of(cls, dataset: VerticalDataset[Matrix]) -> "Facts":
-        """Those of a data set."""
+        """The facts of a data set."""
         return cls(
             names=tuple(table.name for table in dataset.parties),
             label_party=dataset.label_party,
@@ -90,12 +89,12 @@ class StepSize:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Shown):
-    """A resolved job: what the parties' programs, the audit and the command line work from.
+    """A resolved job, on which programs, audit and command line work.
 
     Attributes:
-        line: between the parties.
-        schedule: which rows every round takes.
-        networks: by party, what it trains in place of a linear model.
+        line: the network between the parties.
+        schedule: the rows of every round.
+        networks: by party, where it does not train a linear model.
     """
 
     job: Job
@@ -130,7 +129,7 @@ class Plan(Shown):
 
     @property
     def products(self) -> int:
-        """Encrypted products that one signal of a batch takes: Q under `he_per_step`, else 1."""
+        """Encrypted products per signal of a batch: Q under `he_per_step`, else 1."""
         return self.rule.local_steps if self.job.exchange.he_per_step else 1
 
     @property
@@ -147,13 +146,13 @@ class Plan(Shown):
 
     @property
     def representation(self) -> int | None:
-        """w, where the label party has a head; None where it sums predictions."""
+        """W with a head at the label party; None where predictions are summed."""
         settings = self.job.job
         return None if settings.head == "sum" else settings.representation or REPRESENTATION
 
     @property
     def given(self) -> int:
-        """The numbers that a feature party gives of a row: w or C."""
+        """Numbers that a feature party sends per row: w or C."""
         return self.representation or self.loss.outputs
 
     @property
@@ -165,9 +164,8 @@ class Plan(Shown):
     def takes_plain_steps(self) -> bool:
         """Whether parties derive plain gradient steps of linear models, each from its own columns.
 
-        Steps count as such by Q = 1, but not where there is other noise than that of batches, or
-        where parameters are in shares and so their pace known to all; by an algorithm whose η
-        falls, always.
+        They do with an algorithm whose η falls, and with Q = 1 unless noise is added or training
+        runs on shares, whose step sizes are public.
         """
         other = self.exchange.adds_noise or self.exchange.shares_parameters
         plain = self._falls or (self.local_steps == 1 and not other)
@@ -196,13 +194,13 @@ class Plan(Shown):
 
     @property
     def never_resumes(self) -> str | None:
-        """Why a session of this job cannot go on after it was killed; None where it can."""
+        """Why a killed session of this job cannot resume; None where it can."""
         if not self.algorithm.keeps_state:
-            return f"algorithm = {self.algorithm.name!r} keeps no state to go on from"
+            return f"algorithm = {self.algorithm.name!r} keeps no state to resume from"
         if self.account is not None:
             return (
-                f"exchange {self.exchange.name!r}: a session that goes on would release again "
-                "what its account counts once"
+                f"exchange {self.exchange.name!r}: a resumed session would release again what its "
+                "account counts once"
             )
         return None
 
@@ -226,7 +224,7 @@ class Plan(Shown):
         """η, round by round."""
         settings = self.job.job
         rate = settings.learning_rate
-        # A derived η counts the noise of batches, which a schedule is for, but no other.
+        # A derived η accounts for the noise of batches: it needs a schedule for other noise only.
         counted = self.takes_plain_steps and not self.exchange.adds_noise
         default = "constant" if counted else self.algorithm.default_schedule
         schedule = settings.schedule or default
@@ -252,11 +250,11 @@ class Plan(Shown):
 
     @cached_property
     def row_offsets(self) -> float:
-        """Deviation of what the label party adds to H of each training row, or 0 for no such.
+        """Standard deviation of the label party's offsets to H of training rows; 0 for no offsets.
 
-        Gradient steps unlearn a random θ⁰ slowly where columns are correlated, and offsets need not
-        be unlearned. Exact steps unlearn θ⁰ at once, networks start at random whatever hides d, and
-        where nothing is encrypted in any case, under a head or with L1, there is nothing to hide.
+        A random θ⁰ would hide d as well, but gradient steps unlearn it slowly where columns are
+        correlated. Exact steps unlearn θ⁰ at once, and networks start at random anyway. Under a
+        head or with L1 residuals are never encrypted, so there is nothing to hide.
         """
         settings, algorithm = self.job.job, self.algorithm
         unlearned = settings.start == "zero" or self.rule.exact or self.networks
@@ -267,11 +265,10 @@ class Plan(Shown):
         return ROW_OFFSETS
 
     def start_deviation(self, party: str) -> float:
-        """std(H⁰) of a linear model that starts at random.
+        """Standard deviation of H⁰ of a linear model that starts at random.
 
-        With row offsets next to nothing, as these hide d. Else 1, and with exact steps ½/√(K − 1)
-        at feature parties: what hides d from them is the label party's start, and theirs only have
-        to be unlearned.
+        It is small with row offsets, which hide d. Otherwise it is 1, but ½/√(K − 1) at feature
+        parties with exact steps: the label party's start hides d from them.
         """
         parties = len(self.facts.names)
         if self.row_offsets:
@@ -304,13 +301,13 @@ class Plan(Shown):
             growth=0.0 if self.step_size.decays else 0.5 if as_root else 1.0,
             plain=self.takes_plain_steps,
         )
-        # Where every step has a product of its own, it is an exchange of its own too.
+        # Steps with a product of their own are exchanges of their own.
         rule = replace(self.rule, local_steps=self.rule.local_steps // self.products)
         return LocalSteps(model, inputs, rule, pace)
 
     @cached_property
     def timetable(self) -> Timetable:
-        """When held-out rows are scored."""
+        """The rounds after which held-out rows are scored."""
         every = self.job.job.eval_every or 0
         if every == "never":
             return Timetable(self.rounds, 0, 0)
@@ -319,10 +316,10 @@ class Plan(Shown):
 
     @cached_property
     def account(self) -> PrivacyAccount | None:
-        """What the job's noise promises; None where its exchange adds none.
+        """The privacy account; None where the exchange adds no noise.
 
         Raises:
-            ConfigError: `[privacy]` in a job whose exchange would ignore it.
+            ConfigError: the job has `[privacy]`, and its exchange would ignore it.
         """
         job = self.job
         if not self.exchange.adds_noise:

@@ -1,17 +1,17 @@
-"""One party's program that scores new rows with its own part of a trained model.
+"""One party's program that scores new rows with its part of a trained model.
 
-Every feature party computes H_k of its rows and gives it as rounds do: in clear, under masks that
-cancel in the sum, or clipped with noise. The label party adds its own and has H of every row.
+Every feature party computes H_k of its rows and sends it as in rounds: in clear, under masks that
+cancel in the sum, or clipped with noise. The label party adds its own and obtains H of every row.
 
 Learns:
-    label party: H of every new row, so with its own part of it Σ_{k<K} H_k, whatever the
-        exchange: between two parties that is the other's H_B, encrypted or not, and so it travels
-        in clear. Among three or more only the sum where training hides single predictions
-        (`masked`, `hide = "both"`), else every H_k; under `dp` H_k clipped with noise, one more
-        release of each row; with a head every u_k.
+    label party: H of every new row and so Σ_{k<K} H_k, under any exchange. Between two parties
+        this is the other's H_B, which therefore travels in clear. Among more parties it sees only
+        the sum where training hides single predictions (`masked`, `hide = "both"`), else every
+        H_k; under `dp` one noisy release of each; with a head every u_k.
     feature party: which rows are scored, and no score.
-Guarantees: against semi-honest parties. Scores of the same rows by several models are counted by
-    the feature party whose rows they are (`guards.held_out_guard`).
+Guarantees: against semi-honest parties. Each feature party counts the models that score its rows
+    (`guards.held_out_guard`).
+Source: docs/decisions/0028-scoring-new-rows.md.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from securevfl.wire.codec import Message, message_kind
 
 @message_kind(55, stage="setup")
 class ScoringHello(Message):
-    """Everyone to everyone: which model, and which rows.
+    """Every party to every other: its model and its rows.
 
     `rows_hash` is SHA-256 over the ids in their order; `mask_key` a fresh X25519 public key.
     """
@@ -55,7 +55,7 @@ async def agree_on_rows(
         Masks for this scoring alone.
 
     Raises:
-        PeerViolation: a peer's part is of another model, or its rows are others.
+        PeerViolation: a peer has a part of another model, or other rows.
     """
     async with party.costs.compute(SETUP):
         mask_key = MaskKey.generate()
@@ -89,7 +89,7 @@ def _check_same(peer: str, theirs: ScoringHello, ours: ScoringHello) -> None:
 
 @dataclass(frozen=True)
 class ScoringPlan:
-    """What all parties know before they score; of the job's settings the exchange's count."""
+    """What all parties know before they score."""
 
     job: Job
     algorithm: Algorithm
@@ -99,20 +99,20 @@ class ScoringPlan:
 
     @property
     def shown(self) -> Shown:
-        """How the label party sees the others' predictions; ConfigError where models score none."""
+        """How the label party sees the others' predictions; ConfigError if the algorithm cannot."""
         return self.algorithm.new_rows(self.job, self.exchange, len(self.names))
 
 
 @dataclass(frozen=True, eq=False)
 class ScoringPlace:
-    """What a party's program is given.
+    """The inputs of a party's program.
 
     Attributes:
         model: its part, from its own file.
         features: its columns of the rows, unscaled, in the model's order, shape (rows, P).
         rows_hash: SHA-256 over the rows' ids in their order.
-        guard_directory: where a feature party remembers which rows were scored; None does not.
-        raw: its rows before its recipe made features of them, where it has one.
+        guard_directory: of the feature party's record; None records nothing.
+        raw: its rows before a recipe, where it has one.
     """
 
     model: SavedModel
@@ -133,7 +133,7 @@ async def score_rows(
     Raises:
         PeerError: a peer broke the protocol, holds another model or other rows, or is gone.
         HeldOutLeakRefused: other models have shown too much of this party's rows.
-        RangeExceeded: predictions leave what masks hold.
+        RangeExceeded: predictions leave the range of masks.
         BudgetExhausted: one noisy release would spend more than the job may.
     """
     model, header, job = place.model, place.model.header, plan.job

@@ -1,6 +1,6 @@
-"""A job resolved into a plan: what it leaves open is settled, and what cannot be is refused.
+"""Resolves a job into a plan: fills in its defaults, and refuses what cannot run.
 
-All of it follows from the job and from what all parties know of the data, the same at every party.
+The result depends only on the job and the public facts of the data, so all parties get the same.
 """
 
 from collections.abc import Collection
@@ -24,20 +24,17 @@ NETWORK_STEPS = 20
 # Exact steps with acceleration from zero; docs/explanation/exact-steps.md.
 BLIND_ROUNDS = 20
 ENCRYPTED_HEAD = (
-    " (a gradient through it tells d as that of any network does, and θ_k, which the party needs "
-    "in clear, follows d)"
+    " (a gradient through a head reveals d, and θ_k, which the party needs in clear, follows d)"
 )
 
 
 def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
-    """A job as all its parties run it; what has to be refused is refused here, before any work.
-
-    `modules` are the parties for which there is a custom module.
+    """The plan of a job, as all parties run it; `modules` are the parties with a custom module.
 
     Raises:
-        ConfigError: a job that cannot be run, or not on these data.
+        ConfigError: the job cannot run, or not on these data.
         LabelLeakRefused: it starts at zero where gradients are revealed.
-        BudgetExhausted: the job would spend more than its privacy budget.
+        BudgetExhausted: it would spend more than its privacy budget.
     """
     algorithm = algorithm_of(job)
     networks = networks_of(job, facts, algorithm, modules)
@@ -75,7 +72,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     _check_offers(plan)
     if plan.learns.gradients and job.job.start == "zero" and not job.job.allow_label_leak:
         raise LabelLeakRefused(
-            "start = 'zero' tells labels: the first gradient is Xᵀ(½ − y), sums of known numbers "
+            "start = 'zero' reveals labels: the first gradient is Xᵀ(½ − y), sums of known numbers "
             "over the rows of one class; use 'random', or set allow_label_leak = true"
         )
     if plan.account is not None:
@@ -84,7 +81,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
 
 
 def _check_taken(plan: Plan) -> None:
-    """Check that a job asks nothing of its exchange that this would pass over."""
+    """Refuse settings that the exchange would ignore."""
     settings, exchange = plan.job.exchange, plan.exchange
     for key, each in type(settings).model_fields.items():
         if key not in ("scheme", *exchange.takes) and getattr(settings, key) != each.default:
@@ -92,7 +89,7 @@ def _check_taken(plan: Plan) -> None:
 
 
 def _check_offers(plan: Plan) -> None:
-    """Check that the exchange has what the algorithm calls of one; name those that have."""
+    """Refuse an exchange that does not offer what the algorithm needs; name those that do."""
     algorithm, exchange = plan.algorithm, plan.exchange
     if not algorithm.needs:
         raise ConfigError(f"algorithm {algorithm.name!r} does not say what it needs of an exchange")
@@ -108,23 +105,23 @@ def _check_offers(plan: Plan) -> None:
 
 
 def agreed_hash(job: Job, facts: Facts, modules: Collection[str] = ()) -> bytes:
-    """The hash that a job has once what it leaves open is settled, as models have it."""
+    """The hash of the job with all its defaults, as in model files."""
     algorithm = algorithm_of(job)
     networks = networks_of(job, facts, algorithm, modules)
     return settled(job, algorithm, exchange_of(job), facts.rows, networks).hash()
 
 
 def _check_rule(plan: Plan) -> None:
-    """Check that parties are told what their steps take, and that the loss bends as these need."""
+    """Check that the exchange sends what steps need, and that the loss has enough curvature."""
     rule, loss = plan.rule, plan.loss
     if rule.own_loss and not plan.exchange.sends_sum:
         raise ConfigError(
-            "local_rule = 'exact' tells feature parties labels and ΣH: with exchange 'plain' "
-            f"alone, not {plan.exchange.name!r}"
+            "local_rule = 'exact' sends feature parties labels and ΣH: use exchange 'plain', "
+            f"not {plan.exchange.name!r}"
         )
     if isinf(loss.curvature) and (plan.derives_steps or not (rule.frozen or rule.own_loss)):
         raise ConfigError(
-            f"loss = {loss.name!r} bends without bound: give a learning_rate, and local_rule = "
+            f"loss = {loss.name!r} has unbounded curvature: give a learning_rate, and local_rule = "
             "'frozen', or 'exact' under plain"
         )
 
@@ -132,12 +129,10 @@ def _check_rule(plan: Plan) -> None:
 def settled(
     job: Job, algorithm: Algorithm, exchange: Exchange, rows: int, networks: Collection[str]
 ) -> Job:
-    """The job with rounds, start, local steps, batch size, acceleration, L2 and scorings said.
-
-    `rows` is N, `networks` the parties that train one.
+    """The job with its defaults filled in, for N `rows` and the parties that train `networks`.
 
     Raises:
-        ConfigError: steps that the job cannot take, or a target that it never looks at.
+        ConfigError: steps that the job cannot take, or a target AUC without scoring.
     """
     left_open = {n: v for n, v in algorithm.defaults.items() if getattr(job.job, n) is None}
     rounds_said = "rounds" in job.job.model_fields_set
@@ -161,7 +156,7 @@ def settled(
     elif algorithm.one_step:
         local_steps = 1
     exact = local_steps == "exact"
-    # Gradients of batches tell labels where predictions and residuals are hidden.
+    # Where gradients are all that is revealed, those of batches reveal more of labels.
     whole = exact or exchange.learns(job).gradients
     accelerated = exact and not algorithm.alternating
     l2 = 1 / rows if auto and not settings.l1 else 0.0
@@ -174,7 +169,7 @@ def settled(
             every = 1
     blind = exchange.shares_parameters
     rounds = BLIND_ROUNDS if blind and exact and not rounds_said else settings.rounds
-    # Where all know the labels a random start hides nothing, and rare columns unlearn it slowly.
+    # Where all parties know the labels, a random start hides nothing and costs rounds.
     zero = blind or (algorithm.labels_everywhere and not networks)
     return job.with_settings(
         rounds=rounds,
@@ -209,32 +204,30 @@ def _check_exact(job: Job, algorithm: Algorithm, networks: Collection[str]) -> N
 
 
 def check_regression(job: Job, algorithm: Algorithm) -> None:
-    """Refuse algorithms, targets and noise that have no meaning for real targets."""
+    """Refuse algorithms and settings that have no meaning for real targets."""
     if algorithm.only_loss is not None:
         raise ConfigError(
-            f"algorithm = {algorithm.name!r} tells two classes apart by {algorithm.only_loss} "
-            "loss: it takes no real targets; use 'fedbcd-p'"
+            f"algorithm = {algorithm.name!r} needs two classes ({algorithm.only_loss} loss), not "
+            "real targets; use 'fedbcd-p'"
         )
     if job.job.target_auc is not None:
         raise ConfigError("target_auc: real targets have no AUC; drop it, training ends by itself")
     if job.privacy.label_noise_multiplier:
         raise ConfigError(
-            "label_noise_multiplier: how far one real target moves a residual has no public "
-            "bound, so that no noise of a known size hides it; noise on predictions is as ever"
+            "label_noise_multiplier: a real target moves a residual without a public bound, so no "
+            "noise of a known size hides it; noise on predictions is still possible"
         )
 
 
 def networks_of(
     job: Job, facts: Facts, algorithm: Algorithm, modules: Collection[str]
 ) -> dict[str, Network]:
-    """The parties' networks by name; without those that train linear models.
+    """The networks by party, without parties that train linear models.
 
-    The algorithm may bring networks of its own; `modules` are the parties for which there is a
-    custom module.
+    They include the algorithm's own; `modules` are the parties with a custom module.
 
     Raises:
-        ConfigError: models that do not fit the job, or modules or torch that are missing, or
-            modules too many.
+        ConfigError: models that do not fit the job, missing or superfluous modules, or no torch.
     """
     check_models(job)
     precision, represents = job.job.precision, job.job.head != "sum"
@@ -277,7 +270,7 @@ def _network(
 
 
 def check_head(plan: Plan) -> None:
-    """Refuse what needs predictions summed under a head, and a width without a head."""
+    """Refuse settings that do not fit a head, and a width without a head."""
     settings, exchange = plan.job.job, plan.exchange
     if plan.representation is None:
         if settings.representation is not None:
@@ -315,7 +308,7 @@ def check_head(plan: Plan) -> None:
 
 
 def file_source(party: PartySettings, path: Path) -> FileSource:
-    """A party's file as its section describes it, its training and new rows alike: all columns."""
+    """A party's file, of training or new rows, as its section describes it."""
     return FileSource(
         party.name,
         path,

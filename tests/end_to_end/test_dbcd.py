@@ -347,7 +347,7 @@ def test_where_it_starts_is_zero_whatever_a_job_says() -> None:
 def test_it_does_not_go_on_from_a_state() -> None:
     names = [table.name for table in breast_cancer().parties]
     states = {name: SessionState("00", name, 1, np.zeros((15, 1)), {}, {}) for name in names}
-    with pytest.raises(ConfigError, match="no state to go on from"):
+    with pytest.raises(ConfigError, match="no state to resume from"):
         run(None, None, Environment(resume=states))
 
 

@@ -72,7 +72,7 @@ def test_a_hinge_learns_by_falling_steps_of_the_frozen_rule() -> None:
 )
 def test_a_hinge_without_what_it_takes_is_refused_in_one_line(settings: dict[str, object]) -> None:
     job = Job.of(job={"loss": "hinge", **settings})
-    with pytest.raises(ConfigError, match="'hinge' bends without bound: give a learning_rate, and"):
+    with pytest.raises(ConfigError, match="'hinge' has unbounded curvature: give a"):
         plan_for(job, breast_cancer())
     plan_for(Job.of(job={**settings, "loss": "squared-hinge"}), breast_cancer())
 

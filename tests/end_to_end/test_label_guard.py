@@ -69,7 +69,7 @@ def test_full_batches_pass_however_often(tmp_path: Path) -> None:
         ({"batch_size": 128}, 'batch_size = "full"'),
         ({"batch_size": 200}, 'batch_size = "full"'),
         ({"batch_size": 200, "sampling": "shuffle"}, "labels"),
-        ({"start": "zero"}, "start = 'zero' tells labels"),
+        ({"start": "zero"}, "start = 'zero' reveals labels"),
     ],
 )
 def test_small_or_reshuffled_batches_and_a_known_start_are_refused(
@@ -80,7 +80,7 @@ def test_small_or_reshuffled_batches_and_a_known_start_are_refused(
 
 
 def test_a_start_at_zero_is_allowed_where_asked_for_and_where_no_gradient_is_revealed() -> None:
-    with pytest.raises(LabelLeakRefused, match="start = 'zero' tells labels"):
+    with pytest.raises(LabelLeakRefused, match="start = 'zero' reveals labels"):
         run(None, start="zero")
     run(None, start="zero", allow_label_leak=True, rounds=1)
     run(None, None, "plain", start="zero")
@@ -126,7 +126,7 @@ def test_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
     ("dataset", "scheme", "told"),
     [
         (breast_cancer(), "paillier", "other rows than before"),
-        (one_column_each(5), "bfv", "1 rows would be trained on in other company"),
+        (one_column_each(5), "bfv", "1 rows would be in other sets"),
     ],
     ids=["small", "large"],
 )

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.ring_layout import RingProductFormat
-from securevfl.errors import PeerViolation, UnexpectedMessage
+from securevfl.errors import PeerViolation
 from securevfl.lazy import Lazy
 from securevfl.protocols.blind.fixed_point import EXTRAPOLATION_BITS, Widths
 from securevfl.protocols.blind.schedule import (
@@ -42,7 +42,7 @@ from securevfl.protocols.blind.schedule import (
     holders,
     owners_held_by,
 )
-from securevfl.protocols.exchanges.homomorphic import checked
+from securevfl.protocols.exchanges.homomorphic import checked, expect_count
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey, take_key
 from securevfl.runtime.channel import collect, expect_shape
@@ -456,8 +456,7 @@ def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:
     return filled
 
 
-def only(sender: str, blobs: Blobs, due: str = "products where 1 are due") -> bytes:
+def only(sender: str, blobs: Blobs, what: str = "products") -> bytes:
     """The one ciphertext of a message."""
-    if len(blobs) != 1:
-        raise UnexpectedMessage(f"{sender} sent {len(blobs)} {due}")
+    expect_count(sender, blobs, 1, what)
     return blobs[0]

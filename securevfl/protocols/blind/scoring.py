@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 else:  # SEAL takes a second to load, and descriptions need none
     ring_products = Lazy("securevfl.crypto.ring_products")
 
-FOR_SCORES, ONE_DUE = "ring, scores", "ciphertexts where 1 is due"
+FOR_SCORES, CIPHERTEXTS = "ring, scores", "ciphertexts"
 LARGEST_PREDICTION = 64.0
 LIMB_BITS = 20
 LIMBS = -(-ring.RING_BITS // LIMB_BITS)
@@ -155,7 +155,7 @@ class RingSums(ClassSums):
         self, sender: str, vectors: Blobs, numbers: RingArray
     ) -> tuple[Blobs, RingArray]:
         assert self._evaluator is not None  # noqa: S101
-        encrypted = only(sender, vectors, ONE_DUE)
+        encrypted = only(sender, vectors, CIPHERTEXTS)
         matrix = np.vstack([limbs(numbers), limbs(numbers * numbers)])
         product, masks = checked(sender, self._evaluator.product, encrypted, matrix)
         return (product,), ring.reduced(combined(of_limbs(masks)))
@@ -164,7 +164,7 @@ class RingSums(ClassSums):
     def decrypted(self, sender: str, products: Blobs) -> RingArray:
         """By limb and vector, shape (6, 4), or (6, 2) of real targets."""
         assert self._owner is not None  # noqa: S101
-        return checked(sender, self._owner.decrypt, only(sender, products, ONE_DUE))
+        return checked(sender, self._owner.decrypt, only(sender, products, CIPHERTEXTS))
 
     @override
     def added(

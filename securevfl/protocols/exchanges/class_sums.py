@@ -1,34 +1,35 @@
-"""Scoring where nobody shows predictions: from sums over the held-out rows of a class alone.
+"""Scoring without showing predictions, from sums over the held-out rows of each class.
 
-Real targets take the same with one group of all rows in place of classes, e = H_A − y in place of
-H_A, and no masks of Σ H_B: what is left, Σ (H_B² + 2·e·H_B), is the squared error but for Σ e².
-
-The label party owns a key of its own for it. At a scoring, for H = H_A + H_B of the held-out rows,
-with H_A at the label party and H_B at the other, b the public bound on predictions and t_g the rows
-of class g as a 0/1 vector:
+Held-out predictions are H = H_A + H_B, H_A at the label party and H_B at the other; b is the public
+bound on predictions, and the 0/1 vector t_g marks the rows of class g. The label party owns a key
+for scoring only. At each scoring:
 
 1. label → feature party: Enc(t_g) and Enc(t_g·H_A/b) for both classes.
 2. feature → label party: the products of each with the columns [H_B/b, (H_B/b)²], masked,
    re-randomized and flooded as in rounds.
-3. feature → label party: the masks, added up as the label party adds up what it decrypts: those of
-   Σ_g H_B, and those of Σ_g H_B² + 2·Σ_g H_A·H_B together.
+3. feature → label party: sums of the masks: one for Σ_g H_B, one for
+   Σ_g H_B² + 2·Σ_g H_A·H_B.
 
-With its own Σ_g H_A and Σ_g H_A² the label party has the mean and the variance of H in each class:
-held-out means of losses that are quadratic in H exactly, and the AUC and accuracy of two normal
-distributions that have them (*binormal*), which is what a `Score` then says.
+With its own Σ_g H_A and Σ_g H_A² the label party knows the mean and the variance of H in each
+class. They determine the held-out mean of a quadratic loss exactly. The score takes AUC and
+accuracy of two normal distributions with these moments (*binormal*).
 
-In which numbers products are computed differs: in fixed point under the job's scheme
-between two parties, here; of shares of H in the ring under `blind`, there.
+Real targets form one group of all rows. The label party encrypts e = H_A − y in place of H_A, and
+only learns Σ (H_B² + 2·e·H_B), to which it adds Σ e² for the squared error.
+
+Between two parties products are in fixed point under the job's scheme, here; `blind.scoring`
+multiplies shares of H in the ring.
 
 Learns:
-    label party: Σ_g H_B and Σ_g (H_B² + 2·H_A·H_B) for both classes, four numbers a scoring. Of
-        linear models they are functions of θ, of the sums of x_B and x_B·x_Bᵀ over each class
-        and of x_A·x_Bᵀ, however often it scores: of no single row where a class has many. Of real
-        targets one number a scoring, a function also of the sum of y·x_B: of few rows where few
-        targets make up most of it, which is refused.
+    label party: Σ_g H_B and Σ_g (H_B² + 2·H_A·H_B) for both classes, four numbers per scoring. For
+        linear models these are functions of θ and of class sums of x_B, x_B·x_Bᵀ and x_A·x_Bᵀ,
+        however often it scores, and of no single row where classes are large. For real targets one
+        number per scoring, which also depends on the sum of y·x_B; a few large targets could
+        dominate that sum, so such jobs are refused.
     feature party: that held-out rows were scored, and whether training stops.
-Guarantees: against semi-honest parties. A label party that encrypts another vector, one row alone
-    for example, learns H_B of that row; see SECURITY.md.
+Guarantees: against semi-honest parties. A label party that encrypts another vector, for example one
+    row alone, learns H_B of that row; see SECURITY.md.
+Source: docs/decisions/0017-held-out-rows.md.
 """
 
 from abc import abstractmethod
@@ -44,10 +45,10 @@ from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
 from securevfl.data.tables import as_classes
-from securevfl.errors import ConfigError, RangeExceeded, UnexpectedMessage
+from securevfl.errors import ConfigError, RangeExceeded
 from securevfl.models.scores import binormal_accuracy, binormal_auc
 from securevfl.protocols.exchange import Session
-from securevfl.protocols.exchanges.homomorphic import checked
+from securevfl.protocols.exchanges.homomorphic import checked, expect_count
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import exchange_keys
@@ -65,7 +66,7 @@ FEWEST_ROWS = 10
 class EncryptedHeldOut(StepMessage):
     """Enc(t_0), Enc(t_1), Enc(t_0·H_A/b) and Enc(t_1·H_A/b) over the held-out rows.
 
-    Of real targets Enc(1) and Enc(e/b), both by one power of two that brings e within b.
+    For real targets Enc(1) and Enc(e/b), both scaled by the power of two that brings e within b.
     """
 
     vectors: Blobs
@@ -80,15 +81,15 @@ class EncryptedHeldOutProducts(StepMessage):
 
 @message_kind(22, stage="evaluation", carries="masked", shows="scores")
 class HeldOutMasks(StepMessage):
-    """What the masks of the sums add up to, shape (2, 2), or (1, 1), modulo 2^64."""
+    """Sums of the masks, shape (2, 2), or (1, 1) for real targets, modulo 2^64."""
 
     values: RingArray
 
 
 def require_many_rows(labels: Labels, alternatives: str) -> None:
-    """Check that no sum is of a few rows; the error names the alternatives to sums.
+    """Refuse sums over few rows; the error names the alternatives.
 
-    A class needs ten rows, real targets the weight of as many.
+    A class needs ten rows, and real targets an effective number of as many.
     """
     if is_real(labels):
         weights = np.abs(labels)
@@ -108,7 +109,7 @@ def require_many_rows(labels: Labels, alternatives: str) -> None:
 
 
 def groups_of(labels: Labels) -> NDArray[np.uint8]:
-    """Which rows are summed over together, as 0/1: two classes, or all rows of real targets."""
+    """The rows of each sum, as 0/1 columns: two classes, or all rows of real targets."""
     if is_real(labels):
         return np.ones((len(labels), 1), np.uint8)
     classes: NDArray[np.bool_] = labels[:, None] == np.arange(CLASSES)
@@ -116,11 +117,11 @@ def groups_of(labels: Labels) -> NDArray[np.uint8]:
 
 
 def combined(values: RingArray) -> RingArray:
-    """Products or their masks, added up to what the label party may know of them.
+    """The sums that the label party may learn, of products or of their masks, modulo 2^64.
 
-    From values by vector (t_g of every group g, then t_g·H_A) and column (H_B, H_B²), shape (4, 2),
-    or (2, 2) of real targets, by class Σ_g H_B and Σ_g (H_B² + 2·H_A·H_B), shape (2, 2), modulo
-    2^64; of real targets Σ (H_B² + 2·e·H_B) alone, shape (1, 1).
+    Takes values by vector (t_g of every group g, then t_g·H_A) and column (H_B, H_B²), shape
+    (4, 2), or (2, 2) for real targets. Returns Σ_g H_B and Σ_g (H_B² + 2·H_A·H_B) by class, shape
+    (2, 2), or Σ (H_B² + 2·e·H_B) alone, shape (1, 1).
     """
     groups = len(values) // 2
     found = values[:groups].copy()
@@ -129,7 +130,7 @@ def combined(values: RingArray) -> RingArray:
 
 
 def binormal_score(predictions: FloatArray, labels: Labels, middle: float) -> Score:
-    """By sums over classes, as `score_of_classes`, of predictions that are at hand, shape (N,)."""
+    """The binormal score of known predictions, shape (N,)."""
     groups = groups_of(labels).astype(np.float64)
     sums = np.stack([predictions @ groups, predictions**2 @ groups])
     return score_of_classes(0, sums, groups.sum(axis=0), middle)
@@ -138,10 +139,7 @@ def binormal_score(predictions: FloatArray, labels: Labels, middle: float) -> Sc
 def score_of_classes(
     rounds: int, sums: NDArray[np.float64], counts: NDArray[np.float64], middle: float
 ) -> Score:
-    """The score of two normal distributions with the classes' means and variances.
-
-    Takes Σ_g H and Σ_g H² of both classes, shape (2, classes), and their rows, shape (classes,).
-    """
+    """The binormal score from Σ_g H and Σ_g H², shape (2, classes), and rows per class."""
     means = sums[0] / counts
     variances = np.maximum(sums[1] / counts - means**2, 0.0)
     return Score(
@@ -156,8 +154,8 @@ class ClassSums(HeldOut):
     """One party's side of scoring by sums over classes; the label party owns the key.
 
     Attributes:
-        multiplier: who multiplies, as the label party knows it.
-        alternatives: what a job can do without sums, for an error.
+        multiplier: the party that multiplies.
+        alternatives: to scoring by sums, for errors.
     """
 
     alternatives: ClassVar[str]
@@ -167,17 +165,17 @@ class ClassSums(HeldOut):
 
     @override
     def check(self, labels: Labels) -> None:
-        """Check held-out labels before training: that no sum is of a few rows, and that it fits.
+        """Check held-out labels before training.
 
         Raises:
-            ConfigError: a class of fewer than ten rows, or real targets that few of make up.
+            ConfigError: sums would depend on few rows, see `require_many_rows`.
             RangeExceeded: targets far larger than any prediction.
         """
         require_many_rows(labels, self.alternatives)
 
     @override
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """A feature party: multiply, and give the masks of the class sums alone."""
+        """Multiply, and send sums of the masks only."""
         channel, label_party = self.party.channel, self.party.label_party
         numbers = await self.numbers(step, predictions)
         if numbers is None:
@@ -190,7 +188,7 @@ class ClassSums(HeldOut):
 
     @override
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """The label party: ask for the class sums and score by them."""
+        """Obtain the class sums and score by them."""
         party, peer, real = self.party, self.multiplier, is_real(labels)
         numbers = await self.numbers(step, own)
         assert numbers is not None  # noqa: S101
@@ -212,7 +210,7 @@ class ClassSums(HeldOut):
 
     @abstractmethod
     async def numbers(self, step: int, predictions: FloatArray) -> NDArray[Any] | None:
-        """This party's H_A or H_B as it computes with it; None where another party multiplies."""
+        """This party's H_A or H_B, encoded; None at parties that do not multiply."""
 
     @abstractmethod
     def encrypted(self, numbers: NDArray[Any], labels: Labels) -> Blobs:
@@ -238,7 +236,7 @@ class ClassSums(HeldOut):
 def class_sum_format(plan: Plan) -> ProductFormat:
     """Fixed point and size of a job's class sums.
 
-    H_B² and twice H_A·H_B add up before the masks come off; all scorings are flooded for.
+    H_B² and twice H_A·H_B add up under the masks; noise flooding covers all scorings.
     """
     timetable = plan.timetable
     return with_fraction_bits(
@@ -258,7 +256,7 @@ def class_sum_format(plan: Plan) -> ProductFormat:
 
 
 class FixedPointSums(ClassSums):
-    """Products in fixed point, between two parties: numbers are H_k over its public bound.
+    """Products in fixed point, between two parties: numbers are H_k divided by its public bound.
 
     Predictions beyond the bound are clipped and counted.
     """
@@ -289,7 +287,7 @@ class FixedPointSums(ClassSums):
 
     @override
     def encrypted(self, numbers: FloatArray, labels: Labels) -> Blobs:
-        """A ciphertext for each vector; of real targets all by one power of two that fits e."""
+        """One ciphertext per vector; for real targets all scaled by one power of two."""
         assert self._own is not None  # noqa: S101
         fmt, groups = self._format, groups_of(labels).astype(np.float64)
         halvings = 0
@@ -304,10 +302,7 @@ class FixedPointSums(ClassSums):
         self, sender: str, vectors: Blobs, numbers: FloatArray
     ) -> tuple[Blobs, RingArray]:
         fmt, end = self._format, self._ends[sender]
-        if len(vectors) != fmt.vectors:
-            raise UnexpectedMessage(
-                f"{sender} sent {len(vectors)} vectors where {fmt.vectors} are due"
-            )
+        expect_count(sender, vectors, fmt.vectors, "vectors")
         columns = np.stack([numbers, numbers**2], axis=1)
         matrix = encode(columns, fmt.matrix_fraction_bits, fmt.matrix_bound, "predictions")
         prepared = end.prepare(matrix)
@@ -317,11 +312,10 @@ class FixedPointSums(ClassSums):
 
     @override
     def decrypted(self, sender: str, products: Blobs) -> RingArray:
-        """By vector and column, shape (4, 2), or (2, 2) of real targets."""
+        """By vector and column, shape (4, 2), or (2, 2) for real targets."""
         assert self._own is not None  # noqa: S101
-        due, decrypt = self._format.vectors, self._own.decrypt
-        if len(products) != due:
-            raise UnexpectedMessage(f"{sender} sent {len(products)} products, {due} due")
+        decrypt = self._own.decrypt
+        expect_count(sender, products, self._format.vectors, "products")
         return np.stack([checked(sender, decrypt, each, COLUMNS) for each in products])
 
     @override
@@ -339,7 +333,7 @@ class FixedPointSums(ClassSums):
         return units * (theirs.T + np.stack([numbers, numbers**2]) @ classes)
 
     def _errors(self, numbers: FloatArray, labels: Labels) -> tuple[FloatArray, int]:
-        """e/b, shape (test rows,), and how often it is halved to be within 1."""
+        """e/b, shape (test rows,), and how many halvings bring it within 1."""
         errors: FloatArray = numbers - labels.astype(np.float64) / self._bound
         halvings = max(0, frexp(float(np.max(np.abs(errors))))[1])
         if halvings >= self._format.value_fraction_bits:
@@ -350,7 +344,7 @@ class FixedPointSums(ClassSums):
 
 
 async def establish_class_sums(session: Session) -> FixedPointSums | None:
-    """This party's side, with the label party's key for it; none where nothing is scored."""
+    """This party's side of scoring by class sums; None without held-out rows."""
     party, plan = session.party, session.plan
     if not plan.timetable.test_rows:
         return None

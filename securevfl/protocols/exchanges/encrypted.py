@@ -1,7 +1,7 @@
-"""What travels under homomorphic encryption: the sides of each way to do it.
+"""Exchanges under homomorphic encryption: each party's side in each of the modes.
 
-`hide = "residuals"`, in two round trips. Per round and feature party k; the label party K owns the
-keys:
+`hide = "residuals"` with two round trips, per round and feature party k. The label party K owns the
+key:
 
 1. k → K: H_k of the batch, in clear or as a masked sum.
 2. K → k: Enc_K(d), the same ciphertexts to all.
@@ -10,30 +10,30 @@ keys:
 
 One encrypted product serves a whole round, whatever the number of local steps Q.
 Learns:
-    label party: what its gathering tells, and X_kᵀd + r_k, which is uniform.
-    feature party: only G_k = X_kᵀd/S; of a network J_kᵀd/S, which with as many parameters as rows
-        tells every d (docs/decisions/0007-local-steps-of-networks.md).
+    label party: the predictions or sums that it gathers, and X_kᵀd + r_k, which is uniform.
+    feature party: only G_k = X_kᵀd/S; with a network J_kᵀd/S, which reveals every d if there are as
+        many parameters as rows (docs/decisions/0007-local-steps-of-networks.md).
 Guarantees: against semi-honest parties. A malicious evaluator can have a crafted ciphertext
     decrypted; see SECURITY.md.
-Messages a round of FedBCD-p: 4(K − 1).
+Messages per round of FedBCD-p: 4(K − 1).
+Source: Liu et al. 2019, Algorithm 1 with encryption.
 
-`he_per_step`, for benchmarks, has the cost of other systems. Federated transfer learning in FATE,
-which the encrypted table of Liu et al. 2019 stands on, exchanges encrypted components once a round
-and then, in every local step, multiplies them with its own fresh values, masks the product and has
-it decrypted. So here steps 3 and 4 come once for each local step q of feature party k at θ_q, of
-the ciphertexts that came once: J_qᵀd⁰ + r_q with r_q fresh and J_q its Jacobian at θ_q, X of a
-linear model; k removes r_q and adds c·J_qᵀ(H_k(θ_q) − H_k⁰), the rule of `ResidualSignal`. What it
-adds is its own: under encryption that would be one more sum of known numbers. The label party's own
-steps are in clear, as in every exchange. Of a linear model all of this is in vain: X is the same in
-every step. Of a network the steps are those of its own curvature rule in place of a linearization.
-Learns: the party of a linear model no more, that of a network J_qᵀd⁰ at every θ_q. The label guard
-    counts every product of either.
-Messages a round of FedBCD-p: 2(Q + 1)(K − 1).
+`he_per_step` reproduces, for benchmarks, the cost of federated transfer learning in FATE, to which
+the encrypted table of Liu et al. 2019 refers. There a party receives encrypted components once per
+round. In every local step it multiplies them with fresh values of its own, masks the product and
+has it decrypted. So here steps 3 and 4 are repeated for each local step q of feature party k at
+θ_q, on the same ciphertexts: J_qᵀd⁰ + r_q with fresh r_q and the Jacobian J_q at θ_q, or X for a
+linear model. Party k removes r_q and adds c·J_qᵀ(H_k(θ_q) − H_k⁰), the rule of `ResidualSignal`.
+The label party's own steps are in clear. For a linear model nothing is gained, as X is the same in
+every step. A network steps by its own curvature rule in place of a linearization.
+Learns: the party of a linear model nothing more; that of a network J_qᵀd⁰ at every θ_q. The label
+    guard counts every product.
+Messages per round of FedBCD-p: 2(Q + 1)(K − 1).
 
-`round_trips = 1`, for linear local models. Whatever local steps a linear model takes, the next
-exchange is at b − A·G for a vector b and a matrix A that the feature party knows
+`round_trips = 1`, for linear local models. The next exchange takes place at b − A·G, with a vector
+b and a matrix A that the feature party knows whatever local steps it takes
 (`LocalSteps.next_point`). Q gradient steps from θ lead to θ − A·(G + λθ) with
-A = η Σ_{j<Q} (I − η·curved)^j and curved = (c/S)XᵀX + (λ + μ)I, exact steps to the same with
+A = η Σ_{j<Q} (I − η·curved)^j and curved = (c/S)XᵀX + (λ + μ)I; exact steps have
 A = (γΓ + μI)⁻¹. So the party can compute its *next* predictions under encryption, on the next
 batch X':
 
@@ -42,15 +42,15 @@ batch X':
 1. K → k: the masked X_kᵀd + r_k of the round before (`DecryptedProducts`), and Enc_K(d).
 2. k → K: Enc_K(X_kᵀd + r_k) and Enc_K(H_k'), both re-randomized and flooded.
 
-Only the first round's predictions travel in clear, and those after a way back
-(`session.early_stopping`), which no residuals lead to; the last round has none to come.
-Learns: the label party H_k' per sample, as it would have been sent in clear, and besides it a power
-    of two that scales the matrix; a feature party only G_k.
-Messages a round of FedBCD-p: 3(K − 1), two of them on the way at once.
+Predictions travel in clear in the first round and after backtracking (`session.early_stopping`),
+where no residuals precede them.
+Learns: the label party H_k' per sample, as if sent in clear, and a power of two that scales the
+    matrix; a feature party only G_k.
+Messages per round of FedBCD-p: 3(K − 1), two of them at the same time.
 Source: docs/decisions/0009-one-round-trip.md.
 
-`hide = "both"`, for losses with affine residuals: d = c·ΣH + label part, so every party's share of
-Xᵀd comes from a product under another's key. Every party j owns a key. Per round:
+`hide = "both"`, for losses with affine residuals: d = c·ΣH + label part, so Xᵀd is a sum of one
+product per party. Every party j owns a key. Per round:
 
 1. j → k: Enc_j(v_j), v_j = c·H_j (+ label part at the label party), clipped to a public bound.
 2. k → j: Enc_j(X_kᵀv_j + r_kj).
@@ -59,13 +59,13 @@ Xᵀd comes from a product under another's key. Every party j owns a key. Per ro
 4. k adds its own X_kᵀv_k and removes its masks.
 
 Learns:
-    every party: only its own gradient G_k = X_kᵀd/S; at K = 2 therefore also X_kᵀv_j of the one
-        other party. As key owner it decrypts X_kᵀv_j + r_kj, which is uniform.
-    label party, when it scores: between two parties four sums over classes (`class_sums`). Among
-        more Σ_{k<K} H_k of every held-out row: cross terms of two feature parties under a third
-        one's key are more than one product. These scorings are counted (`held_out_guard`).
-Guarantees: clipping changes the gradient; clipped values are counted.
-Messages a round of FedBCD-p: 3(K² − K), 2(K² − K) of them with ciphertexts.
+    every party: only its own gradient G_k = X_kᵀd/S, and so at K = 2 also the other party's
+        X_kᵀv_j. As key owner it decrypts X_kᵀv_j + r_kj, which is uniform.
+    label party, when it scores: between two parties four sums over classes (`class_sums`); among
+        more parties Σ_{k<K} H_k of every held-out row, which `held_out_guard` counts.
+Guarantees: against semi-honest parties. Clipping changes the gradient; clipped values are counted.
+Messages per round of FedBCD-p: 3(K² − K), 2(K² − K) of them with ciphertexts.
+Source: docs/decisions/0006-masked-products-modulo-2-64.md.
 """
 
 from dataclasses import dataclass
@@ -104,7 +104,7 @@ class EncryptedStep(StepMessage):
 
 
 class EncryptedFeatureSide(GatheringSide):
-    """A feature party's side: evaluates under the label party's key."""
+    """A feature party evaluates products under the label party's key."""
 
     def __init__(self, party: Party, gathering: Gathering, key: PeerKey) -> None:
         super().__init__(party, gathering)
@@ -113,7 +113,7 @@ class EncryptedFeatureSide(GatheringSide):
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> GradientSignal | None:
-        """Multiply encrypted residuals, take the gradient."""
+        """The gradient, from a product with encrypted residuals."""
         del others
         party, key = self.party, self.key
         if party.name not in step.receivers:
@@ -132,12 +132,12 @@ class EncryptedFeatureSide(GatheringSide):
         return GradientSignal(gradient)
 
     async def multiply(self, step: Step, batch: Batch, outputs: int) -> RingArray:
-        """Answer encrypted residuals; the mask of the products, shape (P, C)."""
+        """Send masked products with encrypted residuals; returns the masks, shape (P, C)."""
         return await self.key.multiply(step, batch, outputs, again=not step.fresh)
 
 
 class EncryptedLabelSide(GatheringSide):
-    """The label party's side: owns the keys."""
+    """The label party, which owns the key."""
 
     def __init__(self, party: Party, gathering: Gathering, key: OwnKey) -> None:
         super().__init__(party, gathering)
@@ -146,7 +146,7 @@ class EncryptedLabelSide(GatheringSide):
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
-        """Give encrypted residuals, decrypt masked products."""
+        """Send encrypted residuals and decrypt masked products; its own signal is in clear."""
         party = self.party
         assert batch.labels is not None and others is not None  # noqa: S101, PT018
         receivers = [name for name in party.feature_parties if name in step.receivers]
@@ -161,12 +161,12 @@ class EncryptedLabelSide(GatheringSide):
         return PredictionsSignal(others, batch.labels)
 
     async def decrypt(self, step: Step, batch: Batch, receivers: list[str]) -> None:
-        """Decrypt masked products and give them back."""
+        """Decrypt masked products and return them."""
         await self.key.decrypt_products(step, batch, receivers)
 
 
 class PerStepFeatureSide(EncryptedFeatureSide):
-    """A feature party's side: evaluates under the label party's key in every local step.
+    """A feature party evaluates a product in every local step.
 
     Args:
         curvature: c of the local rule, 0 where residuals stay frozen.
@@ -265,7 +265,7 @@ class OneTripFeatureSide(EncryptedFeatureSide):
 
 
 class OneTripLabelSide(EncryptedLabelSide):
-    """The label party's side in one round trip."""
+    """The label party in one round trip decrypts the next predictions."""
 
     def __init__(
         self, party: Party, gathering: Gathering, key: OwnKey, lookahead: Lookahead
@@ -281,7 +281,7 @@ class OneTripLabelSide(EncryptedLabelSide):
 
     @override
     async def decrypt(self, step: Step, batch: Batch, receivers: list[str]) -> None:
-        """Return masked products; Σ of the next predictions, in the parties' order."""
+        """Return masked products, and add up the next predictions in the parties' order."""
         upcoming = self._lookahead.next_batch(step.index)
         if upcoming is None:
             await super().decrypt(step, batch, receivers)
@@ -309,11 +309,11 @@ class OneTripLabelSide(EncryptedLabelSide):
 
 
 class EncryptedBothSide:
-    """Any party's side.
+    """Any party with `hide = "both"`.
 
     Args:
         loss: the loss with affine residuals.
-        own_key: this party's key; what is beyond its bound on v is clipped and counted.
+        own_key: this party's key; values beyond its bound are clipped and counted.
         peer_keys: the others' keys, by name.
         masks: for zero shares; not used with two parties.
     """
@@ -331,12 +331,12 @@ class EncryptedBothSide:
         self._own_key, self._peer_keys = own_key, peer_keys
 
     async def gather(self, step: Step, predictions: FloatArray) -> None:
-        """Nothing: predictions travel under encryption, and nobody sees their sum."""
+        """Nothing to do: predictions travel encrypted in `signal`, and no party sees their sum."""
 
     async def signal(
         self, step: Step, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> Signal | None:
-        """Serve the receivers with this party's values, and take the own gradient."""
+        """Send encrypted values to the receivers; this party's own gradient if it is one."""
         del others
         party = self._party
         async with party.costs.compute("local"):
@@ -369,7 +369,7 @@ class EncryptedBothSide:
         return GradientSignal(gradient)
 
     def _share(self, step: Step) -> Share | None:
-        """Shares of zero towards one receiver, which all others agree on without it."""
+        """Zero shares for a receiver, from masks that all other parties share."""
         if len(self._party.names) == 2:  # noqa: PLR2004
             return None
 

@@ -1,7 +1,7 @@
 """The two ends of a homomorphic key: its owner, and a peer that computes under it.
 
-Both modes of hiding are made of these four moves: send encrypted values, multiply, decrypt a
-masked product, take the mask off. Every move is one timed section and counts its operations.
+All exchanges under encryption consist of four moves: send encrypted values, multiply, decrypt a
+masked product, remove the mask. Every move is timed and counts its operations.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,13 +42,13 @@ class EncryptedProducts(StepMessage):
 
 @message_kind(8, stage="round", carries="masked", shows="gradients")
 class DecryptedProducts(StepMessage):
-    """The masked products in clear, shape (P, C), modulo 2^64; only the receiver knows r."""
+    """The masked products in clear, shape (P, C), modulo 2^64; only their receiver knows r."""
 
     values: RingArray
 
 
 class OwnKey:
-    """A party's own key: it encrypts, its peers multiply, it decrypts what they masked.
+    """A party's own key: it encrypts, peers multiply and mask, it decrypts.
 
     `leakage` counts what the decrypted products reveal.
     """
@@ -71,13 +71,13 @@ class OwnKey:
     async def send_encrypted(
         self, step: Step, values: FloatArray, receivers: Sequence[str], what: str
     ) -> None:
-        """Encrypt values of shape (S, C) once, as `encrypted`, for every receiver."""
+        """Encrypt values of shape (S, C) and send the same ciphertexts to every receiver."""
         vectors = await self.encrypted(values, what)
         for name in receivers:
             await self._party.channel.send(name, EncryptedValues(step.index, vectors))
 
     async def encrypted(self, values: FloatArray, what: str) -> tuple[bytes, ...]:
-        """Enc of every column of values, shape (S, C), all within the agreed bound."""
+        """Every column of values, shape (S, C), encrypted; RangeExceeded beyond the bound."""
         party, fmt = self._party, self.product_format
         async with party.costs.compute("encrypt"):
             encoded = encode(values, fmt.value_fraction_bits, fmt.value_bound, what)
@@ -96,7 +96,7 @@ class OwnKey:
     ) -> None:
         """Decrypt every receiver's masked products and return them, as they arrive.
 
-        `share` adds this party's zero share for a receiver before its products leave.
+        `share` gives this party's zero share for a receiver, which is added.
         """
         pending, channel = list(receivers), self._party.channel
         while pending:
@@ -106,10 +106,9 @@ class OwnKey:
             await self.return_products(step, batch, sender, values, share)
 
     async def decrypted(self, sender: str, products: Sequence[bytes], columns: int) -> RingArray:
-        """What a peer's products hold, shape (columns, C)."""
-        party, due = self._party, self.product_format.vectors
-        if len(products) != due:
-            raise UnexpectedMessage(f"{sender} sent {len(products)} products, {due} due")
+        """A peer's products in clear, shape (columns, C)."""
+        party = self._party
+        expect_count(sender, products, self.product_format.vectors, "products")
         async with party.costs.compute("decrypt"):
             values = np.stack(
                 [checked(sender, self.owner.decrypt, p, columns) for p in products], axis=1
@@ -125,7 +124,7 @@ class OwnKey:
         values: RingArray,
         share: Share | None = None,
     ) -> None:
-        """Record a peer's masked products, count what they reveal, send them back."""
+        """Record a peer's masked products, count what they reveal and return them."""
         record(self._party.channel, Decrypted(receiver, step.index, values))
         self._leakage.add(receiver, batch.rows)
         if share is not None:
@@ -134,7 +133,7 @@ class OwnKey:
 
 
 class PeerKey:
-    """Another party's key: this party multiplies under it and takes its own masks off."""
+    """Another party's key: this party multiplies under it and removes its own masks."""
 
     def __init__(
         self, party: Party, owner_name: str, evaluator: Evaluator, product_format: ProductFormat
@@ -148,10 +147,10 @@ class PeerKey:
         party.costs.idle_work.append(evaluator.make_blinder)
 
     def within_bound(self, batch: Batch) -> tuple[Batch, IntArray]:
-        """A Jacobian with each column times the power of two that brings it to the bound.
+        """Scale each column of a Jacobian by the power of two 2^e that brings it to the bound.
 
-        Nobody else learns these powers 2^e: what they multiply leaves under masks only. The
-        batch is scaled, the exponents e have shape (p,), and its products are Jᵀv·2^e.
+        Returns the scaled batch, whose products are Jᵀv·2^e, and e, shape (p,). No other party
+        learns e, as products leave under masks only.
         """
         scaled, exponents = within_bound(batch.tangent, self.product_format.matrix_bound)
         return replace(batch, jacobian=lambda: scaled), exponents
@@ -159,9 +158,9 @@ class PeerKey:
     async def multiply(
         self, step: Step, batch: Batch, outputs: int, *, again: bool = False
     ) -> RingArray:
-        """Receive Enc(v), send Enc(Xᵀv + r), keep r; as `answer`.
+        """Receive Enc(v) and send Enc(Xᵀv + r); returns r as `answer` does.
 
-        With `again` Enc(v) is that of the last time, which is not sent again; r is fresh.
+        `again` reuses the last Enc(v), with a fresh r.
         """
         # X is known before Enc(v) is here.
         async with self._party.costs.compute("evaluate"):
@@ -177,10 +176,10 @@ class PeerKey:
     async def answer(
         self, step: Step, vectors: Sequence[bytes], prepared: Sequence[object]
     ) -> RingArray:
-        """Send Enc(Xᵀv + r) for every v and its X; r modulo 2^64, shape (P, C).
+        """Send Enc(Xᵀv + r) for every v and its X; returns r modulo 2^64, shape (P, C).
 
         Raises:
-            MalformedMessage: bytes that are no encryption of S values.
+            MalformedMessage: bytes that do not encrypt S values.
         """
         multiply = self.evaluator.masked_product
         pairs = zip(vectors, prepared, strict=True)
@@ -190,19 +189,16 @@ class PeerKey:
         return np.stack([reply.mask for reply in replies], axis=1)
 
     async def take_encrypted(self, step: Step, outputs: int) -> tuple[bytes, ...]:
-        """Receive Enc(v), one for each output."""
+        """Receive Enc(v), one per output."""
         channel = self._party.channel
         _, message = await channel.receive([self.owner_name], EncryptedValues, step.index)
-        if len(message.vectors) != outputs:
-            raise UnexpectedMessage(
-                f"{self.owner_name} sent {len(message.vectors)} vectors where {outputs} are due"
-            )
+        expect_count(self.owner_name, message.vectors, outputs, "vectors")
         return message.vectors
 
     async def product(
         self, vector: bytes, prepared: object, multiply: Callable[[bytes, object], MaskedReply]
     ) -> MaskedReply:
-        """One product, checked; blinders that are not in stock are made first."""
+        """One product, after making blinders that are not in stock."""
         costs = self._party.costs
         while self.evaluator.lacks_blinders(prepared):
             async with costs.compute("offline"):
@@ -223,14 +219,14 @@ class PeerKey:
         return decode(product, self.product_format.product_fraction_bits)
 
     def prepared(self, matrix: FloatArray) -> object:
-        """X in the scheme's form, shape (S, P), all within the agreed bound."""
+        """X, shape (S, P), in the scheme's form; RangeExceeded beyond the bound."""
         fmt = self.product_format
         encoded = encode(matrix, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
         return self.evaluator.prepare(encoded)
 
 
 def within_bound(matrix: FloatArray, bound: float) -> tuple[FloatArray, IntArray]:
-    """Each column times the power of two that brings it to a bound; and the exponents, (P,)."""
+    """Each column times the power of two that brings it to a bound, and the exponents, (P,)."""
     largest = np.max(np.abs(matrix), axis=0)
     fractions, above = np.frexp(largest / bound)
     # 0.5·2^e is the bound itself where e is 1 more than needed; zero columns stay.
@@ -238,8 +234,14 @@ def within_bound(matrix: FloatArray, bound: float) -> tuple[FloatArray, IntArray
     return np.ldexp(matrix, exponents), exponents
 
 
+def expect_count(sender: str, found: Sequence[bytes], due: int, what: str) -> None:
+    """Check how many ciphertexts a peer sent."""
+    if len(found) != due:
+        raise UnexpectedMessage(f"{sender} sent {len(found)} {what} where {due} are due")
+
+
 def checked(peer: str, work: Callable[P, T], *arguments: P.args, **others: P.kwargs) -> T:
-    """What a scheme makes of a peer's bytes; MalformedMessage where it takes them for none."""
+    """Apply a scheme to a peer's bytes; MalformedMessage where it rejects them."""
     try:
         return work(*arguments, **others)
     except CryptoError as error:

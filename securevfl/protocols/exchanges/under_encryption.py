@@ -1,6 +1,6 @@
-"""The description of the exchanges under homomorphic encryption, whatever the scheme.
+"""The description of the exchanges under homomorphic encryption, one for each scheme.
 
-What travels is in `encrypted`, and how both sides are scored between two parties, in `class_sums`.
+The protocols, with their sources and who learns what, are in `encrypted` and `class_sums`.
 """
 
 from collections.abc import Collection, Mapping
@@ -45,11 +45,7 @@ OWN_GRADIENT = "only its own gradient X_kᵀd/S"
 
 
 class UnderEncryption(Exchange):
-    """Residuals, or both sides, under one homomorphic scheme.
-
-    Args:
-        name: of the scheme.
-    """
+    """Residuals, or predictions and residuals, under the homomorphic scheme `name`."""
 
     takes = tuple(ExchangeSettings.model_fields)
     encrypts = True
@@ -131,16 +127,13 @@ class UnderEncryption(Exchange):
 
     @override
     def held_out(self, job: Job, parties: int) -> Shown:
-        """As in rounds; where both sides are hidden, as sums among three parties or more."""
+        """As in rounds; with `hide = "both"` sums among three parties or more."""
         is_sum = job.exchange.hide == "both" and parties > 2  # noqa: PLR2004
         return "summed" if is_sum else super().held_out(job, parties)
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
-        """4(K − 1), in one round trip 3(K − 1), hiding both sides 3(K² − K); auto counts two.
-
-        Under `he_per_step` 2(Q + 1)(K − 1), which is told for Q = 1.
-        """
+        """Those of `encrypted`: auto counts two round trips, and `he_per_step` Q = 1."""
         if settings.hide == "both":
             return 3 * (parties**2 - parties)
         return (3 if settings.round_trips == 1 else 4) * (parties - 1)
@@ -152,7 +145,7 @@ class UnderEncryption(Exchange):
     async def keys(
         self, session: Session, product_format: ProductFormat, columns: Mapping[str, int]
     ) -> tuple[OwnKey | None, dict[str, PeerKey]]:
-        """Make and exchange keys."""
+        """Make and exchange keys, see `HoldsKeys`."""
         party, settings = session.party, session.plan.job.exchange
         owners = self.key_owners(settings, party)
         own, ends = await exchange_keys(
@@ -164,7 +157,7 @@ class UnderEncryption(Exchange):
         return OwnKey(party, own, dict(columns), product_format, session.leakage), peers
 
     async def establish(self, session: Session) -> Established:
-        """Size the products, make and exchange keys."""
+        """Size the products, then make and exchange keys."""
         party, plan, agreement = session.party, session.plan, session.agreement
         shown = self.held_out(plan.job, len(party.names))
         gathering = gathering_of(party, agreement.masks, sums=shown == "summed")
@@ -193,24 +186,17 @@ class UnderEncryption(Exchange):
         else:
             side = EncryptedFeatureSide(party, gathering, peers[party.label_party])
         sums = await establish_class_sums(session) if shown == "hidden" else None
-        return Established(
-            side,
-            gathering,
-            None if own is None else own.owner,
-            in_flight,
-            sums,
-        )
+        return Established(side, gathering, own.owner if own else None, in_flight, sums)
 
 
 def product_format(plan: Plan, agreement: Agreement, *, lookahead: bool = False) -> ProductFormat:
     """Fixed point and bounds of a job's encrypted products.
 
-    Fixed point is the job's, or else the scheme's; features that are exact with fewer fraction
-    bits take fewer. Residuals of logistic losses and of the hinge stay within ±1. Others follow
-    the predictions: of one party where each encrypts its own, of all where the label party encrypts
-    their sum. Layouts are for the widest party, and flooding lasts for all products of all
-    rounds. With `lookahead`, columns beside X carry the next batch's predictions, which take a
-    summand of their own and are never exact.
+    Fraction bits are the job's, or else the scheme's, or fewer where features are exact with fewer.
+    Residuals of logistic losses and the hinge stay within ±1; others are bounded through the
+    predictions of one party, or of all where the label party encrypts residuals of the sum. Layouts
+    fit the widest party, and noise flooding covers all products of all rounds. With `lookahead`,
+    columns beside X carry the next batch's predictions, which are one more summand and never exact.
     """
     settings, loss = plan.job.exchange, plan.loss
     both, parties = settings.hide == "both", len(plan.facts.names)
@@ -238,7 +224,7 @@ def product_format(plan: Plan, agreement: Agreement, *, lookahead: bool = False)
 
 
 def takes_one_trip(plan: Plan, fmt: ProductFormat, wider: ProductFormat) -> bool:
-    """Whether a round of a job takes one round trip: as it says, or where that is faster."""
+    """Whether rounds take one round trip: as the job says, or where that is faster."""
     trips = plan.job.exchange.round_trips
     if trips != "auto":
         return trips == 1
@@ -247,7 +233,7 @@ def takes_one_trip(plan: Plan, fmt: ProductFormat, wider: ProductFormat) -> bool
 
 
 def one_trip_pays(plan: Plan, fmt: ProductFormat, wider: ProductFormat) -> bool:
-    """Whether larger replies take less time than a second round trip."""
+    """Whether larger replies cost less time than a second round trip."""
     settings = plan.job.exchange
     seconds = SCHEMES[settings.scheme].seconds
     if plan.most_batch_rows > MOST_LOOKAHEAD_ROWS:

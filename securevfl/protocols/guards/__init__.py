@@ -1,1 +1,1 @@
-"""Guards: what a job would tell, counted with what earlier ones told, before it starts."""
+"""Guards: refuse a job that, with earlier jobs, would reveal too much of labels or rows."""

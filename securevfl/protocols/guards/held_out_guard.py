@@ -1,18 +1,16 @@
 """The held-out guard: how much scoring can tell the label party about a feature party's rows.
 
-A scoring shows it H_test = X_test·θ, by itself or in a sum: C columns of the space that the columns
-of X_test span. As many as X_test has rank span it, and then as many known rows as that give all
-others' features exactly (`attacks.held_out`). Fewer are allowed where rounds show every H_k of
-training rows anyway: held-out rows are then no worse off. Where they do not, known rows still tell
-what goes with the predictions: up to `LIMIT` of the rank, four times as many known rows as rank
-took less than a tenth off the error that the label party's own columns leave. One scoring, at the
-end, is always allowed.
+A scoring shows the label party H_test = X_test·θ, alone or in a sum: C columns in the column space
+of X_test. Once it has as many columns as X_test has rank, as many known rows reveal the features of
+all other rows exactly (`attacks.held_out`). The guard allows fewer columns than the rank where
+rounds show every H_k of training rows anyway. Elsewhere it allows `LIMIT` of the rank: at that
+limit an attacker that knew four times as many rows as the rank reduced its error by less than a
+tenth. One scoring, at the end, is always allowed.
 
-The feature party counts, as it alone knows its rank and its rows are at stake. It counts by row
-and for ever: another θ adds a column, whatever the job. A row is known by its columns as they are
-in the party's file, before anything fitted on training rows fills or pools them, so that rows more
-or fewer change nothing; a party that chooses other columns of its own starts afresh, and has to
-know that.
+The feature party counts, since only it knows its rank and its rows are at stake. It counts per row
+and over all jobs: every other θ adds a column. A row is recognized by its columns in the party's
+file, before preprocessing that depends on training rows. A party that chooses other columns starts
+a new count.
 """
 
 import hashlib
@@ -47,17 +45,17 @@ T = TypeVar("T")
 
 
 def names_of_rows(features: Matrix) -> list[str]:
-    """Names rows by their columns, unscaled, shape (rows, P); equal rows have one name."""
+    """Names of rows by their unscaled columns, shape (rows, P); equal rows have equal names."""
     names = []
     for first in range(0, len(features), NAMED_ROWS):
         block = dense(features[first : first + NAMED_ROWS])
-        rows = np.ascontiguousarray(block + 0.0, dtype="<f8")  # one zero, not two
+        rows = np.ascontiguousarray(block + 0.0, dtype="<f8")  # -0.0 becomes 0.0
         names += [hashlib.sha256(row.tobytes()).hexdigest()[:24] for row in rows]
     return names
 
 
 def names_under_model(rows: Sequence[str], digest: str) -> list[str]:
-    """Names rows as a party's part of a model scores them: shown again, they are nothing new."""
+    """Names of rows under a model: scoring them again shows nothing new."""
     return [hashlib.sha256(f"{row} under {digest}".encode()).hexdigest()[:24] for row in rows]
 
 
@@ -66,9 +64,9 @@ class HeldOutCount:
     """What a job's scorings would show.
 
     Attributes:
-        scorings: at most, of this job.
-        outputs: C, columns a scoring.
-        rank: of the party's held-out columns as they are scored.
+        scorings: the most that this job takes.
+        outputs: C, columns per scoring.
+        rank: of the party's scaled held-out columns.
         rounds_show: whether rounds show the same of training rows.
     """
 
@@ -79,22 +77,21 @@ class HeldOutCount:
 
     @property
     def allowed(self) -> int:
-        """Columns that may be shown: one scoring's; `LIMIT` of the rank, or all but one of it."""
+        """Columns that may be shown: `LIMIT` of the rank or rank − 1, at least one scoring's."""
         most = self.rank - 1 if self.rounds_show else int(LIMIT * self.rank)
         return max(self.outputs, most)
 
     def planned(self, earlier: Shown, rows: Sequence[str], *, resumes: bool) -> Shown:
-        """What these rows would have shown after the job, by row.
+        """Columns shown of each of these rows after the job.
 
-        `earlier` is what jobs before showed of rows, of these and of others, and of a job that
-        resumes itself.
+        `earlier` counts all rows of earlier jobs; a job that resumes is among these.
         """
         own = self.scorings * self.outputs
         shown = {row: earlier.get(row, 0) for row in rows}
         return {row: max(own, n) if resumes else n + own for row, n in shown.items()}
 
     def require_below_limit(self, columns: int, remedy: str = "score less often") -> None:
-        """Refuse so many columns of a row's predictions where they are more than may be shown."""
+        """Refuse more columns of a row's predictions than are allowed."""
         if columns <= self.allowed:
             return
         before = columns - self.scorings * self.outputs
@@ -102,16 +99,17 @@ class HeldOutCount:
         raise HeldOutLeakRefused(
             f"held-out guard: {self.scorings} scorings x {self.outputs} outputs{earlier} show "
             f"{columns} columns of held-out predictions, at most {self.allowed} expected for "
-            f"features of rank {self.rank}: as many as the rank tell every row to who knows some; "
+            f"features of rank {self.rank}: as many as the rank reveal every row to a party that "
+            f"knows some; "
             f"{remedy}, hold out other rows, or set allow_feature_leak = true"
         )
 
 
 class HeldOutRecord:
-    """Columns of held-out predictions shown by earlier jobs, by row, kept across restarts.
+    """On disk: columns of held-out predictions shown by earlier jobs, by row.
 
-    A job is written down as planned before it starts: a killed job cannot be forgotten. Beside it
-    stands which rows were scored by which model.
+    A job is recorded before it starts, so a killed job counts. A second file has the rows that each
+    model scored.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -119,11 +117,11 @@ class HeldOutRecord:
         self._models_path = directory / "scored.json"
 
     def load(self) -> Shown:
-        """What was shown so far; a record that cannot be read is never taken as empty."""
+        """Columns shown so far; DataError if the record cannot be read."""
         return _read(self.path, _SHOWN, {})
 
     def save(self, shown: Callable[[], Shown]) -> None:
-        """Replace the record in one step by what is counted now, while nobody else may write.
+        """Replace the record in one step by a count made under its lock.
 
         Raises:
             DataError: it cannot be written; then the job must not run.
@@ -132,12 +130,12 @@ class HeldOutRecord:
             replace_file(self.path, json.dumps(shown()).encode(), RECORD)
 
     def load_scored(self) -> set[str]:
-        """Which rows were scored under which model, see `names_under_model`."""
+        """The rows scored under each model, see `names_under_model`."""
         names: list[str] = _read(self._models_path, _SCORED, [])
         return set(names)
 
     def note_scored(self, names: Sequence[str]) -> None:
-        """Remember rows under a model, which are counted in `load` already."""
+        """Record rows as scored under a model; `save` counts them."""
         with only_one(self._models_path, RECORD):
             scored = sorted(self.load_scored() | set(names))
             replace_file(self._models_path, json.dumps(scored).encode(), RECORD)
@@ -157,17 +155,17 @@ def _read(path: Path, kind: TypeAdapter[T], empty: T) -> T:
 def require_held_out_guard(
     party: Party, plan: Plan, place: Workplace, held_out: Matrix
 ) -> Callable[[], None]:
-    """Refuse a job that would show too much of this party's held-out rows, as they are scored.
+    """Refuse a job whose scorings would show too much of this party's held-out rows.
 
-    The label party shows nothing, and nothing is counted where scoring shows no row, or where
-    rounds show as much of training rows anyway (`Exchange.counts_held_out`).
+    Nothing is counted at the label party, where scoring shows no single rows, or where rounds show
+    as much of training rows anyway (`Exchange.counts_held_out`).
 
     Returns:
-        Checks again and writes the job down; to be called before its first round, once no other
-            party can refuse it: a job that never ran would use up what is left.
+        A function that checks again and records the job. Call it before the first round, once no
+            other party can refuse: a job that never ran must not use up the allowance.
 
     Raises:
-        HeldOutLeakRefused: it would.
+        HeldOutLeakRefused: it would show too much.
         DataError: the record of earlier jobs cannot be read.
     """
     record = _record(party, plan, place)
@@ -195,9 +193,9 @@ def require_held_out_guard(
 
 
 def rank_of(held_out: Matrix) -> int:
-    """The rank of held-out columns; of sparse ones that of as many rows as memory is for.
+    """The rank of held-out columns; for sparse rows of as many rows as fit in memory.
 
-    More rows may have a higher one, and then more would be allowed.
+    All rows may have a higher rank, so this never allows too much.
     """
     rows = len(held_out)
     if isinstance(held_out, SparseRows):
@@ -206,9 +204,9 @@ def rank_of(held_out: Matrix) -> int:
 
 
 def _remedy(plan: Plan, most: int) -> str:
-    """How often a job that is refused may score, if it may `most` times."""
+    """What a refused job can change, if it may score `most` times."""
     if most < 1 and plan.exchange.shares_parameters:
-        return "take scores = 'sums', which opens no row's, or do not score (eval_every = 'never')"
+        return "take scores = 'sums', which show no row, or do not score (eval_every = 'never')"
     if most < 1:
         return "do not score (eval_every = 'never', where a job can do without)"
 
@@ -222,7 +220,7 @@ def _remedy(plan: Plan, most: int) -> str:
 
 
 def note_last_scoring(party: Party, plan: Plan, place: Workplace, model: SavedModel) -> None:
-    """Remember that a trained model has scored the held-out rows, so that it may again."""
+    """Record that a trained model has scored the held-out rows, so that it may again."""
     record = _record(party, plan, place)
     if record is not None:
         rows = names_of_rows(place.data.table.held_out_rows)
@@ -230,7 +228,7 @@ def note_last_scoring(party: Party, plan: Plan, place: Workplace, model: SavedMo
 
 
 def _record(party: Party, plan: Plan, place: Workplace) -> HeldOutRecord | None:
-    """Where a party counts scorings; None where they show none of its rows, or nobody counts."""
+    """The record of a party's scorings; None where nothing is counted."""
     scorings = plan.timetable.times(plan.rounds)
     hidden = plan.algorithm.held_out(plan) == "hidden"
     shows = scorings > 0 and not (party.holds_labels or hidden)
@@ -248,23 +246,21 @@ def require_scoring_guard(
     rounds_show: bool,
     allowed: bool,
 ) -> Callable[[], None]:
-    """Refuse to score new rows that other models have shown too much of.
+    """Refuse to score new rows of which other models have shown too much.
 
-    A row under a model is counted once: scoring it again shows the same numbers again. Under noise
-    nothing is counted here: each scoring is a release of its own, and these are not added up across
-    runs (docs/decisions/0028-scoring-new-rows.md). Where the job says that rows may be shown all
-    the same (`allowed`), they are still counted.
+    A row counts once per model, as scoring it again shows the same numbers. Noisy releases are not
+    counted here, nor added up across runs (docs/decisions/0028-scoring-new-rows.md).
 
     Args:
-        directory: where the feature party remembers.
+        directory: of the feature party's records.
         model: its part.
         features: of the rows, unscaled, shape (rows, P).
-        rows: what they are known by: the same, or what they were before a recipe.
+        rows: what identifies them: the features, or the rows before a recipe.
         rounds_show: whether rounds of the job show the same of training rows.
-        allowed: see above.
+        allowed: whether the job allows any number of scorings; rows still count.
 
     Returns:
-        Checks again and writes the rows down; to be called once no other party can refuse.
+        A function that checks again and records the rows. Call it once no other party can refuse.
 
     Raises:
         HeldOutLeakRefused: they would be shown too often.
@@ -273,7 +269,7 @@ def require_scoring_guard(
     record = HeldOutRecord(directory)
     names = names_of_rows(rows)
     marks = names_under_model(names, model.digest)
-    # Fewer rows than columns do not tell the rank that columns have.
+    # With fewer rows than columns the rank of the columns is unknown.
     columns = features.shape[1]
     centred = features - features.mean(axis=0)
     rank = columns if len(features) < columns else int(np.linalg.matrix_rank(centred))

@@ -1,8 +1,7 @@
-"""The label guard: what a job's gradients would tell of labels, with those of earlier jobs.
+"""The label guard: what a job's gradients, with those of earlier jobs, would reveal of labels.
 
-A job that is refused is told what it would have to be to pass. Nothing of that is estimated: a
-changed job is counted on top of the same record, and the least change that passes is found by
-halving.
+A refusal names the least change that passes. It is found by bisection: changed jobs are counted on
+top of the same record.
 """
 
 import hashlib
@@ -31,16 +30,16 @@ from securevfl.protocols.session.gathering import Party
 from securevfl.sparse import Matrix, dense
 
 KEY_BYTES = 32
-# Of a value that is no label, as predictions are where both sides are hidden.
+# The variance of predictions, which gradients reveal in place of labels with hide = "both".
 NO_LABELS = 1.0
 
 
 def commitments(plan: Plan, party: str, inputs: Matrix, directory: Path | None) -> bytes:
     """Keyed hashes of a party's scaled columns of every fixed batch, 16 bytes each.
 
-    They say to those who decrypt its gradients whether its columns are those of an earlier job. The
-    key is the party's own, kept in its directory, so that nobody can try rows. Without one there is
-    no commitment, and every visit counts. A commitment holds a semi-honest party only.
+    By them the parties that decrypt its gradients recognize the columns of an earlier job. The key
+    stays in the party's directory, so that no other party can try rows. Without a directory there
+    are no commitments, and every visit counts. A malicious party could commit to other columns.
     """
     decrypted = party != plan.facts.label_party or plan.job.exchange.hide == "both"
     encrypted = plan.exchange.encrypts and decrypted
@@ -66,26 +65,24 @@ def require_guard(
     *,
     resumes: bool = False,
 ) -> None:
-    """Refuse a job whose gradients would tell too much, or write it down before it starts.
-
-    A job that goes on was written down when it started, and is not counted twice.
+    """Refuse a job whose gradients would reveal too much, or record it before it starts.
 
     Args:
-        party: who decrypts gradients.
+        party: the one that decrypts gradients.
         plan: of the job.
-        agreement: what the parties told each other.
+        agreement: of all parties.
         labels: of all training rows, at the label party.
-        directory: where the record is; None counts nothing.
-        resumes: whether the job goes on.
+        directory: of the record; None counts nothing.
+        resumes: whether the job was recorded when it started and must not count twice.
 
     Raises:
-        LabelLeakRefused: they would.
-        PeerViolation: commitments of another length than there are batches.
+        LabelLeakRefused: they would reveal too much.
+        PeerViolation: commitments whose length does not fit the number of batches.
         DataError: the record of earlier jobs cannot be read or written.
     """
     if directory is None:
         return
-    # Whatever the label party is called in a job, its people are the same.
+    # One record for all jobs, whatever a job calls the label party.
     path = directory / "labels.safetensors"
     if labels is None:
         path = directory / party.name / "predictions.safetensors"
@@ -103,9 +100,9 @@ def require_guard(
 
 @dataclass(frozen=True)
 class _Trial:
-    """Counts jobs on top of the same earlier ones, for the party that decrypts gradients.
+    """Counts variants of a job on top of the record of earlier ones.
 
-    `earlier` is the record so far, with room for the job's rows, whose places in it are `places`.
+    `earlier` has room for the job's rows; `places` are their positions in it.
     """
 
     party: Party
@@ -116,7 +113,7 @@ class _Trial:
 
     @property
     def variance(self) -> float:
-        """Of what gradients tell of."""
+        """Of the values that gradients reveal."""
         return NO_LABELS if self.labels is None else label_variance(self.labels)
 
     def after(self, plan: Plan, agreement: Agreement, *, resumes: bool = False) -> PersonRecord:
@@ -127,13 +124,13 @@ class _Trial:
         return record
 
     def require(self, record: PersonRecord, remedy: str = "") -> None:
-        """Refuse what the record would be where too much would be told."""
+        """Refuse a record that reveals too much."""
         record.require_within_limits(self.places, self.variance, remedy)
         columns = sum(self.agreement.columns.values())
         record.require_company(self.earlier.history, columns, self.variance)
 
     def passes(self, plan: Plan) -> bool:
-        """Whether a plan would, of columns that its peers have not shown in such batches before."""
+        """Whether a plan would pass, with columns that are new in its batches."""
         try:
             self.require(self.after(plan, self._agreement(plan)))
         except LabelLeakRefused:
@@ -141,7 +138,7 @@ class _Trial:
         return True
 
     def of_columns(self, columns: int) -> "_Trial":
-        """The same where peers have so many columns together."""
+        """The same job where peers have this many columns together."""
         first, *others = self.agreement.columns
         shares = {first: columns, **dict.fromkeys(others, 0)}
         return replace(self, agreement=replace(self.agreement, columns=shares))
@@ -159,7 +156,7 @@ class _Trial:
 def _gradients_of(
     party: Party, plan: Plan, agreement: Agreement, labels: Labels | None, *, resumes: bool
 ) -> Iterator[Revealing]:
-    """What all rounds of a job would tell all peers."""
+    """The gradients that all rounds of a job would reveal to all peers."""
     every_visit = plan.job.job.label_guard == "visits" or not plan.schedule.repeats
     every_visit = every_visit or plan.products > 1
     keys = sorted({plan.schedule.batch_key(index) for index in range(plan.rounds)})
@@ -236,7 +233,7 @@ def _fewer_columns(trial: _Trial, plan: Plan) -> str:
 
 
 def least(fails: int, passes: int, test: Callable[[int], bool]) -> int:
-    """The number that passes next to one that fails; the given two may lie either way round."""
+    """Bisect: the passing number next to a failing one; either may be the larger."""
     while abs(passes - fails) > 1:
         middle = (fails + passes) // 2
         if test(middle):
@@ -247,7 +244,7 @@ def least(fails: int, passes: int, test: Callable[[int], bool]) -> int:
 
 
 def _with_batch_size(plan: Plan, size: int) -> Plan:
-    """The same job with other batches; ConfigError where its exchange does not take them."""
+    """The same job with other batches; ConfigError if its exchange refuses them."""
     settings = plan.job.job
     other = replace(
         plan,
@@ -259,10 +256,7 @@ def _with_batch_size(plan: Plan, size: int) -> Plan:
 
 
 def _smallest_batch(plan: Plan, passes: Callable[[Plan], bool]) -> int | None:
-    """The smallest batch size above the plan's that passes; N where only all rows together do.
-
-    None where not even these do.
-    """
+    """The smallest passing batch size above the plan's, up to all N rows; None if none passes."""
     rows = plan.facts.rows
     if plan.full_batches or plan.batch_size == "full":
         return None
@@ -274,7 +268,7 @@ def _smallest_batch(plan: Plan, passes: Callable[[Plan], bool]) -> int | None:
             return False
 
     fails = size = plan.batch_size
-    # Beyond half of the rows there is one batch, of all of them.
+    # Above N/2 there is only one batch, of all rows.
     while 2 * size <= rows:
         size = min(2 * size, rows // 2)
         if test(size):

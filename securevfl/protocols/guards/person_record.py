@@ -1,18 +1,18 @@
-"""What aggregated gradients have told about each person's label, over all jobs of a key owner.
+"""What gradients have revealed about each person's label, over all jobs of a key owner.
 
-A gradient of a set of S persons is P equations in their S labels. What they explain of the labels
-grows with P/(S·v), v = π(1 − π) the variance of the labels: where one class is rare, few equations
-tell much; so do they where few real targets are far from all others (`label_variance`). Two sums
-are kept for every person, peers together, since peers may pool what they see:
+A gradient over S persons gives P equations in their S labels. The share of the labels that they
+explain grows with P/(S·v), where v = π(1 − π) is the variance of the labels. So few equations
+reveal much where one class is rare, or where few real targets lie far from all others
+(`label_variance`). The record has two sums per person, over all peers, as peers may collude:
 
-- *model*: equations on the first whole population that the person was trained in. Xᵀy of it is what
-  the best model of the peer's own columns is fitted to, so any training tells as much.
-- *others*: equations on every other set: minibatches, the same rows without some, other rows.
+- *model*: equations on the first whole population that included the person. Any training reveals
+  Xᵀy of it, to which the best model on the peer's own columns is fitted.
+- *others*: equations on every other set: minibatches, subsets, other rows.
 
-Sets that differ by few persons single these out: the difference of two gradients is of them alone.
-So those who have been in the same sets must be as many as a batch must have. Nothing counts as seen
-before unless the peer has committed to the same columns of the same rows. The limits:
-docs/decisions/0016-label-guard-by-person.md.
+The difference of two gradients on sets that differ by few persons concerns these alone. So as many
+persons as a batch must have need to share the same history of sets. Equations count as seen before
+only if the peer has committed to the same columns of the same rows.
+Limits: docs/decisions/0016-label-guard-by-person.md.
 """
 
 import hashlib
@@ -51,11 +51,11 @@ class _RecordHeader(BaseModel):
 
 
 def label_variance(labels: Labels) -> float:
-    """Of the rarest class: v = π(1 − π).
+    """The variance v = π(1 − π) of the rarest class.
 
-    Of real targets that of a class that stands out from all others as far as the 1 % do that stand
-    out most, or all that differ from the commonest value where they are fewer: in units of the
-    deviation a rare class is √((1 − π)/π) from the mean, so t from it are π = 1/(1 + t²).
+    Real targets count as a rare class that lies t standard deviations from the mean, so that
+    π = 1/(1 + t²); t is that of the most distant 1 % of the targets, or of all that differ from the
+    commonest value if these are fewer.
     """
     if is_real(labels):
         return _target_variance(labels.astype(np.float64))
@@ -74,15 +74,15 @@ def _target_variance(targets: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class Revealing:
-    """One gradient, or all of the same equations.
+    """A gradient that a peer learns.
 
     Attributes:
-        peer: who learns it.
+        peer: that learns it.
         values: P.
         rows: of the job, shape (S,).
-        name: of these equations, for this record.
-        model: whether they are of a whole population, by a linear model.
-        may_repeat: whether the name says that they are the same as before.
+        name: identifies the equations in this record.
+        model: whether it is of a whole population and a linear model.
+        may_repeat: whether an equal name means equal equations, which count once.
     """
 
     peer: str
@@ -95,16 +95,16 @@ class Revealing:
 
 @dataclass(eq=False)
 class PersonRecord:
-    """Every person of every job so far; see the module.
+    """All persons of all jobs so far.
 
     Attributes:
         people: digests, sorted, shape (M,).
-        history: what sets each has been in, as one number, shape (M,).
-        population: the first whole population of each, 0 for none, shape (M,).
-        model: by peer, Σ P/S, shape (M,).
-        others: the same.
-        sets: names of the sets that anything was told of.
-        seen: by peer, the names of what it has been told.
+        history: hash of the sets that each person has been in, shape (M,).
+        population: each person's first whole population, 0 for none, shape (M,).
+        model: by peer, Σ P/S of each person, shape (M,).
+        others: likewise.
+        sets: names of all sets with a gradient.
+        seen: by peer, the names of the equations that it has.
     """
 
     people: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -116,7 +116,7 @@ class PersonRecord:
     seen: dict[str, set[str]] = field(default_factory=dict)
 
     def welcome(self, people: Digests) -> IntArray:
-        """Make room for a job's rows; their places, shape (N,)."""
+        """Make room for a job's rows; returns their positions, shape (N,)."""
         everyone = np.union1d(self.people, people)
         places = np.searchsorted(everyone, self.people)
 
@@ -132,7 +132,7 @@ class PersonRecord:
         return np.searchsorted(everyone, people).astype(np.int64)
 
     def add(self, gradients: Iterable[Revealing], places: IntArray) -> None:
-        """Count what a job tells; `places` are of its rows, as `welcome` gave them."""
+        """Count a job's gradients; `places` are the positions of its rows, see `welcome`."""
         names: dict[bytes, bytes] = {}
         for each in gradients:
             rows, key = places[each.rows], each.rows.tobytes()
@@ -156,15 +156,15 @@ class PersonRecord:
                 share[rows[counted]] += each.values / len(rows)
 
     def require_within_limits(self, places: IntArray, variance: float, remedy: str) -> None:
-        """Check every person of a job, whose labels have the variance v; `remedy` would tell less.
+        """Check every person of a job whose labels have this variance; `remedy` is for the error.
 
         Raises:
-            LabelLeakRefused: too much would be told of somebody.
+            LabelLeakRefused: too much of a person's label would be revealed.
         """
         if len(places) < LEAST_ROWS:
             raise LabelLeakRefused(
                 f"label guard: {len(places)} rows, fewer than {LEAST_ROWS}: a gradient of so few "
-                "tells their labels; take more rows, or set allow_label_leak = true"
+                "reveals their labels; take more rows, or set allow_label_leak = true"
             )
         model, others = self.revealed(places, variance)
         for share, limit, of in (
@@ -178,7 +178,7 @@ class PersonRecord:
                 )
 
     def require_company(self, before: Digests, columns: int, variance: float) -> None:
-        """Check that nobody is told apart with few others by what a job adds.
+        """Check that a job does not single out a small group of persons.
 
         Args:
             before: the history without the job, shape (M,).
@@ -186,24 +186,24 @@ class PersonRecord:
             variance: v of the labels.
 
         Raises:
-            LabelLeakRefused: somebody is.
+            LabelLeakRefused: it does.
         """
         least = ceil(columns / (OTHERS_LIMIT * variance))
         now, then = _company(self.history), _company(before)
         touched = self.history != before
         if (before[touched] != 0).any():
-            then[before == 0] = len(before)  # newcomers are told apart by who was there before
+            then[before == 0] = len(before)  # earlier persons single newcomers out
         alone = now[(now < then) & (self.history != 0)].min(initial=least)
         if alone < least:
             raise LabelLeakRefused(
-                f"label guard: {alone} rows would be trained on in other company than all others, "
-                f"fewer than {least}: the difference of two gradients would tell their labels; "
+                f"label guard: {alone} rows would be in other sets than all others, fewer than "
+                f"{least}: the difference of two gradients would reveal their labels; "
                 "train on the same rows as before, change more of them at once, or set "
                 "allow_label_leak = true"
             )
 
     def revealed(self, places: IntArray, variance: float) -> tuple[float, float]:
-        """Σ P/(S·v) of the person that most is told of: by models, and otherwise."""
+        """The largest Σ P/(S·v) of a person: by models, and otherwise."""
         sums = [
             np.sum([each[places] for each in shares.values()] or [np.zeros(1)], axis=0)
             for shares in (self.model, self.others)
@@ -212,7 +212,7 @@ class PersonRecord:
         return model, others
 
     def save(self, path: Path) -> None:
-        """Replace the file, in one step; where it cannot be written the job must not run."""
+        """Replace the file in one step; if that fails the job must not run."""
         arrays: dict[str, NDArray[Any]] = {
             PEOPLE: self.people,
             HISTORY: self.history,
@@ -226,10 +226,10 @@ class PersonRecord:
 
     @classmethod
     def load(cls, path: Path) -> "PersonRecord":
-        """What a file says; nothing where there is none.
+        """Read a record; a missing file is an empty one.
 
         Raises:
-            DataError: the record is there and cannot be read; it is never taken as empty.
+            DataError: the file exists and cannot be read.
         """
         if not path.exists():
             return cls()
@@ -247,7 +247,7 @@ class PersonRecord:
         return record
 
     def require_sound(self, path: Path) -> None:
-        """Check that all arrays are of the same people and hold what they should."""
+        """Check shapes, types and values of all arrays."""
         numbers = (self.people, self.history, self.population)
         shares = (*self.model.values(), *self.others.values())
         sound = (
@@ -261,6 +261,6 @@ class PersonRecord:
 
 
 def _company(history: Digests) -> IntArray:
-    """How many have been in the same sets as each, shape (M,)."""
+    """How many persons share each person's history, shape (M,)."""
     _, places, counts = np.unique(history, return_inverse=True, return_counts=True)
     return np.asarray(counts[places], np.int64)

@@ -60,7 +60,13 @@ from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
 from securevfl.errors import TrainingDiverged, UnexpectedMessage
 from securevfl.protocols.exchange import IN_CLEAR, Batch, Outgoing
-from securevfl.protocols.exchanges.homomorphic import OwnKey, PeerKey, checked, within_bound
+from securevfl.protocols.exchanges.homomorphic import (
+    OwnKey,
+    PeerKey,
+    checked,
+    expect_count,
+    within_bound,
+)
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import HeldOutPredictions, Party, Step
 from securevfl.protocols.session.scoring import HeldOut, Score
@@ -279,10 +285,7 @@ class EncryptedSide:
     async def _take_components(self, peer: str, index: int) -> tuple[int, Blobs]:
         _, message = await self._party.channel.receive([peer], EncryptedComponents, index)
         units = self._peer_key.product_format.vectors
-        if len(message.vectors) != units:
-            raise UnexpectedMessage(
-                f"{peer} sent {len(message.vectors)} vectors where {units} are due"
-            )
+        expect_count(peer, message.vectors, units, "vectors")
         # Ψ of bounded units has eigenvalues up to w.
         largest, most = message.exponent + LEAST_EXPONENT, ceil(log2(units)) + 1
         if largest > most:

@@ -139,7 +139,7 @@ def test_nobody_is_told_apart_with_few_others(then: tuple[int, int], now: tuple[
     record.welcome(people(*now))
     history = record.history.copy()
     job(record, people(*now), [told(everyone(now[1] - now[0]))])
-    with pytest.raises(LabelLeakRefused, match="1 rows would be trained on in other company"):
+    with pytest.raises(LabelLeakRefused, match="1 rows would be in other sets"):
         record.require_company(history, 1, BALANCED)
 
 
