@@ -1,7 +1,7 @@
-"""Any `torch.nn.Module` as one vector of parameters, and clients' rows as gradients by it.
+"""A `torch.nn.Module` as one vector of parameters, and gradients on clients' rows.
 
-The module's parameters become views into one tensor, and so do their gradients: to go to other
-weights is one copy, and a gradient needs no walk over the module. Clients share one module.
+The module's parameters become views into one tensor, and so do their gradients: loading weights is
+one copy, and a gradient needs no walk over the module. Clients share one module.
 """
 
 import warnings
@@ -25,20 +25,20 @@ _NO_FIT = AttributeError, IndexError, RuntimeError, TypeError, ValueError, UserW
 
 
 class FlatModule:
-    """A module that is taken over: its parameters move with the weights that are given.
+    """Takes over a module: its parameters become a view of one vector θ.
 
     Args:
-        module: a function of rows and parameters alone, all of float32 or all of float64.
-            Parameters that require no gradient stay as they are.
-        loss: what its clients minimize, by default the cross entropy of class scores.
+        module: a function of rows and parameters only, all of float32 or all of float64.
+            Parameters that require no gradient stay unchanged.
+        loss: what its clients minimize; by default the cross entropy of class scores.
         device: where it computes.
 
     Attributes:
-        sizes: numbers in each parameter by its name, in the order of θ, as `Blocks` takes them.
+        sizes: sizes of the parameters by name, in the order of θ, as `Blocks` expects them.
 
     Raises:
-        ConfigError: no parameters, parameters of several dtypes, or a module that keeps something
-            else (batch normalization's running means).
+        ConfigError: no parameters, parameters of several dtypes, or a module with other state
+            (such as batch normalization's running means).
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class FlatModule:
             start = span.stop
 
     def weights(self) -> RealArray:
-        """The weights that it has now, shape (p,)."""
+        """The current weights, shape (p,)."""
         return self._flat.cpu().numpy().copy()
 
     def load(self, weights: RealArray) -> None:
-        """Go to weights of shape (p,).
+        """Set the weights, shape (p,).
 
-        ConfigError for another shape or dtype, or where the module's parameters were taken away.
+        A ConfigError for another shape or dtype, or if the parameters are no longer this module's.
         """
         if any(each.data_ptr() != place for each, place, _ in self._views):
             raise ConfigError(
@@ -98,7 +98,7 @@ class FlatModule:
             self._flat.copy_(self._given)
 
     def chance(self) -> torch.Tensor:
-        """The state of the generator that the module would draw from."""
+        """The state of the random generator that the module would draw from."""
         if self.device.type == "cuda":
             return torch.cuda.get_rng_state(self.device)
         return torch.get_rng_state()
@@ -118,7 +118,7 @@ class FlatModule:
     def rows(self, inputs: Rows) -> torch.Tensor:
         """A copy of inputs, shape (N, ...), on the CPU.
 
-        ConfigError for what is not finite, or has another precision than the module.
+        A ConfigError for values that are not finite or have another precision than the module.
         """
         found = _finite("inputs", inputs)
         if found.is_floating_point() and found.dtype != self.dtype:
@@ -135,31 +135,31 @@ class FlatModule:
         return np.concatenate(scores)
 
     def accuracy(self, weights: RealArray, inputs: Rows, labels: Rows) -> float:
-        """How often the largest score is the label's.
+        """Fraction of rows whose largest score is the label's.
 
-        ConfigError for predictions that are no score a class, or labels of another shape.
+        A ConfigError for predictions that are not one score per class, or labels of another shape.
         """
-        scores, due = self.predict(weights, inputs), _array(labels)
+        scores, expected = self.predict(weights, inputs), _array(labels)
         if scores.ndim < 2 or scores.shape[1] < 2:  # noqa: PLR2004
             raise ConfigError(f"accuracy of predictions {scores.shape}: expected a score a class")
         found = scores.argmax(axis=1)
-        if found.shape != due.shape:  # NumPy would compare each with each
-            raise ConfigError(f"labels of {due.shape}: the predicted classes are {found.shape}")
-        return float(np.mean(found == due))
+        if found.shape != expected.shape:  # NumPy would broadcast
+            raise ConfigError(f"labels of {expected.shape}: predicted classes are {found.shape}")
+        return float(np.mean(found == expected))
 
 
 class ModuleProblem:
-    """A client's rows under a module; fills `horizontal.client.JudgedProblem`.
+    """A client's rows under a module; implements `horizontal.client.JudgedProblem`.
 
     Args:
         module: shared by all clients.
-        inputs: shape (N, ...), of the module's dtype, or of integers, as an embedding takes them.
+        inputs: shape (N, ...), of the module's dtype, or integers, for an embedding.
         targets: shape (N,).
 
     Raises:
-        ConfigError: no rows, other lengths or another dtype, inputs that are not finite, inputs or
-            targets that module and loss do not take, a loss that is no mean, or a module that draws
-            numbers, as dropout does, or looks at other rows, as batch normalization does.
+        ConfigError: no rows, mismatched lengths or dtypes, inputs that are not finite, inputs or
+            targets that module and loss do not support, a loss that is not a mean, or a module
+            that is random, like dropout, or mixes rows, like batch normalization.
     """
 
     def __init__(self, module: FlatModule, inputs: Rows, targets: Rows) -> None:
@@ -202,7 +202,7 @@ class ModuleProblem:
         self._require_pairs(one)
 
     def _require_pairs(self, one: torch.Tensor) -> None:
-        """Refuse a loss that holds every prediction against every target, as (N,) beside (N, 1)."""
+        """Refuse a loss that compares every prediction with every target, as (N,) beside (N, 1)."""
         loss, rows = self._module.loss, min(self.rows, FEW)
         targets = self._targets[torch.linspace(0, self.rows - 1, rows).long()]
         scores = one.expand(rows, *one.shape[1:]).clone().requires_grad_()
@@ -223,7 +223,7 @@ class ModuleProblem:
             )
 
     def _require_apart(self) -> None:
-        """Refuse predictions of a row that change with the row beside it."""
+        """Refuse predictions of a row that depend on other rows."""
         with torch.no_grad():
             first, last = self._inputs[:1], self._inputs[-1:]
             apart = torch.cat([self._module.module(each) for each in (first, last)])
@@ -236,7 +236,7 @@ class ModuleProblem:
 
     @property
     def rows(self) -> int:
-        """How many rows the client holds."""
+        """Number of the client's rows."""
         return len(self._targets)
 
     def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
@@ -244,14 +244,14 @@ class ModuleProblem:
         return self._module.gradient(weights, *self._chosen(rows))
 
     def loss(self, weights: RealArray, rows: IntArray) -> float:
-        """The loss of these rows at θ, the mean over them, see `JudgedProblem`."""
+        """The mean loss of these rows at θ, see `JudgedProblem`."""
         inputs, targets = self._chosen(rows)
         self._module.load(weights)
         with torch.no_grad():
             return float(self._module.loss(self._module.module(inputs), targets))
 
     def labels(self, rows: IntArray) -> IntArray | None:
-        """Classes of these rows, shape (S,), where the loss is their cross entropy; else None."""
+        """Classes of these rows, shape (S,), if the loss is their cross entropy; else None."""
         chosen = self._targets.cpu().numpy()[rows]
         classes = self._module.loss is nn.functional.cross_entropy and chosen.ndim == 1
         return chosen if classes and chosen.min() >= 0 else None  # below 0: not to be learned from
@@ -264,7 +264,7 @@ class ModuleProblem:
 def module_problems(
     module: FlatModule, clients: Sequence[tuple[Rows, Rows]]
 ) -> list[ModuleProblem]:
-    """The problems of clients that hold (inputs, targets) each; an error names its client."""
+    """The problems of clients with (inputs, targets) each; errors name the client."""
     problems = []
     for client, each in enumerate(clients):
         try:

@@ -1,9 +1,9 @@
 """Neural local models: any `torch.nn.Module` from rows of features to rows of predictions.
 
-A network is a function of one row at a time and of its parameters, kept outside the module as one
-vector θ of shape (p, 1), in the order of `named_parameters`. θ and all that a network gives
-are float64, and so is what it computes in, or float32 where that is asked for; on the GPU where
-there is one. This is the only module that needs torch, and imported only for networks.
+A network is a function of one row at a time and of its parameters, which are kept outside the
+module as one vector θ of shape (p, 1), in the order of `named_parameters`. θ and all outputs are
+float64; computations use float64, or float32 on request, on the GPU if there is one. Only this
+module and `flat_module` need torch, and it is imported only for networks.
 """
 
 import copy
@@ -30,6 +30,7 @@ from securevfl.models.local_model import (
     StateDict,
     pixels_left,
 )
+from securevfl.shown import first_line
 from securevfl.sparse import Matrix, dense
 
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
@@ -41,7 +42,7 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = {
 }
 DTYPES: Mapping[Precision, torch.dtype] = {"double": torch.float64, "single": torch.float32}
 JACOBIAN_ROWS = 512
-# A convolution's maps of all rows at once can fill memory.
+# Feature maps of all rows at once could fill memory.
 PREDICTED_ROWS = 2048
 _CHECKED_ROWS = 4
 # Words of the Mersenne twister in the state of torch's generator (CPUGeneratorImplStateLegacy).
@@ -49,7 +50,7 @@ _TWISTER = slice(3, 627)
 
 
 def mlp(hidden: Sequence[int], activation: str, *, represents: bool = False) -> MakeModule:
-    """Dense layers with biases, an activation after each but the last, or after all."""
+    """Dense layers with biases and an activation after each but the last, or after all."""
 
     def make(features: int, outputs: int) -> nn.Module:
         return nn.Sequential(*_dense([features, *hidden, outputs], activation, represents))
@@ -74,8 +75,9 @@ def cnn(
         pixels = pixels_left(features, image_width, len(channels))
         if not pixels:
             raise ConfigError(
-                f"model = 'cnn': {features} columns are no image of lines of {image_width} pixels "
-                f"that {len(channels)} convolutions of {KERNEL} x {KERNEL} fit into"
+                f"model = 'cnn': {features} columns are not an image with rows of {image_width} "
+                f"pixels that is large enough for {len(channels)} convolutions of "
+                f"{KERNEL} x {KERNEL}"
             )
         layers: list[nn.Module] = [nn.Unflatten(1, (1, features // image_width, image_width))]
         for before, after in pairwise([1, *channels]):
@@ -94,7 +96,7 @@ def _dense(sizes: Sequence[int], activation: str, ends_active: bool) -> list[nn.
 
 
 def maker_of(network: Network, custom: MakeModule | None) -> MakeModule:
-    """What makes a network's module; ConfigError where a custom one is not given."""
+    """The function that makes a network's module; a ConfigError if a custom one is missing."""
     shape = network.hidden, network.activation
     if network.kind == "mlp":
         return mlp(*shape, represents=network.represents)
@@ -203,14 +205,14 @@ def neural_start(
     precision: Precision = "double",
     data_independent: bool = False,
 ) -> NeuralModel:
-    """A private random θ⁰ with std(H⁰) = 1 over the rows: the module's own, its last layer scaled.
+    """A private random θ⁰ with std(H⁰) = 1: the module's own start, with its last layer scaled.
 
-    Torch's own generator stays as it was. An mlp whose hidden layers are given starts as one on
-    sparse rows does. With `data_independent` the module's start is left as it is, so that θ⁰
-    depends on no row, as differential privacy end to end has it.
+    Torch's global generator is left unchanged. An mlp with given `hidden` layers starts like one on
+    sparse rows. If `data_independent`, as end-to-end differential privacy requires, the module's
+    own start is not scaled.
 
     Raises:
-        ConfigError: a module that is no function of single rows, or whose last layer does not
+        ConfigError: a module that is not a function of single rows, or whose last layer does not
             scale its predictions.
     """
     columns = inputs.shape[1]
@@ -226,7 +228,7 @@ def neural_start(
         return model
     if not np.isclose(np.std(model.predict(inputs), axis=0).mean(), 1):
         raise ConfigError(
-            "the module's last layer does not scale its predictions, so that it cannot start at a "
+            "the module's last layer does not scale its predictions, so they cannot start with a "
             "deviation of 1: end it with a linear layer"
         )
     return model
@@ -239,7 +241,7 @@ def loaded_network(
     state: StateDict,
     precision: Precision = "double",
 ) -> NeuralModel:
-    """A network as it was saved; DataError for a state dict of another module."""
+    """A network with a saved state; a DataError for the state of another module."""
     return NeuralModel(_loaded_module(make, features, outputs, state), precision)
 
 
@@ -249,13 +251,13 @@ def _loaded_module(make: MakeModule, features: int, outputs: int, state: StateDi
     try:
         module.load_state_dict({name: torch.tensor(values) for name, values in state.items()})
     except RuntimeError as error:
-        told = " ".join(str(error).split())
-        raise DataError(f"a saved network does not fit its module: {told}") from error
+        reason = " ".join(str(error).split())
+        raise DataError(f"a saved network does not fit its module: {reason}") from error
     return module
 
 
 def _require_function_of_rows(module: nn.Module, rows: FloatArray, outputs: int) -> None:
-    """Check that a module treats each row by itself, always in the same way."""
+    """Check that a module is deterministic and treats each row independently."""
     inputs = torch.tensor(rows, dtype=torch.float64)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -263,8 +265,9 @@ def _require_function_of_rows(module: nn.Module, rows: FloatArray, outputs: int)
             together = module.eval()(inputs)
             alone = torch.cat([module(row[None]) for row in inputs])
     except RuntimeError as error:
-        told = str(error).splitlines()[0]
-        raise ConfigError(f"the module fails on features {tuple(inputs.shape)}: {told}") from error
+        raise ConfigError(
+            f"the module fails on features {tuple(inputs.shape)}: {first_line(error)}"
+        ) from error
     if together.shape != (len(rows), outputs):
         raise ConfigError(
             f"the module gives predictions {tuple(together.shape)} for features "
@@ -272,16 +275,16 @@ def _require_function_of_rows(module: nn.Module, rows: FloatArray, outputs: int)
         )
     if not (torch.allclose(together, in_training) and torch.allclose(together, alone)):
         raise ConfigError(
-            "the module's predictions of a row depend on chance or on other rows: leave out "
+            "the module's predictions of a row are random or depend on other rows: remove "
             "dropout and batch normalization"
         )
 
 
 @contextmanager
 def _private_draws(generator: np.random.Generator) -> Iterator[None]:
-    """Let torch's generator draw from another one, and put it back after.
+    """Make torch draw from the given generator, and restore its own afterwards.
 
-    `manual_seed` would take 32 bits only: a start that can be guessed is not private.
+    `manual_seed` takes only 32 bits: a start that can be guessed is not private.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

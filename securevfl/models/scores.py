@@ -1,13 +1,14 @@
-"""How good predictions are, on held-out rows: scores, calibration, and one model beside another.
+"""Quality of predictions on held-out rows: scores, calibration, and comparisons of two models.
 
-*Brier score*: the mean of Σ_k (p_k − t_k)² over classes k, t the true one as 0/1; between two
-classes that of class 1 alone, half as much. *Log loss*: the mean of −log p of the true class. Both
-are least in expectation at the true probabilities, and charge for ranking and calibration alike.
-The *reliability curve* is of calibration alone: rows in bins of about as many, the mean of what was
-predicted in each against the share observed. Beyond two classes it is of the likeliest class of
-each row. Its *expected error* is the mean distance of the two over rows.
+*Brier score*: the mean of Σ_k (p_k − t_k)² over classes k, with t the true class as 0/1; for two
+classes only class 1 counts, which gives half as much. *Log loss*: the mean of −log p of the true
+class. Both are minimized in expectation by the true probabilities, and penalize poor ranking as
+well as poor calibration. The *reliability curve* is about calibration only: rows in bins of about
+equal size, with the mean prediction of each against the observed frequency; for more than two
+classes it is about the most likely class of each row. Its *expected error* is the mean distance of
+the two over rows.
 Source: Brier, Monthly Weather Review 78 (1950); Guo, Pleiss, Sun, Weinberger, ICML 2017, with bins
-of equal counts in place of equal widths.
+of equal counts instead of equal widths.
 """
 
 from collections.abc import Sequence
@@ -23,13 +24,13 @@ from securevfl.models.losses import softmax
 
 BINS = 10
 LEAST = float(np.finfo(np.float64).eps)
-"""What a probability of the true class counts as where it is less: its logarithm is finite."""
+"""Smaller probabilities of the true class count as this one, so that logarithms are finite."""
 
 
 def auc(predictions: FloatArray, labels: Labels) -> float:
     """Area under the ROC curve of predictions, shape (S, C).
 
-    Beyond two classes the mean over the classes that occur, each against the rest.
+    For more than two classes the mean over classes that occur, each against the rest.
     """
     if predictions.shape[1] == 1:
         return _area(predictions[:, 0], labels == 1)
@@ -39,12 +40,12 @@ def auc(predictions: FloatArray, labels: Labels) -> float:
 
 
 def _area(scores: FloatArray, positive: NDArray[np.bool_]) -> float:
-    """The share of pairs that are in order, ties as half: Mann and Whitney's U / (n₁·n₀).
+    """The fraction of pairs in the right order, ties counting half: Mann and Whitney's U / (n₁·n₀).
 
-    Sorting once takes a twentieth of a library's whole curve, and rounds are scored one by one.
+    A single sort takes a twentieth of the time of a library's ROC curve, and every round is scored.
     """
     others = np.sort(scores[~positive])
-    own = np.sort(scores[positive])  # in order, their places are found quickly
+    own = np.sort(scores[positive])  # searching sorted values is faster
     if not (len(own) and len(others)):
         raise ValueError("an AUC takes rows of both classes")
     sides = [np.searchsorted(others, own, side).mean() for side in ("left", "right")]
@@ -52,9 +53,9 @@ def _area(scores: FloatArray, positive: NDArray[np.bool_]) -> float:
 
 
 def auc_error(labels: Labels, area: float = 0.5) -> float:
-    """The standard error of an AUC; of a half, of scores that say nothing, √((n + 1)/(12·n₁·n₀)).
+    """The standard error of an AUC; √((n + 1)/(12·n₁·n₀)) for uninformative scores, whose AUC is ½.
 
-    Beyond two classes that of the class where it is least. Source: Hanley and McNeil, Radiology 143
+    For more than two classes the smallest over classes. Source: Hanley and McNeil, Radiology 143
     (1982), equation 1 with their approximation for exponential scores.
     """
     _, counts = np.unique(labels, return_counts=True)
@@ -68,19 +69,19 @@ def auc_error(labels: Labels, area: float = 0.5) -> float:
 
 
 def accuracy(predictions: FloatArray, labels: Labels, middle: float = 0.0) -> float:
-    """Share of rows whose most likely class is theirs: of two the second where H > `middle`."""
+    """Fraction of rows whose class is predicted; of two, the second one where H > `middle`."""
     if predictions.shape[1] == 1:
         return float(np.mean((predictions[:, 0] > middle) == (labels == 1)))
     return float(np.mean(predictions.argmax(axis=1) == labels))
 
 
 def r2(predictions: FloatArray, targets: Labels) -> float:
-    """R² = 1 − Σ(H − y)²/Σ(y − ȳ)², ȳ the mean of these targets, which are not all the same."""
+    """R² = 1 − Σ(H − y)²/Σ(y − ȳ)², with ȳ the mean of these targets, which must differ."""
     return r2_of(mean_squared_error(predictions, targets), targets)
 
 
 def r2_of(mean_squared: float, targets: Labels) -> float:
-    """R² where only the mean squared error is known."""
+    """R² from the mean squared error."""
     return 1 - mean_squared / float(np.var(targets.astype(np.float64)))
 
 
@@ -95,9 +96,9 @@ def mean_absolute_error(predictions: FloatArray, targets: Labels) -> float:
 
 
 def r2_error(rows: int) -> float:
-    """What R² predictions that say nothing have at most, but for one in twenty: 4/n.
+    """A bound on the R² of uninformative predictions that one in twenty exceeds: 4/n.
 
-    R² is never above the square of the correlation, whose standard error is then 1/√n.
+    R² is at most the squared correlation, whose standard error is then 1/√n.
     """
     return 4 / rows
 
@@ -105,14 +106,14 @@ def r2_error(rows: int) -> float:
 def binormal_auc(means: FloatArray, variances: FloatArray) -> float:
     """Area under the ROC curve of two normal distributions, Φ((μ₁ − μ₀)/√(σ₀² + σ₁²)).
 
-    Those are of class 0's and class 1's predictions. Half where nothing tells them apart.
+    They are the distributions of class 0's and class 1's predictions. ½ if they are equal.
     Source: Hanley and McNeil, Radiology 143 (1982).
     """
     return float(_share_above(means[1] - means[0], variances.sum()))
 
 
 def binormal_accuracy(means: FloatArray, variances: FloatArray, counts: FloatArray) -> float:
-    """Share of rows whose predictions have the sign of their class, were both classes normal.
+    """Fraction of rows whose predictions have the sign of their class, if both classes were normal.
 
     All of shape (2,), as in `binormal_auc`; `counts` are rows.
     """
@@ -122,14 +123,14 @@ def binormal_accuracy(means: FloatArray, variances: FloatArray, counts: FloatArr
 
 
 def _share_above(mean: float, variance: float) -> float:
-    """How much of a normal distribution is above zero."""
+    """The fraction of a normal distribution above zero."""
     if variance <= 0:
         return float(np.heaviside(mean, 0.5))
     return NormalDist().cdf(mean / sqrt(variance))
 
 
 def auc_difference(first: FloatArray, second: FloatArray, labels: Labels) -> tuple[float, float]:
-    """How much larger the AUC of the first is, and the standard error of that, on the same rows.
+    """The AUC of the first minus that of the second, and its standard error, on the same rows.
 
     Predictions have shape (S,); there are at least two rows of either class.
     Source: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988).
@@ -143,14 +144,14 @@ def auc_difference(first: FloatArray, second: FloatArray, labels: Labels) -> tup
 def accuracy_difference(
     first: FloatArray, second: FloatArray, labels: Labels
 ) -> tuple[float, float]:
-    """How much larger the accuracy of the first is, and the standard error of that; C > 1."""
+    """The accuracy of the first minus that of the second, and its standard error; C > 1."""
     right = [(each.argmax(axis=1) == labels).astype(np.float64) for each in (first, second)]
     apart = right[0] - right[1]
     return float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(labels)))
 
 
 def r2_difference(first: FloatArray, second: FloatArray, targets: Labels) -> tuple[float, float]:
-    """How much larger R² of the first is, and the standard error of that; predictions (S, 1)."""
+    """R² of the first minus that of the second, and its standard error; predictions (S, 1)."""
     squares = [(each[:, 0] - targets) ** 2 for each in (first, second)]
     gained = (squares[1] - squares[0]) / float(np.var(targets.astype(np.float64)))
     return float(gained.mean()), float(gained.std(ddof=1) / np.sqrt(len(targets)))
@@ -159,7 +160,7 @@ def r2_difference(first: FloatArray, second: FloatArray, targets: Labels) -> tup
 def _shares(
     predictions: FloatArray, ones: NDArray[np.bool_], zeros: NDArray[np.bool_]
 ) -> FloatArray:
-    """Of every row the share of the other class that it is on the right side of, ties half."""
+    """For every row, the fraction of the other class on the right side of it, ties half."""
     shares = np.empty(len(predictions))
     for own, others, sign in ((ones, zeros, 1.0), (zeros, ones, -1.0)):
         ordered = np.sort(sign * predictions[others])
@@ -171,7 +172,7 @@ def _shares(
 
 @dataclass(frozen=True)
 class Bin:
-    """Rows of about the same prediction: how many, its mean, and the share that came true."""
+    """Rows with similar predictions: their number, mean prediction, and observed frequency."""
 
     rows: int
     predicted: float
@@ -180,7 +181,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The figures of one set of rows: the curve's predictions rise, the log loss is in nats."""
+    """Calibration of a set of rows; the curve's predictions rise, and the log loss is in nats."""
 
     brier: float
     log_loss: float
@@ -194,9 +195,9 @@ class Calibration:
 
 
 def calibration(probabilities: FloatArray, labels: IntArray) -> Calibration:
-    """Of a probability for every class, shape (n, classes), and classes, shape (n,).
+    """Calibration of class probabilities, shape (n, classes), given the classes, shape (n,).
 
-    Rows of the same prediction fall into the same of at most `BINS` bins, none empty.
+    Rows with the same prediction share one of at most `BINS` bins, none of them empty.
     """
     rows = np.arange(len(labels))
     true = np.zeros_like(probabilities)

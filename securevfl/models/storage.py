@@ -1,8 +1,8 @@
-"""One party's trained model in a file: safetensors, with a JSON header that says what it is.
+"""One party's trained model in a file: safetensors with a JSON header.
 
-A party's file holds its own weights, columns and scaling and nothing of the others. A network's
-file holds its state dict, and its architecture in the header; of a custom module only that it is
-one, so that its maker is needed to read it back. The label party's file holds its head, where it
+A party's file holds its own weights, columns and scaling and nothing of the other parties. A
+network's file holds its state dict, and the architecture in its header; a custom module is only
+named as such, so that its maker is needed to load it. The label party's file holds its head, if it
 has one. No code is ever read from a file.
 """
 
@@ -44,29 +44,29 @@ from securevfl.sparse import Matrix, SparseRows, standardized
 
 FORMAT = 1
 MOST = 1 << 63
-"""Rounds and rows are sent as 64 bits."""
+"""Rounds and rows are sent as 64-bit integers."""
 _HEADER = "securevfl"
 _STATE, _HEAD = "network.", "head"
 
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """What a model file says of itself.
+    """The header of a model file.
 
     Attributes:
-        party: whose part of the model this is.
+        party: the party that holds this part of the model.
         columns: its feature columns, in the order of the weights' rows.
-        intercept: whether one more row of weights belongs to a constant column of ones.
-        classes: number of classes; 0 where targets are real.
+        intercept: whether the last row of weights belongs to a constant column of ones.
+        classes: number of classes; 0 for real targets.
         job_hash: SHA-256 of the job, in hex.
         format: version of this header.
-        network: what was trained in place of a linear model; the header of one leaves it out.
-        representation: w, where local models give representations to a head.
-        head: the parties in the head's order, where this party, the first of them, holds it.
-        target_mean: at the label party of real targets: these are it + `target_scale`·H.
-        class_names: what each class is called, at the label party only.
-        rows: N, of the training rows.
-        recipe: how the columns are made of the party's raw ones, where that is more than reading.
+        network: the network that was trained; None for a linear model.
+        representation: w, if local models produce representations for a head.
+        head: the parties in the head's order, if this party, the first of them, holds it.
+        target_mean: at the label party of real targets, which are target_mean + target_scale·H.
+        class_names: name of each class, at the label party only.
+        rows: number of training rows N.
+        recipe: how the columns are derived from raw columns, if they are not plain numbers.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -90,24 +90,24 @@ class ModelHeader:
 
     @property
     def is_dense(self) -> bool:
-        """Whether it is one dense layer, whose weights are saved like those of a linear model."""
+        """Whether it is a single dense layer, whose weights are saved like a linear model's."""
         return self.network is not None and self.network.kind == "dense"
 
     @property
     def holds_labels(self) -> bool:
-        """Whether this is the label party's part, which alone knows what labels mean."""
+        """Whether this is the label party's part."""
         return self.class_names is not None or self.target_mean is not None
 
     @property
     def outputs(self) -> int:
-        """C, or the units of one dense layer."""
+        """C, or the units of a single dense layer."""
         if self.is_dense and self.network is not None:
             return self.network.hidden[-1]
         return self.classes if self.classes > 2 else 1  # noqa: PLR2004
 
     @property
     def given(self) -> int:
-        """The numbers that the local model gives of a row: w or C."""
+        """Number of outputs of the local model per row: w or C."""
         return self.representation or self.outputs
 
 
@@ -116,16 +116,16 @@ _MODEL_HEADER = TypeAdapter(ModelHeader)
 
 @dataclass(frozen=True, repr=False)
 class SavedModel(Shown):
-    """A party's model with the scaling of its features: less `mean`, divided by `scale`.
+    """A party's model; its features are standardized by subtracting `mean` and dividing by `scale`.
 
     Attributes:
-        weights: θ_k, shape (P, C), the intercept's row last; of a network all numbers of its
-            state dict, one after another, shape (n, 1).
+        weights: θ_k, shape (P, C), with the intercept's row last; for a network all numbers of its
+            state dict, concatenated, shape (n, 1).
         state: a network's state dict.
         make_module: makes a custom network.
         head: θ and b of the head that this party holds, shape (K·w + 1, C).
-        phi: at the label party of transfer learning, what its peer's units are multiplied by,
-            shape (d,): Φ·u_B scores a row that the peer holds alone.
+        phi: at the label party of transfer learning, shape (d,): Φ·u_B scores a row that only the
+            other party holds.
     """
 
     header: ModelHeader
@@ -139,7 +139,7 @@ class SavedModel(Shown):
 
     @override
     def shown(self) -> dict[str, object]:
-        """Whose it is, and of what size."""
+        """The party, and the model's size."""
         header = self.header
         return {
             "party": header.party,
@@ -151,7 +151,7 @@ class SavedModel(Shown):
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) over every number that a prediction follows from."""
+        """SHA-256 (hex) over all numbers that determine predictions."""
         tensors = _tensors(self)
         digest = hashlib.sha256()
         for name in sorted(tensors):
@@ -166,10 +166,10 @@ class SavedModel(Shown):
         return None if names is None or self.head is None else Head(names, self.head)
 
     def predict(self, features: Matrix) -> FloatArray:
-        """Local predictions H_k of raw features, shape (S, len(columns)).
+        """Local predictions H_k from raw features, shape (S, len(columns)).
 
-        Where there is a head, u_k, shape (S, w), and at its holder its own part of H. DataError for
-        another number of columns, or a state dict of another module.
+        With a head, representations u_k, shape (S, w), and at the head's holder its own part of H.
+        A DataError for another number of columns, or a state dict of another module.
         """
         given, top = self._give(features), self.top
         if top is None:
@@ -178,13 +178,13 @@ class SavedModel(Shown):
         return own
 
     def together(self, parts: Mapping[str, FloatArray]) -> FloatArray:
-        """At the label party: H, shape (S, C), of what all parties' models predict, by party.
+        """At the label party: H, shape (S, C), from all parties' local predictions.
 
-        Real targets come out in their own units, and of transfer learning φ = Φ·u_B. DataError for
-        parts of other parties or shapes, and at whoever is not the label party.
+        Real targets are in their own units; transfer learning yields φ = Φ·u_B. A DataError for
+        parts of other parties or shapes, and at other parties.
         """
         if self.header.representation is not None and self.head is None:
-            raise DataError(f"{self.header.party!r} holds no head: ask the label party's model")
+            raise DataError(f"{self.header.party!r} holds no head: use the label party's model")
         if self.phi is not None:
             (units,) = (part for name, part in parts.items() if name != self.header.party)
             return units @ self.phi[:, None]
@@ -196,16 +196,16 @@ class SavedModel(Shown):
         return self.in_target_units(total)
 
     def in_target_units(self, predictions: FloatArray) -> FloatArray:
-        """At the label party: H as it is for classes, and for real targets in their own units.
+        """At the label party: H for classes, and predictions of real targets in their own units.
 
-        DataError at another party, which does not know those.
+        A DataError at another party, which does not know them.
         """
         if self.header.classes:
             return predictions
         mean, scale = self.header.target_mean, self.header.target_scale
         if mean is None or scale is None:
             raise DataError(
-                f"{self.header.party!r} does not know the targets' scale: ask the label party's "
+                f"{self.header.party!r} does not know the targets' scale: use the label party's "
                 "model"
             )
         return mean + scale * predictions
@@ -243,7 +243,7 @@ def saved_model(
     make_module: MakeModule | None = None,
     phi: FloatArray | None = None,
 ) -> SavedModel:
-    """A local model as it stands, linear or a network, with the head on top of it."""
+    """The current state of a local model, linear or a network, with the head on top of it."""
     head = None
     if isinstance(model, HeadedModel):
         header, head = replace(header, head=model.names), model.head
@@ -254,7 +254,7 @@ def saved_model(
 
 
 def save_model(path: Path, model: SavedModel) -> None:
-    """Write a model in one step: a reader sees the old file or the new one, never half of it."""
+    """Write a model atomically: readers see the old file or the new one."""
     contiguous = {name: np.asarray(values, order="C") for name, values in _tensors(model).items()}
     header = {key: value for key, value in asdict(model.header).items() if value is not None}
     data = save(contiguous, metadata={_HEADER: json.dumps(header)})
@@ -277,10 +277,10 @@ def _tensors(model: SavedModel) -> dict[str, NDArray[Any]]:
 def load_model(
     path: Path, make_module: MakeModule | None = None, *, describe_only: bool = False
 ) -> SavedModel:
-    """Read a model back.
+    """Read a model file.
 
-    A custom network takes what makes its module; with `describe_only` it goes without, and can
-    then predict nothing. DataError for what is no file of ours.
+    A custom network needs the function that makes its module, unless `describe_only`; it then
+    cannot predict. A DataError if the file is not a valid model.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -311,7 +311,7 @@ def load_model(
 def _require_numbers(
     path: Path, tensors: StateDict, shapes: dict[str, tuple[int, ...]], *, custom: bool
 ) -> None:
-    """Refuse names, shapes and values that a model of ours does not have."""
+    """Refuse tensors whose names, shapes or values do not match the header."""
     odd = sorted(tensors.keys() ^ shapes.keys())
     if odd:
         raise DataError(f"model file {path}: not a securevfl model (tensor {odd[0]!r})")
@@ -330,7 +330,7 @@ def _require_numbers(
 
 
 def _check_header(path: Path, header: ModelHeader) -> None:
-    """Refuse another version, or what no header of ours says."""
+    """Refuse another version, or an invalid header."""
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
     _check_job(path, header)
@@ -349,7 +349,7 @@ def _check_header(path: Path, header: ModelHeader) -> None:
 
 
 def _check_job(path: Path, header: ModelHeader) -> None:
-    """Check what a header says of the job, as far as one could be."""
+    """Check what the header says of the job."""
     if re.fullmatch("[0-9a-f]{64}", header.job_hash) is None:
         raise DataError(f"model file {path}: job_hash {header.job_hash!r}, expected SHA-256 in hex")
     counts = (header.rounds, 1 if header.rows is None else header.rows - 1)
@@ -371,7 +371,7 @@ def _check_job(path: Path, header: ModelHeader) -> None:
 
 
 def tensor_shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a file's tensors, but for those of a custom network."""
+    """Names and shapes of a file's tensors, except those of a custom network."""
     columns = len(header.columns)
     shapes: dict[str, tuple[int, ...]] = {"mean": (columns,), "scale": (columns,)}
     if header.head is not None:
@@ -384,16 +384,16 @@ def tensor_shapes(header: ModelHeader) -> dict[str, tuple[int, ...]]:
 
 
 def _layer_shapes(network: Network, columns: int, outputs: int) -> dict[str, tuple[int, ...]]:
-    """Of an mlp's or a cnn's parameters, as `models.neural` stacks their layers."""
+    """Shapes of the parameters of an mlp or a cnn, as `models.neural` stacks its layers."""
     layers: list[tuple[int, ...]] = []
     first, flat = 0, columns
     if network.kind == "cnn":
-        # After the one that makes an image of a row.
+        # Layer 0 reshapes a row to an image.
         layers, first = [(b, a, KERNEL, KERNEL) for a, b in pairwise((1, *network.channels))], 1
         flat = (1, *network.channels)[-1] * pixels_left(columns, network.image_width, len(layers))
     places = [first + 2 * index for index in range(len(layers))]
     dense = [(b, a) for a, b in pairwise((flat, *network.hidden, outputs))]
-    # One that makes a row of maps comes between.
+    # A layer that flattens feature maps comes between.
     begin = first + 2 * len(layers) + (1 if network.kind == "cnn" else 0)
     places += [begin + 2 * index for index in range(len(dense))]
     shapes: dict[str, tuple[int, ...]] = {}
@@ -412,6 +412,6 @@ def _require_parts(header: ModelHeader, parts: Mapping[str, FloatArray]) -> None
         raise DataError(f"parts of {', '.join(parts)}: the head is over {', '.join(names)}")
     rows = len(parts[header.party])
     for name, part in parts.items():
-        due = rows, header.outputs if name == header.party else header.given
-        if part.shape != due:
-            raise DataError(f"part of {name!r}: shape {part.shape}, expected {due}")
+        expected = rows, header.outputs if name == header.party else header.given
+        if part.shape != expected:
+            raise DataError(f"part of {name!r}: shape {part.shape}, expected {expected}")

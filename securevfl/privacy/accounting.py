@@ -1,13 +1,13 @@
-"""What noise promises, by Google's dp-accounting; two guarantees that are never confused.
+"""Privacy accounting with Google's dp-accounting, for two guarantees that must not be confused.
 
-*Release*: ν noisy releases of a sample's own prediction, the model taken as given. *End-to-end*:
-the same over the whole view. A sample's features also enter the party's weights through its
-gradients and so touch every later prediction: the guarantee holds only if the party's updates are
-noisy too, and is infinite otherwise.
+*Release*: ν noisy releases of a sample's own prediction, with the model considered public.
+*End-to-end*: the adversary's whole view. A sample's features also enter the party's weights through
+gradients and so affect every later prediction: this guarantee holds only if the party's updates
+are noisy too, and is infinite otherwise.
 
-No subsampling amplification is ever claimed: the other side chooses or knows the minibatch. The
-sensitivity 2β is inside the noise multiplier, and the accountant keeps its default relation: with
-REPLACE_ONE it would double the sensitivity again.
+Amplification by subsampling is never claimed: the other side chooses or knows the minibatch. The
+noise multiplier already includes the sensitivity 2β, and the accountant keeps its default
+neighbouring relation: REPLACE_ONE would double the sensitivity again.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalNoise:
-    """DP-SGD in so many local steps that take a sample's gradient, with deviation z_g·2β_g."""
+    """DP-SGD: the local steps that use a sample's gradient, with noise of deviation z_g·2β_g."""
 
     noise_multiplier: float
     steps: int
@@ -35,8 +35,8 @@ class LocalNoise:
 class PrivacySpent:
     """ε at δ after ν releases of the sample that was released most often.
 
-    `release` takes the model as given; `end_to_end` is over the whole view, and infinite without
-    noise on gradients.
+    `release` considers the model public; `end_to_end` covers the whole view, and is infinite
+    without noise on gradients.
     """
 
     releases: int
@@ -53,7 +53,7 @@ def spent(
     _require_delta(delta)
     if releases < 0:
         raise ConfigError(f"releases = {releases}: expected 0 or more")
-    import dp_accounting  # noqa: PLC0415  # slow to import, and most jobs have no noise
+    import dp_accounting  # noqa: PLC0415  # slow to import, and rarely needed
 
     each = _event(mechanism)
     end_to_end = inf
@@ -67,7 +67,7 @@ def spent(
 
 
 def require_budget(found: PrivacySpent, budget: float) -> None:
-    """Refuse a job whose promise after its last round is over the largest end-to-end ε."""
+    """Refuse a job whose end-to-end ε after the last round exceeds the budget."""
     if not found.end_to_end <= budget:
         raise BudgetExhausted(
             f"epsilon after {found.releases} releases of a sample would be "
@@ -77,7 +77,7 @@ def require_budget(found: PrivacySpent, budget: float) -> None:
 
 
 def require_release_budget(found: PrivacySpent, budget: float, whose: str = "a sample") -> None:
-    """Refuse releases of `whose` predictions over the largest ε, the model taken as given."""
+    """Refuse releases whose ε exceeds the budget, with the model considered public."""
     if not found.release <= budget:
         raise BudgetExhausted(
             f"epsilon of {found.releases} releases of {whose} would be {found.release:.4g} at "
@@ -88,7 +88,7 @@ def require_release_budget(found: PrivacySpent, budget: float, whose: str = "a s
 def calibrated_multiplier(
     name: MechanismName, epsilon: float, releases: int, delta: float
 ) -> float:
-    """The least noise multiplier whose ν releases stay within ε."""
+    """The smallest noise multiplier for which ν releases stay within ε."""
     if not (isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"epsilon = {epsilon}: expected a positive number")
     if releases < 1:
@@ -114,7 +114,7 @@ def calibrated_multiplier(
                 ),
             )
         )
-    # Searches end within a tolerance on either side; a budget is a limit.
+    # The search may end slightly above the budget.
     while spent(Mechanism(name, found, 1.0), releases, delta).release > epsilon:
         found *= 1 + 1e-5
     return found
@@ -136,7 +136,7 @@ def _event(mechanism: Mechanism) -> "dp_accounting.DpEvent":
 
 
 def _epsilon(events: Sequence[tuple["dp_accounting.DpEvent", int]], delta: float) -> float:
-    """ε of events, each so many times."""
+    """ε of the composition of events, each with its number of repetitions."""
     import dp_accounting  # noqa: PLC0415
     from dp_accounting import pld  # noqa: PLC0415
 

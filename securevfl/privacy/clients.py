@@ -1,23 +1,23 @@
-"""Noise on sums of clients' uploads, and what it promises of a client (McMahan et al., ICLR 2018).
+"""Noise on sums of clients' uploads, and its guarantees for a client (McMahan et al., ICLR 2018).
 
-Neighbours are two federations in which everything of one client is replaced: its rows, and what it
-keeps between rounds (replace-one, a client at a time). What a client uploads in a round, its block,
-the shared block and control variates alike, is one vector of Euclidean length β at most, so that
-the sums of a round, side by side, move by 2β at most. The server adds noise of deviation z·2β to
-every number of the sums: it is trusted, as it sees them without noise.
+Neighbours are two federations that differ in one whole client: its rows, and its state between
+rounds (replace-one, per client). A client's upload of a round (its block, the shared block and
+control variates) is one vector of Euclidean norm at most β, so the sums of a round change by at
+most 2β. The server adds noise of deviation z·2β to every number of the sums. The server is trusted,
+as it sees them without noise.
 
-Two promises, of all that is computed from noisy sums. *Hidden sample*: to whoever does not know who
-took part in which round, m of M clients drawn without replacement (Wang, Balle,
-Kasiviswanathan, AISTATS 2019, theorem 27, by Google's dp-accounting). *Known sample*: to everybody
-else, by how often the client took part that did so most. Whoever knows the seed of the draws knows
-the sample.
+There are two guarantees for everything computed from noisy sums. *Hidden sample*, against an
+adversary that does not know who took part in which round: m of M clients drawn without replacement
+(Wang, Balle, Kasiviswanathan, AISTATS 2019, theorem 27, by Google's dp-accounting). *Known sample*,
+against everybody else: by the number of rounds of the client that took part most often. Whoever
+knows the seed of the draws knows the sample.
 
-A sample hides nobody where clients keep something from round to round, control variates say: what
-others upload tells which of them took part before, and rounds are no longer samples of their own.
-Then the first promise is that of a client that takes part in all rounds.
+Sampling hides nobody if clients keep state between rounds, such as control variates: uploads then
+reveal who took part before, and rounds are not independent samples. The first guarantee is then
+that of a client that takes part in all rounds.
 
-Not covered: uploads themselves, which the server sees or whose sums it sees; how many rows a client
-has, who dropped out, tuning, and other federations over the same rows.
+Not covered: the uploads themselves, which the server sees (or their sums); how many rows a client
+has, who dropped out, hyperparameter tuning, and other federations on the same rows.
 """
 
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ from securevfl.privacy.streams import NoiseStream
 
 @dataclass(frozen=True)
 class ClientNoise:
-    """Clipped uploads, and Gaussian noise on their sums.
+    """Clipping of uploads, and Gaussian noise on their sums.
 
     Attributes:
-        noise_multiplier: z: the deviation of the noise on a sum over its sensitivity 2β. 0 adds
-            nothing and promises nothing.
-        clip: β, the greatest Euclidean length of all that a client uploads in a round.
+        noise_multiplier: z: standard deviation of the noise on a sum, divided by its sensitivity
+            2β. 0 adds no noise and guarantees nothing.
+        clip: β, the largest Euclidean norm of a client's upload in a round.
     """
 
     noise_multiplier: float
@@ -49,9 +49,9 @@ class ClientNoise:
         Mechanism("gaussian", self.noise_multiplier, self.clip)
 
     def clipped(self, upload: FloatArray) -> FloatArray:
-        """An upload, shape (n,), shortened to β at most, its numbers on a grid of β/2^20.
+        """An upload, shape (n,), scaled to norm at most β and rounded to a grid of β/2^20.
 
-        DataError for NaN or an infinity, which clipping would hide.
+        A DataError for NaN or infinity, which clipping would hide.
         """
         values = np.asarray(upload, np.float64)
         largest = float(np.max(np.abs(values), initial=0.0))
@@ -60,7 +60,7 @@ class ClientNoise:
         if largest == 0:
             return values
         unit = self.clip / GRID
-        # Rounding to the grid may add half a unit an entry.
+        # Rounding to the grid may add half a unit per entry.
         room = self.clip - unit * sqrt(len(values)) / 2
         length = largest * float(np.linalg.norm(values / largest))
         shortened = values * min(1.0, room / length)
@@ -73,7 +73,7 @@ class ClientNoise:
 
 @dataclass(frozen=True)
 class ClientPromise:
-    """What has been promised of a client at δ: ε to whoever knows who took part when, or does not.
+    """ε at δ for a client, against adversaries that do not or do know who took part when.
 
     `participations` are the rounds of the client that took part most often.
     """
@@ -94,10 +94,10 @@ def client_promise(
     delta: float,
     remembers: bool = False,
 ) -> ClientPromise:
-    """Both promises at δ after a number of rounds, of m of M clients each, with noisy sums.
+    """Both guarantees at δ after a number of rounds, each with m of M clients and noisy sums.
 
-    `participations` are the rounds of the client that took part in most of them; `remembers` says
-    whether clients keep something from round to round that uploads depend on.
+    `participations` are the rounds of the client that took part most often; `remembers` says
+    whether uploads depend on state that clients keep between rounds.
     """
     if not 0 < delta < 1:
         raise ConfigError(f"delta = {delta}: expected a number between 0 and 1")
@@ -110,15 +110,15 @@ def client_promise(
         return ClientPromise(delta, inf, inf, participations)
     hidden = _of_all(noise_multiplier, rounds, delta)  # as if the client took part in all
     if taking_part < clients and not remembers:
-        # Either bounds it; that of samples is loose where most clients take part.
+        # Both are bounds; the one for samples is loose if most clients take part.
         hidden = min(hidden, _of_samples(noise_multiplier, clients, taking_part, rounds, delta))
     known = _of_all(noise_multiplier, participations, delta)
     return ClientPromise(delta, hidden, known, participations)
 
 
 def _of_all(noise_multiplier: float, releases: int, delta: float) -> float:
-    """ε of Gaussians, which compose to one Gaussian exactly."""
-    import dp_accounting  # noqa: PLC0415  # slow to import, and most federations have no noise
+    """ε of Gaussian releases, which compose exactly to one Gaussian."""
+    import dp_accounting  # noqa: PLC0415  # slow to import, and rarely needed
 
     if not releases:
         return 0.0
@@ -134,7 +134,7 @@ def _of_samples(
 
     if not rounds:
         return 0.0
-    # The multiplier of this event is over the sensitivity, 2β here, not over the longest upload.
+    # This event's multiplier refers to the sensitivity, 2β here, not to the largest norm.
     event = dp_accounting.SampledWithoutReplacementDpEvent(
         clients, taking_part, dp_accounting.GaussianDpEvent(noise_multiplier)
     )

@@ -1,12 +1,13 @@
-"""Clipping and noise on shared numbers, fresh at every release (FDML: Hu et al., KDD 2019).
+"""Clipping and noise on shared values, fresh for every release (FDML: Hu et al., KDD 2019).
 
-Neighbours are two data sets in which one sample's features at one party differ (replace-one), so
-that a prediction clipped to [−β, β] has sensitivity 2β.
+Neighbouring data sets differ in one sample's features at one party (replace-one), so a prediction
+clipped to [−β, β] has sensitivity 2β.
 
-Released numbers lie on a grid of β/2^20. In floating point, a sum of value and noise has low bits
-that tell one from the other (Mironov, CCS 2012; an audit of ours read ε > 3 where Laplace noise
-claimed 1). Here values and noise are rounded to the grid first, and their sum is exact: as ±β are
-on the grid, that is continuous noise on grid points, rounded after, and keeps its guarantee.
+Released values lie on a grid of β/2^20. In floating point, the low bits of value plus noise can
+reveal the value (Mironov, CCS 2012; our own audit measured ε > 3 where Laplace noise should give
+1). Here values and noise are first rounded to the grid, and their sum is exact. As ±β are on the
+grid, this equals continuous noise on grid points with rounding afterwards, which keeps the
+guarantee.
 """
 
 from dataclasses import dataclass
@@ -28,9 +29,9 @@ class Mechanism:
     """Clip to β, then add noise in proportion to the sensitivity.
 
     Attributes:
-        noise_multiplier: z: a Gaussian's deviation and a Laplace's scale are z·2β. 0 adds
-            nothing and promises nothing.
-        outputs: predictions of one sample, each clipped by itself; all may change at once.
+        noise_multiplier: z: the standard deviation of Gaussian noise and the scale of Laplace noise
+            are z·2β. 0 adds no noise and guarantees nothing.
+        outputs: predictions of one sample, each clipped by itself; all may change together.
     """
 
     name: MechanismName
@@ -45,15 +46,15 @@ class Mechanism:
 
     @property
     def scale(self) -> float:
-        """The deviation or the scale of the noise, in units of what is released."""
-        # In the norm that the mechanism's guarantee is stated in: Euclidean, or absolute values.
+        """Standard deviation or scale of the noise, in units of the released values."""
+        # Gaussian noise is calibrated to the L2 norm, Laplace noise to the L1 norm.
         length = sqrt(self.outputs) if self.name == "gaussian" else self.outputs
         return self.noise_multiplier * 2 * self.clip * length
 
     def release(self, values: FloatArray, stream: NoiseStream) -> FloatArray:
         """Values clipped to [−β, β], plus fresh noise, in any shape.
 
-        DataError for NaN or an infinity, which clipping would hide.
+        A DataError for NaN or infinity, which clipping would hide.
         """
         if not np.isfinite(values).all():
             count = int(np.sum(~np.isfinite(values)))
@@ -61,7 +62,7 @@ class Mechanism:
         return self.perturb(np.clip(values, -self.clip, self.clip), stream)
 
     def perturb(self, values: FloatArray, stream: NoiseStream) -> FloatArray:
-        """Values as they are, plus fresh noise; their sensitivity has to be 2β."""
+        """Values plus fresh noise; their sensitivity must be 2β."""
         if self.noise_multiplier == 0:
             return values
         unit = self.clip / GRID
@@ -72,9 +73,9 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class GradientNoise:
-    """Gaussian noise on sums of clipped gradients, one a sample (Abadi et al., CCS 2016).
+    """Gaussian noise on sums of clipped per-sample gradients (Abadi et al., CCS 2016).
 
-    z_g is the deviation on the sum over 2β_g, β_g the largest Euclidean length of one gradient.
+    z_g is the noise's standard deviation divided by 2β_g, with β_g the largest norm of a gradient.
     """
 
     noise_multiplier: float

@@ -1,16 +1,15 @@
-"""Secret noise: ChaCha20 streams, one a purpose, and what Gaussian and Laplace draws make of them.
+"""Secret noise: ChaCha20 streams, one per purpose, and Gaussian and Laplace draws from them.
 
-Whoever can predict noise subtracts it, and statistical generators can be predicted from what they
-have given. Here a party has a key of its own for one job, from the operating system's generator;
-HKDF derives a key for every purpose, and a ChaCha20 stream under it is read as words of 64 bits.
+Noise that somebody can predict can be subtracted, and statistical generators can be predicted from
+their output. Here each party has its own key per job, from the operating system's generator. HKDF
+derives a key for every purpose, and a ChaCha20 stream under it yields words of 64 bits.
 
-Draws invert the distribution function, one word each: the lowest bit is the sign, and the others
-make m, with p = (m + ½)/2^63 the chance of a larger magnitude: −Φ⁻¹(p/2), or −log p. Magnitudes
-end at 9.16 deviations and 44.4 scales. On the grid of `mechanisms` that differs from the
-distribution meant by about 2^-64 a cell in the tails, and by what floating point does to p before
-them: where a scale is s times 2β, each number adds less than 1e-6·s to ε and 1e-11·s·(1 + e^ε) to
-δ, which nobody counts.
-Other machines draw the same up to the last bits of Φ⁻¹ and log.
+Draws invert the distribution function, one word each: the lowest bit is the sign, and the other
+bits form m, with p = (m + ½)/2^63 the probability of a larger magnitude: −Φ⁻¹(p/2), or −log p.
+Magnitudes end at 9.16 standard deviations and at 44.4 scales. On the grid of `mechanisms` the
+distribution differs from the intended one by about 2^-64 per cell in the tails, and by the rounding
+of p: for a scale of s times 2β, each number adds less than 1e-6·s to ε and 1e-11·s·(1 + e^ε) to δ,
+which is neglected. Other machines draw the same values up to the last bits of Φ⁻¹ and log.
 """
 
 import secrets
@@ -52,7 +51,7 @@ class NoiseStream(WordStream):
 
 
 class NoiseKey:
-    """The 32 secret bytes that one party's noise in one job follows from."""
+    """The 32 secret bytes that determine one party's noise in one job."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -65,11 +64,11 @@ class NoiseKey:
 
     @classmethod
     def of_experiment(cls, seed: int, party: int) -> "NoiseKey":
-        """A key that is no secret, so that runs repeat: such noise promises nothing."""
+        """A public key, for repeatable runs: such noise guarantees nothing."""
         return cls(sha256(f"{_SEED_LABEL}: {seed} {party}".encode()).digest())
 
     def stream(self, purpose: Purpose) -> NoiseStream:
-        """The stream of a purpose; who asks again goes on where it stands: no draw comes twice."""
+        """The stream of a purpose; a later call continues it, so no draw is repeated."""
         if purpose not in self._streams:
             derive = HKDFExpand(SHA256(), KEY_BYTES, info=_LABEL + purpose.encode())
             self._streams[purpose] = NoiseStream(derive.derive(self._key))
@@ -77,7 +76,7 @@ class NoiseKey:
 
 
 def signs_and_tails(words: RingArray) -> tuple[FloatArray, FloatArray]:
-    """±1 from a word's lowest bit, and p = (m + ½)/2^63 in (0, 1] from all the others."""
+    """±1 from a word's lowest bit, and p = (m + ½)/2^63 in (0, 1] from the other bits."""
     signs = 1.0 - 2.0 * (words & np.uint64(1)).astype(np.float64)
     tails = ((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-63
     return signs, tails

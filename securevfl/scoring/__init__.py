@@ -1,4 +1,4 @@
-"""Scores of a trained model: jointly over the channel, or of parts that lie in one place."""
+"""Scoring with a trained model: jointly over the network, or from all parts in one place."""
 
 from securevfl.scoring.joint_model import JointModel, load_models
 

@@ -1,4 +1,4 @@
-"""What a saved part of a model is, with its coefficients, as rows for people and JSON."""
+"""A saved part of a model and its coefficients, as rows for people and JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,11 +16,11 @@ def standardized(model: SavedModel) -> tuple[FloatArray, FloatArray]:
     """θ_k per deviation of each column, shape (P, C), and the part's intercept, shape (C,).
 
     Raises:
-        ConfigError: a network, which has none.
+        ConfigError: a network, which has no coefficients.
     """
     header, weights = model.header, model.weights
     if header.network is not None or header.representation is not None:
-        raise ConfigError(f"the part of {header.party!r} is no linear model of H: no coefficients")
+        raise ConfigError(f"the part of {header.party!r} is not linear: it has no coefficients")
     if header.intercept:
         return weights[:-1], weights[-1]
     return weights, np.zeros(weights.shape[1])
@@ -29,9 +29,9 @@ def standardized(model: SavedModel) -> tuple[FloatArray, FloatArray]:
 def in_original_units(
     model: SavedModel, target_scale: float = 1.0
 ) -> tuple[FloatArray, FloatArray]:
-    """θ_k per unit of each column, shape (P, C), and the constant that goes with it, shape (C,).
+    """θ_k per unit of each column, shape (P, C), and the corresponding constant, shape (C,).
 
-    The label party's part holds the constant of all, and knows the scale of real targets.
+    The label party's part holds the intercept of the model and knows the scale of real targets.
     """
     weights, intercept = standardized(model)
     per_unit = target_scale * weights / model.scale[:, None]
@@ -40,7 +40,7 @@ def in_original_units(
 
 
 class ColumnRow(TypedDict):
-    """One column of a linear part: its coefficient of each output, and its scaling."""
+    """One column of a linear part: its coefficient for each output, and its scaling."""
 
     column: str
     standardized: Sequence[float]
@@ -50,7 +50,7 @@ class ColumnRow(TypedDict):
 
 
 class RawColumn(TypedDict):
-    """One raw column, and the features that are made of it; `fill` stands in for missing ones."""
+    """One raw column and its features; `fill` replaces missing values."""
 
     name: str
     kind: str
@@ -61,9 +61,9 @@ class RawColumn(TypedDict):
 class ModelRow(TypedDict):
     """One party's part.
 
-    `intercept` belongs to standardized columns and `constant` to raw ones, one number an output;
-    of a network both are null, and `columns` have their scaling alone. `recipe`:
-    what is made of raw columns, where that is more than reading them.
+    `intercept` belongs to standardized columns and `constant` to raw ones, one number per output;
+    for a network both are null, and `columns` have their scaling only. `recipe` says how features
+    are derived from raw columns, if they are not plain numbers.
     """
 
     party: str
@@ -88,7 +88,7 @@ class ModelRow(TypedDict):
 
 
 def model_row(model: SavedModel, target_scale: float | None = None) -> ModelRow:
-    """What a part is; another part that is at hand may know the scale of real targets."""
+    """A description of a part; `target_scale` may come from the label party's part."""
     header = model.header
     linear = header.network is None and header.representation is None
     unit = target_scale or header.target_scale or 1.0

@@ -1,7 +1,7 @@
-"""A trained model whose parts all lie in one place, as a simulation leaves them.
+"""A trained model whose parts are all in one place, as after a simulation.
 
 Between organizations nobody has this: each keeps its own part, and `securevfl predict` runs the
-protocol that brings their predictions together.
+protocol that combines their predictions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,15 +26,15 @@ def raw_columns(header: ModelHeader) -> tuple[str, ...]:
 
 
 def features_of(model: SavedModel, rows: Any) -> FloatArray:  # noqa: ANN401  # frames of two kinds
-    """A party's rows as its part takes them, unscaled, shape (rows, P).
+    """A party's rows in the form that its part expects, unscaled, shape (rows, P).
 
     Args:
         model: its part.
-        rows: an array of its columns in the model's order, or a polars or pandas frame with them
-            by name, in any order and beside others; a frame where the party has a recipe.
+        rows: an array of its columns in the model's order, or a polars or pandas frame with these
+            columns in any order, possibly among others; a frame if the party has a recipe.
 
     Raises:
-        DataError: columns missing, all of which are listed, or values that are no finite numbers.
+        DataError: missing columns, all of which are listed, or values that are not finite numbers.
     """
     party, columns = model.header.party, raw_columns(model.header)
     if hasattr(rows, "columns"):
@@ -52,7 +52,7 @@ def features_of(model: SavedModel, rows: Any) -> FloatArray:  # noqa: ANN401  # 
     try:
         features = np.asarray(rows, np.float64)
     except (TypeError, ValueError) as error:
-        raise DataError(f"party {party!r}: values that are no numbers ({error})") from error
+        raise DataError(f"party {party!r}: values that are not numbers ({error})") from error
     if features.ndim != 2 or features.shape[1] != len(columns):  # noqa: PLR2004
         raise DataError(
             f"party {party!r}: rows of shape {features.shape}, expected {len(columns)} columns"
@@ -88,7 +88,7 @@ def load_parts(
     l1: float | None = None,
     modules: Mapping[str, MakeModule] | None = None,
 ) -> dict[str, SavedModel]:
-    """The parts of so many parties, each from `<party>.safetensors`; by default of all there are.
+    """The parties' parts from `<party>.safetensors`; by default of all parties in the folder.
 
     At a point of an L1 path files are `<party>-l1-<λ₁>.safetensors`. `modules` make custom
     networks, by party.
@@ -124,7 +124,7 @@ def _parties_in(directory: Path, suffix: str) -> list[str]:
 
 
 def require_together(parts: Mapping[str, SavedModel]) -> None:
-    """Refuse parts of different jobs or rounds, and other than one label party among them."""
+    """Refuse parts of different jobs or rounds, and anything but one label party."""
     (first, one), *others = parts.items()
     for name, each in others:
         for what, ours, theirs in (
@@ -144,13 +144,13 @@ def require_together(parts: Mapping[str, SavedModel]) -> None:
 
 
 def label_party_of(parts: Mapping[str, SavedModel]) -> str:
-    """Who holds the labels, of parts that belong together."""
+    """The party that holds the labels."""
     return next(name for name, each in parts.items() if each.header.holds_labels)
 
 
 Rows = Mapping[str, Any]
-"""By party: an array of its columns in the model's order, or a polars or pandas frame with them by
-name, in any order and beside others."""
+"""By party: an array of its columns in the model's order, or a polars or pandas frame with these
+columns in any order, possibly among others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,29 +168,29 @@ class JointModel:
 
     @property
     def label_party(self) -> str:
-        """The party whose part knows the classes."""
+        """The party that holds the labels."""
         return label_party_of(self.parts)
 
     @property
     def classes_(self) -> tuple[str, ...]:
-        """What the classes are called."""
+        """Names of the classes."""
         return self.parts[self.label_party].header.class_names or ()
 
     @property
     def coef_(self) -> dict[str, FloatArray]:
-        """Coefficients of raw columns by party, each of shape (C, P), of linear models."""
+        """Coefficients of raw columns by party, shape (C, P) each, for linear models."""
         return {name: coefficients.T for name, (coefficients, _) in self._in_original_units.items()}
 
     @property
     def intercept_(self) -> FloatArray:
-        """The constant that goes with them, shape (C,)."""
+        """The corresponding constant, shape (C,)."""
         return np.asarray(np.sum([each for _, each in self._in_original_units.values()], axis=0))
 
     def decision_function(self, rows: Rows) -> FloatArray:
         """H of every row: shape (rows,) for two classes or real targets, else (rows, classes).
 
         Raises:
-            DataError: rows that do not fit the parties' columns, or one another.
+            DataError: rows that do not match the parties' columns or one another.
         """
         total = self._predictions(rows)
         return total[:, 0] if total.shape[1] == 1 else total
@@ -203,11 +203,11 @@ class JointModel:
             DataError: see `decision_function`.
         """
         if not self.classes_ or not has_probabilities(self._loss):
-            raise ConfigError(f"loss = {self._loss!r} has no probabilities: decision_function")
+            raise ConfigError(f"loss = {self._loss!r} has no probabilities: use decision_function")
         return probabilities(self._loss, self._predictions(rows))
 
     def predict(self, rows: Rows) -> list[str] | FloatArray:
-        """The name of every row's most likely class; real targets as `decision_function`.
+        """The name of every row's most likely class; for real targets like `decision_function`.
 
         Raises:
             DataError: see `decision_function`.
@@ -232,8 +232,8 @@ class JointModel:
         features = {name: features_of(each, rows[name]) for name, each in self.parts.items()}
         counts = {name: len(values) for name, values in features.items()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{name!r} {count}" for name, count in counts.items())
-            raise DataError(f"different numbers of rows ({told}), expected the same ones")
+            found = ", ".join(f"{name!r} {count}" for name, count in counts.items())
+            raise DataError(f"different numbers of rows ({found}), expected the same rows")
         given = {name: each.predict(features[name]) for name, each in self.parts.items()}
         return self.parts[self.label_party].together(given)
 
@@ -244,14 +244,14 @@ def load_models(
     l1: float | None = None,
     modules: Mapping[str, MakeModule] | None = None,
 ) -> JointModel:
-    """The model whose parts `securevfl train` left in a folder.
+    """The model whose parts `securevfl train` saved in a folder.
 
     Args:
-        directory: holds `<party>.safetensors` of every party.
-        l1: the point of an L1 path that lies beside them, in place of its last one.
-        modules: by party, what makes its custom network.
+        directory: contains `<party>.safetensors` of every party.
+        l1: a point of an L1 path, instead of its last one.
+        modules: by party, the function that makes its custom network.
 
     Raises:
-        DataError: no parts there, one that cannot be read, or parts of different models.
+        DataError: missing or unreadable parts, or parts of different models.
     """
     return JointModel(load_parts(Path(directory), l1=l1, modules=modules))

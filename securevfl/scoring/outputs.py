@@ -1,4 +1,4 @@
-"""What the label party makes of H: columns of a scores file, and metrics where it has labels."""
+"""The label party's results from H: columns of a scores file, and metrics if it has labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ Columns = dict[str, Sequence[str] | FloatArray]
 def score_columns(
     header: ModelHeader, id_column: str, ids: Sequence[str], predictions: FloatArray
 ) -> Columns:
-    """The columns of a scores file, by name, in their order; the header is the label party's.
+    """The columns of a scores file, by name, in order; `header` is the label party's.
 
-    For two classes `probability`, of the second one, and `class`; beyond two `probability_<class>`
-    of each, and `class`. A loss without probabilities has `score` in their place, which is H. Real
-    targets have `prediction`, in their own units.
+    For two classes `probability` of the second one, and `class`; for more `probability_<class>` of
+    each, and `class`. A loss without probabilities has `score` instead, which is H. Real targets
+    have `prediction`, in their own units.
 
     Raises:
-        ConfigError: the id column has the name of another one.
+        ConfigError: the id column has the name of another column.
     """
     names = header.class_names or ()
     columns: Columns = {}
@@ -54,15 +54,15 @@ def score_columns(
 
 @dataclass(frozen=True)
 class Metrics:
-    """How good scores are; classes and real targets leave the other's figures None.
+    """Quality of scores; metrics that do not apply are None.
 
     Attributes:
         rows: with a label.
-        auc: area under the ROC curve; None where one class alone occurs.
-        accuracy: share of rows whose most likely class is theirs.
-        calibration: whether probabilities are what they say; None where there are none.
-        r2: share of the variance of real targets that is explained; None where all are the same.
-        rmse: root of the mean squared error, in the targets' units.
+        auc: area under the ROC curve; None if only one class occurs.
+        accuracy: fraction of rows whose most likely class is right.
+        calibration: of the probabilities, if there are any.
+        r2: fraction of the variance of real targets that is explained; None if all are the same.
+        rmse: root mean squared error, in the targets' units.
         mae: mean absolute error.
     """
 
@@ -76,10 +76,10 @@ class Metrics:
 
 
 def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str | None]) -> Metrics:
-    """How good scores of labelled rows are, as the header of the label party's part has classes.
+    """Quality of the scores of labelled rows, with the classes of the label party's header.
 
     Raises:
-        DataError: labels that are no class of the model, or no numbers where it predicts some.
+        DataError: labels that are not classes of the model, or not numbers if it predicts numbers.
     """
     truth = known_labels(header, labels)
     if not len(truth):
@@ -106,16 +106,16 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str |
 
 
 def known_labels(header: ModelHeader, labels: Sequence[str | None]) -> Labels:
-    """Those that are known, as class numbers or targets, shape (labelled rows,).
+    """The known labels as class numbers or targets, shape (labelled rows,).
 
     Raises:
-        DataError: labels that are no class of the model, or no numbers where it predicts some.
+        DataError: labels that are not classes of the model, or not numbers if it predicts numbers.
     """
-    there = [label for label in labels if label is not None]
+    known = [label for label in labels if label is not None]
     if header.classes != 0:
-        return _codes(header.class_names or (), there)
+        return _codes(header.class_names or (), known)
     try:
-        targets = np.array([float(label) for label in there])
+        targets = np.array([float(label) for label in known])
     except ValueError as error:
         raise DataError(f"labels: the model predicts numbers ({error})") from error
     if not np.isfinite(targets).all():
@@ -130,7 +130,7 @@ def _codes(names: Sequence[str], labels: Sequence[str]) -> IntArray:
     if unknown := codes.count(-1):
         first = labels[codes.index(-1)]
         raise DataError(
-            f"labels: {unknown} are no class of the model, the first is {first!r}; classes are "
+            f"labels: {unknown} are not classes of the model, the first is {first!r}; classes are "
             f"{', '.join(names)}"
         )
     return np.array(codes, np.int64)

@@ -1,4 +1,4 @@
-"""New rows scored in one process: every party a program of its own, over the simulated network."""
+"""Scoring new rows in one process: every party is its own program, over the simulated network."""
 
 import time
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ from securevfl.scoring.joint_model import label_party_of
 
 @dataclass(frozen=True)
 class ReleaseOfRow:
-    """What scoring under noise has promised of each new row.
+    """The privacy guarantee of scoring under noise, for each new row.
 
     Attributes:
         mechanism: gaussian or laplace.
         noise_multiplier: z.
         clip: β.
         delta: δ.
-        epsilon: of this one release; None where infinite.
+        epsilon: of this one release; None if infinite.
     """
 
     mechanism: str
@@ -46,12 +46,12 @@ class ReleaseOfRow:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Rows that have been scored.
+    """Scored rows.
 
     Attributes:
-        predictions: H, shape (rows, C), which the label party has.
-        views: each party's view, where recorded.
-        release: what noise promises of each row; None where there is none.
+        predictions: H, shape (rows, C), at the label party.
+        views: each party's view, if recorded.
+        release: the privacy guarantee for each row; None without noise.
         wall_s: seconds on this machine's clock.
     """
 
@@ -64,7 +64,7 @@ class Scored:
 
     @property
     def costs(self) -> JobCosts:
-        """What it cost."""
+        """Costs of the scoring."""
         return job_costs(self.ledgers, 1)
 
 
@@ -72,7 +72,8 @@ def scoring_plan(job: Job, parts: Mapping[str, SavedModel]) -> ScoringPlan:
     """How a job's parties score new rows.
 
     Raises:
-        ConfigError: models that cannot, or an exchange that takes other numbers of parties.
+        ConfigError: models that cannot be scored, or an exchange that does not support this number
+            of parties.
     """
     names = tuple(parts)
     plan = ScoringPlan(job, algorithm_of(job), exchange_of(job), names, label_party_of(parts))
@@ -93,14 +94,13 @@ def score(
 ) -> Scored:
     """Run all parties' programs.
 
-    `features` are by party its columns of the rows, unscaled, and `raw` what those with a recipe
-    had before it, see `RowsToScore`. In `guard_directory` feature parties remember which rows were
-    scored.
+    `features` are each party's columns of the rows, unscaled, and `raw` those before its recipe,
+    see `RowsToScore`. Feature parties record in `guard_directory` which rows were scored.
 
     Raises:
-        PeerError: parts of different models, or a party broke the protocol.
-        HeldOutLeakRefused: other models have shown too much of a party's rows.
-        BudgetExhausted: one noisy release would spend more than the job may.
+        PeerError: parts of different models, or a party that violates the protocol.
+        HeldOutLeakRefused: other models have already revealed too much of a party's rows.
+        BudgetExhausted: one noisy release would exceed the budget.
     """
     rows_hash = bytes.fromhex(fingerprint(ids))
     release = _release(plan, parts[plan.label_party])
@@ -129,10 +129,10 @@ def score(
 
 
 def trained_in(plan: ScoringPlan, model: SavedModel) -> bool | None:
-    """Whether a model was trained in this very job; None where its file does not say.
+    """Whether a model was trained in this very job; None if its file does not say.
 
     Raises:
-        ConfigError: a job that nothing could be trained in.
+        ConfigError: a job that cannot be trained.
     """
     header = model.header
     if header.rows is None:

@@ -1,4 +1,4 @@
-"""Which rows a job is to score: where they come from, and those that all parties hold, by id."""
+"""The rows that a job scores: where they come from, and the ones that all parties hold."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,20 +32,20 @@ Origin = Literal["rows", "new_data", "test_data", "data", "dataset"]
 
 @dataclass(frozen=True, eq=False)
 class RowsToScore:
-    """The same rows at every party, in the same order, and where they come from.
+    """The same rows at every party, in the same order, and their origin.
 
     Attributes:
-        ids: of the rows that all parties hold, as they are compared, sorted.
+        ids: normalized ids of the rows that all parties hold, sorted.
         written: these ids as the label party's file has them.
-        id_column: what the label party calls them.
-        features: by party, raw columns in the order that was asked for, shape (rows, P).
-        labels: as text, None where the label party's file has none yet.
+        id_column: name of the label party's id column.
+        features: by party, its features, shape (rows, P).
+        labels: as text, None where missing.
         order: the rows' numbers in the order of the label party's file.
-        dropped: by party, rows whose id another party lacks.
-        unused: by party, columns of its file that nobody asked for.
-        unknown: by party and column, values that training rows did not have, or few of them.
-        raw: by party with a recipe, its rows before that, shape (rows, raw columns).
-        origin: which key of the job, or what else, they come from.
+        dropped: by party, the number of rows that another party lacks.
+        unused: by party, columns of its file that the model does not use.
+        unknown: by party and column, the number of values without a category of their own.
+        raw: by party with a recipe, its raw columns as numbers, shape (rows, raw columns).
+        origin: the job's key, or other source, of the rows.
         trained_on: how many of them the model was trained on, as far as is known.
     """
 
@@ -71,10 +71,10 @@ def rows_to_score(
     given: Mapping[str, Path],
     dataset: VerticalDataset | None = None,
 ) -> RowsToScore:
-    """The rows of a job that are to be scored.
+    """The rows that a job scores.
 
-    Those that are `given` by party, else every party's `new_data`, else its `test_data`, else its
-    `data`; of a data set by name its test rows, whose ids are their numbers. The job's paths are
+    The `given` files by party, else every party's `new_data`, else its `test_data`, else its
+    `data`; for a built-in data set its test rows, whose ids are their numbers. The job's paths are
     relative to the folder `beside`.
 
     Raises:
@@ -140,14 +140,14 @@ def read_new_rows(
 ) -> RowsToScore:
     """Join the parties' files of new rows by id.
 
-    Columns that a party's model takes are its source's `features`, found by name whatever their
-    order; the label column of the `holder` may be missing, or labels in it. Recipes make features
-    of these columns where that is more than reading.
+    A source's `features` are the columns that the party's model needs, in any order in the file;
+    the label column of the `holder` may be missing or incomplete. Recipes derive features from raw
+    columns.
 
     Raises:
-        DataError: a file or columns missing, or columns that cannot be used, all of which are
-            listed; ids missing or double, or no common ids.
-        ConfigError: a suffix that is not known.
+        DataError: missing files or columns, unusable columns (all are listed), missing or repeated
+            ids, or no common ids.
+        ConfigError: an unknown suffix.
     """
     recipes = recipes or {}
     held: dict[str, PartyRows] = {}
@@ -170,13 +170,13 @@ def read_new_rows(
         if name in recipes:
             raw[name] = recipe.raw_numbers(frame)
     own, here = held[holder], places[holder]
-    there = [""] * len(own) if own.labels is None else own.labels.to_list()
+    labels = [""] * len(own) if own.labels is None else own.labels.to_list()
     return RowsToScore(
         ids=tuple(own.ids[here]),
         written=tuple(own.written[here]),
         id_column=next(source.id_column for source in sources if source.name == holder),
         features=features,
-        labels=tuple(there[row] or None for row in here),
+        labels=tuple(labels[row] or None for row in here),
         order=np.argsort(here),
         dropped=dropped,
         unused=unused,
@@ -187,21 +187,21 @@ def read_new_rows(
 
 def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[str, ...]]:
     file = PartyFile(source, source.path)
-    there = file.columns
-    due = (source.id_column, *(source.features or ()))
-    missing = [column for column in due if column not in there]
+    existing = file.columns
+    needed = (source.id_column, *(source.features or ()))
+    missing = [column for column in needed if column not in existing]
     if missing:
         raise DataError(
             f"party {source.name!r}: {source.path} lacks {len(missing)} columns of the model: "
-            f"{', '.join(map(repr, missing))}; it has {', '.join(there)}"
+            f"{', '.join(map(repr, missing))}; it has {', '.join(existing)}"
         )
-    label = source.label_column if source.label_column in there else None
+    label = source.label_column if source.label_column in existing else None
     source = replace(source, label_column=label)
     if recipe is not None:
         source = replace(source, preprocess=Preprocessing(missing=recipe.missing))
     text = () if recipe is None else recipe.text_columns
     rows = read_party(source, text=text, file=file)
-    return rows, tuple(each for each in there if each not in {*due, source.label_column})
+    return rows, tuple(each for each in existing if each not in {*needed, source.label_column})
 
 
 def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> RowsToScore:
@@ -226,7 +226,7 @@ def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> Ro
 
 
 def _labels(dataset: VerticalDataset) -> tuple[str, ...]:
-    """Of the test rows, as a file would have them."""
+    """Labels of the test rows as a file would have them."""
     if is_real(dataset.test_labels):
         return tuple(map(repr, dataset.test_labels.tolist()))
     return tuple(dataset.class_names[code] for code in as_classes(dataset.test_labels))

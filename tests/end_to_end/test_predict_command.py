@@ -305,7 +305,7 @@ def test_places_that_cannot_be_written_are_found_before_scoring(
 def test_labels_of_no_class_are_told(job: str, capsys: Capture) -> None:
     rows = pl.read_csv("labelled.csv").with_columns(status=pl.lit("lost"))
     rows.write_csv("labelled.csv")
-    assert "37 are no class of the model, the first is 'lost'" in refused(
+    assert "37 are not classes of the model, the first is 'lost'" in refused(
         capsys, "predict", job, "--rows", "bank=labelled.csv", "--out", "scores.csv"
     )
 

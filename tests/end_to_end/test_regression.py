@@ -248,7 +248,7 @@ def test_a_regression_on_own_files_comes_out_in_the_targets_units(
     assert models[1].header.target_mean is None
     parts = {model.header.party: model.predict(np.array([[1.0], [0.0]])) for model in models}
     assert models[0].together(parts)[:, 0] == pytest.approx([2400, 2000], abs=10)
-    with pytest.raises(DataError, match="ask the label party's model"):
+    with pytest.raises(DataError, match="use the label party's model"):
         models[1].together(parts)
     Path("job.toml").write_text(
         Path("job.toml").read_text("utf-8").replace('"squared"', '"logistic"')

@@ -168,7 +168,7 @@ class Centred(Fixed):
     [
         (lambda f, c: nn.Sequential(nn.Linear(f, c), nn.Dropout()), "depend on chance"),
         (lambda f, c: nn.Sequential(nn.BatchNorm1d(f), nn.Linear(f, c)), "depend on chance"),
-        (Centred, "depend on chance or on other rows"),
+        (Centred, "are random or depend on other rows"),
         (lambda f, c: nn.Linear(f, c + 1), r"predictions \(4, 2\) .* expected \(4, 1\)"),
         (lambda f, c: nn.Linear(f + 1, c), r"the module fails on features \(4, 6\)"),
         (Fixed, "end it with a linear layer"),

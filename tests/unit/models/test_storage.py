@@ -194,7 +194,7 @@ def test_parts_of_other_parties_or_shapes_have_no_head() -> None:
         with pytest.raises(DataError, match=r"part of '.*expected"):
             top.together({"bank": one, "shop": other})
     shop = replace(top, header=replace(header, party="shop", head=None), head=None)
-    with pytest.raises(DataError, match="'shop' holds no head: ask the label party's model"):
+    with pytest.raises(DataError, match="'shop' holds no head: use the label party's model"):
         shop.together({"bank": own, "shop": theirs})
 
 

@@ -68,5 +68,5 @@ def test_labels_are_compared_as_training_does() -> None:
     found = metrics(numbers, SCORES, [None, "0", "1"])
     assert (found.rows, found.auc, found.accuracy) == (2, 1.0, 1.0)
     assert metrics(numbers, SCORES, [None] * 3).rows == 0
-    with pytest.raises(DataError, match="2 are no class of the model, the first is 'maybe'"):
+    with pytest.raises(DataError, match="2 are not classes of the model, the first is 'maybe'"):
         metrics(HEADER, SCORES, ["no", "maybe", "perhaps"])
