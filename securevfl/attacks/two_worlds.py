@@ -1,14 +1,14 @@
-"""Which of two neighbouring data sets was used: likelihood ratios of what noise left to see.
+"""Which of two neighbouring data sets was used: likelihood ratios from noisy releases.
 
-Below 0 speaks for the first world, above 0 for the second.
+Scores below 0 favour the first world, above 0 the second.
 
-Of a run that trains, nobody sees the weights: noise on gradients moves them, and predictions with
-noise tell of them. In each world that is a state that is followed from what was seen: by Kalman's
-filter (Kalman, 1960), through the party's own steps, which the residuals that the label party sent
-determine, and with clipped predictions linear where they are not clipped (its extended form). The
-score is the difference of the two likelihoods; without noise on gradients the weights of either
-world are known, and it compares releases with the predictions of both. So it does for networks of
-more weights than a covariance has room for, whose noise is left out.
+The weights of a training run are a hidden state: gradient noise moves them, and noisy predictions
+reveal them. The adversary tracks this state in each world with a Kalman filter (Kalman, 1960). The
+party's own steps are the transition, which the residuals sent by the label party determine. Clipped
+predictions count as linear where they are not clipped (the extended filter). The score is the
+difference of the two log-likelihoods. Without gradient noise the weights of both worlds are known,
+and the releases are compared with the predictions of both. Networks with too many weights for a
+covariance matrix are treated as if they had no gradient noise.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,34 +31,33 @@ MOST_WEIGHTS = 300
 
 @dataclass(frozen=True, eq=False)
 class WorldRound:
-    """What the label party has of one round on all rows."""
+    """What the label party has from one round on all rows."""
 
     predictions: FloatArray  # as the party released them, shape (N, C)
-    # What it answered, in the same shape; None where it answered nothing
-    residuals: FloatArray | None
+    residuals: FloatArray | None  # its answer, in the same shape, if any
     decision: Decision  # of early stopping
 
 
 @dataclass(frozen=True, eq=False)
 class GuessedWorld:
-    """Side knowledge: everything of a party in one of two worlds but its noise."""
+    """Side knowledge: everything that a party has in one of the worlds, except its noise."""
 
     model: LocalModel  # its model at θ⁰
     inputs: FloatArray  # X, shape (N, P)
-    steps: Callable[[LocalModel], LocalSteps]  # makes its steps, of a model at θ⁰
+    steps: Callable[[LocalModel], LocalSteps]  # makes its steps from a model at θ⁰
     mechanism: Mechanism  # noise on predictions
-    gradients: GradientNoise | None  # noise on gradient steps; None where they are exact
+    gradients: GradientNoise | None  # noise on gradient steps, if any
 
 
 def world_score(
     seen: Sequence[WorldRound], first: GuessedWorld, second: GuessedWorld, *, skipped: int = 0
 ) -> float:
-    """The logarithm of the likelihood ratio of the second world, the first rows skipped."""
+    """The log-likelihood of the second world minus that of the first, without the first rows."""
     return log_likelihood(seen, second, skipped) - log_likelihood(seen, first, skipped)
 
 
 def log_likelihood(seen: Sequence[WorldRound], world: GuessedWorld, skipped: int = 0) -> float:
-    """Of the releases of a run in a world, up to what is the same in all worlds."""
+    """The log-likelihood of a run's releases in a world, up to what all worlds share."""
     model, inputs, mechanism = deepcopy(world.model), world.inputs, world.mechanism
     noise, moved = world.gradients, model
     if noise is not None:
@@ -78,12 +77,10 @@ def log_likelihood(seen: Sequence[WorldRound], world: GuessedWorld, skipped: int
         off = (each.predictions - clipped)[skipped:]
         total -= 0.5 * float(np.sum(off**2)) / variance
         if covariance is not None:
-            # A prediction beyond the clip does not follow the weights.
-            follows = (predicted == clipped)[skipped:]
+            # A clipped prediction does not depend on the weights.
+            free = (predicted == clipped)[skipped:]
             tangent = _tangent(model, inputs, predicted.shape)[skipped:]
-            gained, move, covariance = _reading(
-                off[follows], tangent[follows], covariance, variance
-            )
+            gained, move, covariance = _update(off[free], tangent[free], covariance, variance)
             total += gained
             model.weights = model.weights + move.reshape(model.weights.shape)
         if each.residuals is None:
@@ -92,7 +89,7 @@ def log_likelihood(seen: Sequence[WorldRound], world: GuessedWorld, skipped: int
         predicted, signal = model.predict(inputs), ResidualSignal(each.residuals)
         steps.take(each.decision, inputs, predictions=predicted, signal=signal)
         if noise is not None and covariance is not None:
-            # Damping by the steps' own curvature is left out: it takes from noise and signal alike.
+            # Damping by the steps' own curvature is left out: it shrinks noise and signal alike.
             drawn = steps.step_size(inputs) / len(inputs) * noise.noise_multiplier * 2 * noise.clip
             covariance = covariance + steps.rule.local_steps * drawn**2 * np.eye(size)
     return total
@@ -105,10 +102,10 @@ def _tangent(model: LocalModel, inputs: FloatArray, shape: tuple[int, ...]) -> F
     return tangent.reshape(*shape, -1)
 
 
-def _reading(
+def _update(
     off: FloatArray, tangent: FloatArray, covariance: FloatArray, variance: float
 ) -> tuple[float, FloatArray, FloatArray]:
-    """What releases off by so much add to the likelihood, and the weights' move and covariance."""
+    """The log-likelihood gained by the filter's update, the weights' move and their covariance."""
     information = tangent.T @ tangent / variance
     pull = tangent.T @ off / variance
     spread = np.eye(len(covariance)) + covariance @ information
@@ -119,12 +116,12 @@ def _reading(
 
 
 def gaussian_scores(releases: FloatArray) -> FloatArray:
-    """The likelihood ratio of ±β under Gaussian noise, up to a factor; releases (ν, canaries)."""
+    """Log-likelihood ratios of ±β under Gaussian noise, up to a factor; releases (ν, canaries)."""
     return np.asarray(releases.sum(axis=0))
 
 
 def laplace_scores(releases: FloatArray, mechanism: Mechanism) -> FloatArray:
-    """The logarithm of the likelihood ratio of ±β under Laplace noise; see `gaussian_scores`."""
+    """Log-likelihood ratios of ±β under Laplace noise; see `gaussian_scores`."""
     clip = mechanism.clip
     ratios: FloatArray = np.abs(releases + clip) - np.abs(releases - clip)
     return np.asarray(ratios.sum(axis=0) / mechanism.scale)

@@ -1,22 +1,22 @@
-"""What attacks are judged by: how near an estimate comes, and the attacker's own models.
+"""The figures that attacks are judged by, and their bars: the attacker's own models.
 
 An attack on labels has four figures: AUC, the share of the rarest class found at 1 % false
-positives, the precision of the top 1 %, and accuracy, which alone sees nothing where one class is
-rare. One on real targets has its correlation with them. The bars are guessing, and for each figure
-the better of the attacker's own models on the same rows.
+positives, the precision of the top 1 %, and accuracy (which alone would miss leaks of a rare
+class). An attack on real targets has its correlation with them. For each figure the bars are
+guessing and the better of the attacker's own models on the same rows.
 
-Training is *for* making predictions of the label from features, and hands every party its part of
-the model. So a label attack has shown something only where it reads more than the best model of
-the attacker's own columns does. There are two such models:
+Training exists to predict the label from features, and it hands every party its part of the model.
+A label attack therefore shows something only where it reads more than the best model of the
+attacker's own columns. There are two such models:
 
-- a logistic regression of these columns on all true labels (a ridge regression on targets), scored
-  on the same rows. It is what the *sum* of all gradients gives away whatever the sampling:
-  Xᵀ(σ(H) − y) over all rows fixes Xᵀy, which is all that such a fit depends on. Fitted in sample it
-  is a high bar, as the attacker needs no generalization either;
-- boosted trees, which read what is not linear in the columns, scored on rows that they were not
-  fitted to. In sample they would memorize every label, and no attack could pass that bar, though
-  nothing in the attacker's hands tells it what they memorized: no sum of gradients fixes such a
-  fit. Out of sample they say what anybody may know who has seen other people's labels.
+- a logistic regression on all true labels (for targets a ridge regression), scored on the rows that
+  it was fitted to. The *sum* of all gradients gives that much away whatever the sampling:
+  Xᵀ(σ(H) − y) over all rows fixes Xᵀy, and the fit depends on nothing else. Scoring in sample makes
+  this a high bar, but the attacker needs no generalization either;
+- boosted trees, which read what is not linear in the columns, scored out of sample. In sample they
+  would memorize every label, and no attack could pass that bar, although no sum of gradients gives
+  the attacker such a fit. Out of sample they show what anybody may know who has seen the labels of
+  other people.
 """
 
 import hashlib
@@ -48,42 +48,40 @@ from securevfl.models import scores
 
 BoolArray = NDArray[np.bool_]
 TURNS = 5
-# The top of a ranking: a share of the rows, and no fewer than a share can be told from.
+# The top of a ranking: a share of the rows, and the least number that makes a share meaningful.
 TOP_SHARE, TOP_LEAST = 0.01, 30
 FALSE_POSITIVES = 0.01
 AUC_OF_GUESSING = 0.5
 MAX_ITERATIONS = 5000
-# Of 40, 60 and 100 rounds of 15 and 31 leaves none reads 0.004 of AUC more on a9a, credit, icu2012.
+# 40, 60 or 100 rounds of 15 or 31 leaves differ by less than 0.004 AUC on a9a, credit and icu2012.
 BOOSTED = {"max_iter": 60, "max_leaf_nodes": 15, "early_stopping": False, "random_state": 0}
 FOLDS, MOST_FITTED = 3, 50_000
-# A probability of trees may be 0 or 1 to the last bit.
-LEAST = 1e-6
+LEAST = 1e-6  # a tree's probability may be exactly 0 or 1
 PENALTIES = np.logspace(-3, 4, 15)
 KEPT = 32
 
 
 @dataclass(frozen=True)
 class LabelScore:
-    """An estimate against the truth; only the auditor has it."""
+    """An estimate compared with the truth."""
 
     rows: int  # how many rows were estimated
-    accuracy: float  # share of them read rightly
-    auc: float  # area under the ROC curve, which a majority class does not flatter
-    # Share of the rarest class among the 1 % of the rows, 30 at least but no more than it has, that
-    # the estimate ranks highest for it; where ranks are shared, the mean over their orders
+    accuracy: float
+    auc: float  # area under the ROC curve, which a frequent class does not raise
+    # Share of the rarest class among its top-ranked rows: 1 % of the rows, at least 30, but no more
+    # than the class has; the mean over all orders of tied ranks
     top_precision: float
-    # Share of the rarest class that the estimate ranks above all but 1 % of the other rows: what is
-    # found where few may be accused wrongly
+    # Share of the rarest class that the estimate ranks above all but 1 % of the other rows
     true_positives: float
-    majority: float  # share of the most frequent class, the accuracy of guessing it
-    minority: float  # share of the rarest class, the top precision of guessing
+    majority: float  # share of the most frequent class: the accuracy of guessing
+    minority: float  # share of the rarest class: the top precision of guessing
 
     def true_positives_error(self, share: float) -> float:
-        """Standard error of the ratio of two such shares, where both are really this one, > 0.
+        """Standard error of the ratio of two `true_positives` whose expectation is `share` > 0.
 
-        Either is a count of h = share·n₁ rows of the rarest class beside f = 1 % of the others. The
-        first is binomial, the second Poisson, and the share grows no faster than f does, so that
-        the relative variance of one is at most (1 − share)/h + 1/f.
+        Each counts h = share·n₁ rows of the rarest class above f = 1 % of the others. The first
+        count is binomial, the second Poisson, and the share grows no faster than f. The relative
+        variance of each is therefore at most (1 − share)/h + 1/f.
         """
         rare = self.minority * self.rows
         found, wrong = share * rare, FALSE_POSITIVES * (self.rows - rare)
@@ -91,11 +89,11 @@ class LabelScore:
 
 
 def score(estimate: LabelEstimate, labels: Labels) -> LabelScore:
-    """Compare an estimate with all labels, shape (N,), unless its rows are of one class alone."""
+    """Compare an estimate with all labels, shape (N,); its rows must have at least two classes."""
     truth = as_classes(labels)[estimate.rows]
     classes, counts = np.unique(truth, return_counts=True)
     if len(classes) == 1:
-        raise ConfigError(f"labels of {len(truth)} rows: all of class {classes[0]}")
+        raise ConfigError(f"labels of {len(truth)} rows: all are class {classes[0]}")
     rarest = int(classes[np.argmin(counts)])
     ranked_by, is_rare = _score_of_class(estimate.scores, rarest), truth == rarest
     return LabelScore(
@@ -110,7 +108,7 @@ def score(estimate: LabelEstimate, labels: Labels) -> LabelScore:
 
 
 def _score_of_class(values: FloatArray, number: int) -> FloatArray:
-    """What ranks rows by one class, shape (n,): its score over the best other one."""
+    """The margin by which a class wins or loses in each row, shape (n,)."""
     if values.shape[1] == 1:
         return values[:, 0] if number == 1 else -values[:, 0]
     others = np.delete(values, number, axis=1)
@@ -126,7 +124,7 @@ def _top_precision(ranked_by: FloatArray, is_class: BoolArray) -> float:
 
 
 def _true_positives(ranked_by: FloatArray, is_class: BoolArray) -> float:
-    """On the ROC curve at 1 % false positives, on the chord where ranks are shared."""
+    """The ROC curve at 1 % false positives, interpolated linearly between tied ranks."""
     others = np.sort(ranked_by[~is_class])[::-1]
     allowed = FALSE_POSITIVES * len(others)
     last = others[min(int(allowed), len(others) - 1)]
@@ -146,16 +144,16 @@ def gram_error(factor: FloatArray, features: FloatArray) -> float:
 
 
 def feature_error(estimate: FloatArray, features: FloatArray, known: IntArray) -> float:
-    """‖X̂ − X‖/‖X‖ over the rows that are not known; 1 for guessing zero."""
+    """‖X̂ − X‖/‖X‖ over the unknown rows; 1 for guessing zero."""
     unknown = np.setdiff1d(np.arange(len(features)), known)
     difference = np.linalg.norm(estimate[unknown] - features[unknown])
     return float(difference / np.linalg.norm(features[unknown]))
 
 
 def matched_correlation(found: FloatArray, features: FloatArray) -> float:
-    """Median over the columns of X of |correlation| with what was matched to each, one to one.
+    """Median over the columns of X of |correlation| with the found column matched to each.
 
-    Constant columns do not count; what cannot be matched counts as 0.
+    Constant columns are ignored; a column without a match counts as 0.
     """
     varied = features[:, features.std(axis=0) > 0]
     ours = found[:, found.std(axis=0) > 0]
@@ -167,7 +165,7 @@ def matched_correlation(found: FloatArray, features: FloatArray) -> float:
 
 
 def rotated_correlation(factor: FloatArray, features: FloatArray, seed: int) -> float:
-    """The same for F turned at random, without any search: mean over a few turns."""
+    """`matched_correlation` of F under random rotations, the mean of a few: the bar of guessing."""
     generator = np.random.default_rng([seed, 4])
     turns = [
         np.linalg.qr(generator.standard_normal((factor.shape[1], factor.shape[1])))[0]
@@ -177,58 +175,53 @@ def rotated_correlation(factor: FloatArray, features: FloatArray, seed: int) -> 
 
 
 def recall_and_precision(found: BoolArray, features: FloatArray) -> tuple[float, float]:
-    """Shares of the true 0/1 columns that were found, and of what was found that is one.
-
-    A column and its complement are the same; constant columns are none.
-    """
-    true = {_name(column > 0) for column in features.T if _is_binary(column)}
-    ours = {_name(column) for column in found.T}
+    """Recall and precision of found 0/1 columns, a column and its complement being the same."""
+    true = {_up_to_complement(column) for column in binary_ones(features).T}
+    ours = {_up_to_complement(column) for column in found.T}
     hits = len(true & ours)
     return hits / max(len(true), 1), hits / max(len(ours), 1)
 
 
 def binary_ones(features: FloatArray) -> BoolArray:
-    """Where the 0/1 columns are 1, shape (N, number of them)."""
-    return np.asarray(features[:, [_is_binary(column) for column in features.T]] > 0)
+    """Where the 0/1 columns that are not constant are 1, shape (N, number of them)."""
+    return np.asarray(
+        features[:, [set(np.unique(column)) == {0.0, 1.0} for column in features.T]] > 0
+    )
 
 
-def _is_binary(column: FloatArray) -> bool:
-    return len(np.unique(column)) == 2 and set(np.unique(column)) <= {0.0, 1.0}  # noqa: PLR2004
-
-
-def _name(ones: BoolArray) -> bytes:
+def _up_to_complement(ones: BoolArray) -> bytes:
     return min(ones.tobytes(), (~ones).tobytes())
 
 
 def shared_values(found: Iterable[int], truth: Iterable[int]) -> float:
-    """The share of values that are the same, place by place."""
+    """The share of places at which two sequences agree."""
     return float(np.mean([one == other for one, other in zip(found, truth, strict=True)]))
 
 
 @dataclass(frozen=True, eq=False)
 class OwnModel:
-    """A model of one party's columns."""
+    """A model of the attacker's own columns."""
 
     estimate: LabelEstimate
     score: LabelScore
-    probabilities: FloatArray  # of every row, shape (N,) for class 1 or (N, C)
+    probabilities: FloatArray  # of each row, shape (N, 1) for class 1 or (N, C)
 
     def score_on(self, rows: IntArray, labels: Labels) -> LabelScore:
-        """How well on some of the rows."""
+        """The score on some of the rows."""
         return score(LabelEstimate(rows, self.estimate.scores[rows]), labels)
 
 
 def best(models: Sequence[OwnModel]) -> OwnModel:
-    """The one that an attack starts from: of the largest AUC, before anything is attacked."""
+    """The model of the largest AUC, from which an attack starts."""
     return max(models, key=lambda model: model.score.auc)
 
 
-# An audit asks for the same columns and rows at every batch size of its curves.
+# The curves of an audit need the models of the same columns and rows at every batch size.
 _known: dict[bytes, tuple[OwnModel, ...]] = {}
 
 
 def own_models(inputs: FloatArray, labels: Labels) -> tuple[OwnModel, ...]:
-    """The logistic regression and the boosted trees; the first alone where a class is too rare.
+    """The logistic regression and, unless a class is too rare, the boosted trees.
 
     Inputs are X, shape (N, P), scaled as in training.
     """
@@ -257,29 +250,28 @@ def own_model(inputs: FloatArray, labels: Labels) -> OwnModel:
 
 
 def boosted_model(inputs: FloatArray, labels: Labels) -> OwnModel | None:
-    """Fit scikit-learn's boosted trees to all rows but a third, and ask them about that third.
+    """Fit scikit-learn's boosted trees in three folds, each predicted by trees fitted to the rest.
 
-    None where a class has too few rows for that.
+    None if a class has too few rows for that.
     """
     classes, counts = np.unique(labels, return_counts=True)
     if counts.min() < FOLDS:
         return None
     probabilities = np.zeros((len(labels), len(classes)))
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-    for fitted, asked in folds.split(inputs, labels):
+    for fitted, predicted in folds.split(inputs, labels):
         some = _spread(fitted, labels)
         model = HistGradientBoostingClassifier(**BOOSTED).fit(inputs[some], labels[some])
-        probabilities[asked] = model.predict_proba(inputs[asked])
+        probabilities[predicted] = model.predict_proba(inputs[predicted])
     logs = np.log(np.clip(probabilities, LEAST, 1 - LEAST))
     decision = logs[:, 1:] - logs[:, :1] if len(classes) == 2 else logs  # noqa: PLR2004
     return _model(decision, probabilities, labels)
 
 
 def features_alone(own: FloatArray, features: FloatArray, known: IntArray) -> FloatArray:
-    """A peer's columns, shape (N, P), from one's own, (N, Q), by what goes with what in known rows.
+    """A peer's columns, shape (N, P), regressed on one's own, (N, Q), over the known rows.
 
-    Ridge regression, its penalty by leave-one-out; trees need more rows than an attacker knows.
-    Zeros are guessed from fewer than two.
+    Ridge regression, as trees need more rows than an attacker knows; zeros for fewer than two rows.
     """
     if len(known) < 2:  # noqa: PLR2004
         return np.zeros_like(features)
@@ -288,7 +280,7 @@ def features_alone(own: FloatArray, features: FloatArray, known: IntArray) -> Fl
 
 
 def _spread(rows: IntArray, labels: Labels) -> IntArray:
-    """No more rows than trees are fitted to, spread evenly over the classes."""
+    """At most `MOST_FITTED` of the rows, spread evenly over the classes."""
     if len(rows) <= MOST_FITTED:
         return rows
     by_label = rows[np.argsort(labels[rows], kind="stable")]
@@ -306,7 +298,7 @@ def _model(decision: FloatArray, probabilities: FloatArray, labels: Labels) -> O
 def label_finding(
     estimate: LabelEstimate, labels: Labels, alone: Sequence[OwnModel], detail: Mapping[str, object]
 ) -> Finding:
-    """The figures of an estimate, AUC first, beside those of the attacker's own models."""
+    """The figures of an estimate, AUC first, with the attacker's own models as bars."""
     found = score(estimate, labels)
     own = [model.score_on(estimate.rows, labels) for model in alone]
     recalled = max(each.true_positives for each in own)
@@ -327,7 +319,7 @@ def label_finding(
         ),
         Finding(ACCURACY, found.accuracy, found.majority, max(each.accuracy for each in own)),
     )
-    told: dict[str, Any] = {
+    by_name: dict[str, Any] = {
         each.metric.name: {
             "value": each.value,
             "chance": each.chance,
@@ -336,11 +328,11 @@ def label_finding(
         }
         for each in figures
     }
-    return replace(figures[0], beside=figures[1:], detail={**told, "rows": found.rows, **detail})
+    return replace(figures[0], beside=figures[1:], detail={**by_name, "rows": found.rows, **detail})
 
 
 def own_estimate(inputs: FloatArray, targets: Labels) -> FloatArray:
-    """What the ridge regression of own columns says of all rows, shape (N, 1)."""
+    """The ridge regression's prediction of all targets, shape (N, 1), from one's own columns."""
     model = RidgeCV(alphas=PENALTIES).fit(inputs, targets)
     return np.asarray(model.predict(inputs)).reshape(-1, 1)
 
@@ -348,7 +340,7 @@ def own_estimate(inputs: FloatArray, targets: Labels) -> FloatArray:
 def target_finding(
     estimate: FloatArray, inputs: FloatArray, targets: Labels, detail: Mapping[str, object]
 ) -> Finding:
-    """The correlation of an estimate, shape (N,), with the truth; see `label_finding`."""
+    """The correlation of an estimate, shape (N,), with the targets, as in `label_finding`."""
     alone = [own_estimate(inputs, targets)[:, 0]]
     if len(targets) <= MOST_FITTED:
         trees = HistGradientBoostingRegressor(**BOOSTED)

@@ -1,13 +1,13 @@
-"""Twin runs: the whole protocol on X and on XU, and how far anyone else can tell them apart.
+"""Twin runs: the whole protocol on X and on XU, and how far others can tell the two apart.
 
-An orthogonal U with Uᵀθ⁰ = θ⁰ makes X and XU the same to everyone who sees predictions, since all
-gradients rotate along (Theorem 1 of Liu et al. 2019). Such U are the identity on the span of what
-they fix, and any orthogonal matrix on its complement, whose dimension is `free`: a group of
-dimension free·(free − 1)/2. A column known to others, a constant say, has to stay as well, which
-takes one more dimension away.
+If U is orthogonal and Uᵀθ⁰ = θ⁰, everybody who sees predictions sees the same for X and for XU,
+because all gradients rotate along (Theorem 1 of Liu et al. 2019). Such a U is the identity on the
+span of the columns that it fixes, and any orthogonal matrix on the complement. With `free` the
+dimension of the complement, these U are a group of dimension free·(free − 1)/2. A column that
+others know (a constant, for example) has to stay as well and takes away one more dimension.
 
-The others' numbers in clear are compared, message by message over all rounds; what they hold in
-ciphertexts and masks is uniform in both runs.
+The numbers that others see in clear are compared, message by message over all rounds. Ciphertexts
+and masked numbers are uniform in both runs.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,32 +35,33 @@ MakeRotation = Callable[[FloatArray, np.random.Generator], FloatArray]
 
 @dataclass(frozen=True, eq=False)
 class Twin:
-    """How a run on XU compares with that on X, as seen by all other parties."""
+    """How a run on XU compares with the run on X, as seen by all other parties."""
 
     deviation: float  # largest ‖m − m'‖∞/‖m‖∞ of all numbers in clear
     absolute_deviation: float  # largest |m − m'|
     steps: IntArray  # shape (steps,), the steps of the job
-    deviations: FloatArray  # shape (steps,), the largest relative deviation of each step's
+    deviations: FloatArray  # shape (steps,), the largest relative deviation in each step
     relative_distance: float  # ‖X − XU‖/‖X‖ over the training rows
     orthogonality_error: float  # largest entry of |UᵀU − I|
-    free_dimensions: int  # in which such U may turn
-    group_dimension: int  # of the group of such U, free·(free − 1)/2
-    # What of the set-up in clear differs: a bound, a number of fraction bits, or the choice of
-    # messages that follows from these
+    free_dimensions: int  # of the complement on which U acts
+    group_dimension: int  # of the group of such U
+    # Which numbers of the set-up in clear differ: a bound, a number of fraction bits, or the choice
+    # of messages that follows from these
     set_up_differs: tuple[str, ...]
     seen: int  # how many arrays were compared
     wall_s: float  # of both runs
 
 
 def free_directions(fixed: FloatArray) -> FloatArray:
-    """An orthonormal basis of what may turn, the fixed columns' complement: shape (P, free)."""
+    """An orthonormal basis, shape (P, free), of the complement of the fixed columns."""
     return np.asarray(null_space(fixed.T) if fixed.shape[1] else np.eye(len(fixed)))
 
 
 def freedom(fixed: FloatArray) -> tuple[int, int]:
-    """How many dimensions are free, and that of the group of rotations that fix some columns.
+    """`free`, and the dimension of the group of rotations that fix these columns.
 
-    No free dimension leaves no other data, one exactly one (a reflection), more infinitely many.
+    With free = 0 no other data look the same, with 1 exactly one X (a reflection), with more
+    infinitely many.
     """
     free = free_directions(fixed).shape[1]
     return free, free * (free - 1) // 2
@@ -69,14 +70,13 @@ def freedom(fixed: FloatArray) -> tuple[int, int]:
 def stabilizer_rotation(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
     """A Haar draw from the orthogonal matrices U ≠ I with U·f = f for every fixed column f.
 
-    Fixed are θ⁰, C columns of it for C outputs, and what else others know; shape (P, fixed).
+    Fixed are the columns of θ⁰, one per output, and columns that others know; shape (P, fixed).
     """
     basis = free_directions(fixed)
     free = basis.shape[1]
     if free == 0:
         raise ConfigError(
-            f"no rotation but the identity fixes {len(fixed)} independent columns: the data have "
-            "no twin"
+            f"only the identity fixes {len(fixed)} independent columns: these data have no twin"
         )
     inner = ortho_group.rvs(free, random_state=generator) if free > 1 else -np.eye(1)
     return np.asarray(np.eye(len(fixed)) + basis @ (inner - np.eye(free)) @ basis.T)
@@ -84,22 +84,20 @@ def stabilizer_rotation(fixed: FloatArray, generator: np.random.Generator) -> Fl
 
 @dataclass(frozen=True)
 class TwinSetting:
-    """What is turned, and how."""
+    """Which party's data are rotated, and how."""
 
     party: str
-    # Draws U from θ⁰, shape (P, fixed); Lemma 1's group by default
-    rotation: MakeRotation = stabilizer_rotation
-    change: ChangeTwin | None = None  # what is done to XU afterwards; for negative controls
-    # Makes each party's optimizer; plain gradient steps by default
-    rule: Callable[[], Rule] | None = None
-    modules: dict[str, MakeModule] | None = None  # by party what makes a custom network
+    rotation: MakeRotation = stabilizer_rotation  # draws U from θ⁰, shape (P, fixed)
+    change: ChangeTwin | None = None  # applied to XU, for negative controls
+    rule: Callable[[], Rule] | None = None  # makes each party's optimizer, if not plain gradients
+    modules: dict[str, MakeModule] | None = None  # custom networks by party
     keys: KeyMaker | None = None
 
 
 def compare_twins(
     job: Job, dataset: VerticalDataset, setting: TwinSetting, generator: np.random.Generator
 ) -> Twin:
-    """Train on X and on XU from the same θ⁰ and compare what the others see."""
+    """Train on X and on XU from the same θ⁰, and compare what all other parties see."""
     job, dataset = scaled(job, dataset)
     features = table_of(dataset, setting.party).train
     model = local_part(
@@ -112,7 +110,7 @@ def compare_twins(
     second = _run(job, turned, setting, model)
     places, largest, relative = _deviations(first.views, second.views, setting.party)
     if not len(places):
-        raise ConfigError("nobody else saw a number in clear: there is nothing to compare")
+        raise ConfigError("no other party saw a number in clear: there is nothing to compare")
     steps = np.unique(places)
     free, group = freedom(fixed)
     twin_features = table_of(turned, setting.party).train
@@ -134,10 +132,10 @@ def compare_twins(
 
 
 def fixed_columns(model: LocalModel, features: int) -> FloatArray:
-    """What of a model meets X directly, shape (P, fixed): θ⁰, or a network's first layer W⁰ᵀ.
+    """The parameters that are multiplied by X, shape (P, fixed): θ⁰, or the first layer's W⁰ᵀ.
 
-    Whatever comes after a first layer sees X·W⁰ᵀ alone, so that a U with UᵀW⁰ᵀ = W⁰ᵀ is hidden
-    as in the linear case: the gradient of W turns along.
+    Later layers see only X·W⁰ᵀ. A U with UᵀW⁰ᵀ = W⁰ᵀ is therefore hidden as in the linear case,
+    because the gradient of W rotates along.
 
     Raises:
         ConfigError: a network that does not begin with a linear layer.
@@ -147,7 +145,7 @@ def fixed_columns(model: LocalModel, features: int) -> FloatArray:
         return model.weights[:features]
     first = next(iter(state.values()))
     if first.ndim != 2 or first.shape[1] != features:  # noqa: PLR2004
-        raise ConfigError("the network does not begin with a linear layer: no twin is known for it")
+        raise ConfigError("the network does not begin with a linear layer: rotation twins need one")
     return first.T.astype(np.float64)
 
 
@@ -182,12 +180,12 @@ def _run(
 def _deviations(
     first: dict[str, View], second: dict[str, View], party: str
 ) -> tuple[IntArray, FloatArray, FloatArray]:
-    """The step of every array that another party sees, its largest deviation, and the relative."""
+    """The step of each array that another party sees, its largest deviation, and the relative."""
     seen = clear_values(view for name, view in first.items() if name != party)
     again = clear_values(view for name, view in second.items() if name != party)
     steps, largest, relative = [], [], []
     for place, values in seen.items():
-        if place not in again:  # the parties chose other messages: `_set_up` says so
+        if place not in again:  # the parties chose other messages, which `_set_up` reports
             continue
         difference = float(np.abs(values - again[place]).max())
         size = float(np.abs(values).max())
@@ -198,7 +196,7 @@ def _deviations(
 
 
 def _set_up(first: dict[str, View], second: dict[str, View], party: str) -> tuple[str, ...]:
-    """The numbers of a party's set-up that differ; its one-time mask key always does."""
+    """The integers of a party's set-up that differ."""
 
     def received(views: dict[str, View]) -> list[Received]:
         return [each for name, view in views.items() if name != party for each in view.received()]

@@ -1,8 +1,9 @@
-"""Worlds that differ in one record, real runs in each, and how far noise lets them be told apart.
+"""Two worlds that differ in one record, real runs in each, and scores that tell them apart.
 
-The adversary is the label party. It knows everything but the noise and which world it is: θ⁰, all
-other rows, both values of the record. Data sets are either somebody's, with an extreme record, or
-made to be the worst that a promise covers. Canaries are records whose own releases tell them.
+The adversary is the label party. It knows everything except the noise and which world it is in: θ⁰,
+all other rows, and both values of the record. The data set is either the job's, with an extreme
+record, or the worst that the privacy guarantee covers. Canaries are records that the adversary
+recognizes by their own noisy predictions.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,25 +40,25 @@ HUGE, SMALL = 1e6, 1e-3
 SLACK, DAMPED = 0.2, 0.2
 STILL = 1e-12  # a step size at which no weight moves to speak of
 Scores = tuple[FloatArray, FloatArray]
-"""Of runs, or canaries, in the first world, and in the second."""
+"""Of runs or canaries in the first world, and in the second."""
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
     """A job on two data sets that differ in one record of one party."""
 
-    job: Job  # its noise is drawn afresh each run
+    job: Job  # its noise is drawn anew in each run
     worlds: tuple[VerticalDataset, VerticalDataset]
-    party: str  # whose record it is
+    party: str  # which holds the record
     starts: Mapping[str, FloatArray]  # θ⁰ of parties that do not draw it
 
 
 def released_canaries(
     privacy: PrivacySettings, releases: int, canaries: int, generator: np.random.Generator
 ) -> Scores:
-    """Scores of canaries that predict −β, and of others that predict β, by their own ν releases.
+    """Scores of canaries that predict −β and of others that predict β, from ν releases of each.
 
-    Half of the canaries are of either kind, by chance.
+    A coin decides the kind of each canary.
     """
     signs = generator.choice([-1.0, 1.0], canaries)[:, None]
     job = _made_job(privacy, algorithm="fedsgd", rounds=releases, learning_rate=STILL)
@@ -74,10 +75,11 @@ def released_canaries(
     return scores[signs[:, 0] < 0], scores[signs[:, 0] > 0]
 
 
-def told_apart(neighbours: Neighbours, runs: int) -> tuple[Scores, Scores]:
-    """Score so many real runs of each world, on full batches, by the worlds' likelihood ratio.
+def scored_runs(neighbours: Neighbours, runs: int) -> tuple[Scores, Scores]:
+    """Score real runs of each world, on full batches, by the worlds' likelihood ratio.
 
-    By all that the label party received, and by the other records' releases alone.
+    The first scores use everything that the label party received, the second only the releases of
+    the other records.
     """
     job = with_section(neighbours.job, "privacy", noise_seed=None)
     environment = _recorded(neighbours.starts.get)
@@ -91,13 +93,13 @@ def told_apart(neighbours: Neighbours, runs: int) -> tuple[Scores, Scores]:
 
 
 def extreme_record(job: Job, dataset: VerticalDataset) -> Neighbours:
-    """A data set whose first record at the first feature party is extreme, in either of two ways.
+    """Two worlds in which the first record of the first feature party is extreme in either way.
 
-    These are the two rows, or negatives of rows, that are predicted the farthest apart at θ⁰, made
-    so long that predictions and gradients are clipped: predictions stand at β in one world and at
-    −β in the other, gradients of a linear model at β_g and −β_g along one direction. Steps without
-    clipping follow one such row and nothing else, whichever it is: then the record is as it was in
-    the first world. The job is under `dp` with full batches, the features scaled already.
+    The two values are the rows, or negated rows, whose predictions at θ⁰ are farthest apart. They
+    are scaled until predictions and gradients are clipped: predictions at β in one world and −β in
+    the other, gradients of a linear model at β_g and −β_g along one direction. Without gradient
+    clipping such a row would dominate every step, so the first world keeps the original record. The
+    job is under `dp` with full batches, and features are scaled already.
     """
     party = next(t.name for t in dataset.parties if t.name != dataset.label_party)
     part = local_part(plan_for(job, dataset), dataset, party)
@@ -116,21 +118,21 @@ def extreme_record(job: Job, dataset: VerticalDataset) -> Neighbours:
 
 
 def worst_case(privacy: PrivacySettings, rounds: int, local_steps: int) -> Neighbours:
-    """Data made so that noisy predictions tell the weights, and the weights the record.
+    """Worst-case data: noisy predictions reveal the weights, and the weights reveal the record.
 
-    A promise covers any rows, any θ⁰ and any step size. Here the record's prediction is clipped to
-    −β or β by the first weight, and its gradient, as long as β_g at least and never of another
-    sign, moves the second one way or the other. All other rows only read the second weight, so that
-    it stays within their clip; the label party predicts them exactly right, so that their gradients
-    are 0, and the record exactly wrong.
+    The privacy guarantee covers any rows, any θ⁰ and any step size. Here the first weight takes the
+    record's prediction to −β or β. The record's gradient, at least β_g long and of constant sign,
+    moves the second weight one way or the other. All other rows read only the second weight, within
+    their clip. The label party predicts them exactly right, so that their gradients are 0, and the
+    record exactly wrong.
     """
     clip, noise = privacy.gradient_clip, privacy.gradient_noise_multiplier
     assert clip is not None and noise is not None  # noqa: S101, PT018
     curvature = Logistic().curvature
     length = 2 * clip
     drawn, pushed = noise * 2 * clip, clip
-    # Local steps after the first renew residuals: the record's keeps its sign, and readers pull
-    # back by no more than a part of what moves them.
+    # Later local steps use new residuals: the record's has to keep its sign, and the other rows may
+    # undo only a part of each move.
     within = sqrt(local_steps) * drawn + local_steps * pushed
     step = SLACK / (curvature * length * within)
     steps = rounds * local_steps
@@ -160,7 +162,7 @@ def worst_case(privacy: PrivacySettings, rounds: int, local_steps: int) -> Neigh
 
 
 def _made_job(privacy: PrivacySettings, **settings: object) -> Job:
-    """Full batches under noise, and no scoring between."""
+    """A job under noise with full batches, scored only at its end."""
     full = {"batch_size": "full", "start": "zero", "standardize": False, "eval_every": 0}
     return Job.of(job={**full, **settings}, exchange={"scheme": "dp"}, privacy=privacy)
 
@@ -185,7 +187,7 @@ def _made_data(
 
 
 def _recorded(start: Callable[[str, FloatArray], FloatArray | float]) -> Environment:
-    """Records views, of parties whose models start where they are told."""
+    """An environment that records views and sets each party's first weights."""
 
     def wrap(name: str, model: LocalModel) -> LocalModel:
         model.weights = np.broadcast_to(start(name, model.weights), model.weights.shape).copy()
@@ -214,9 +216,9 @@ def _guessed(neighbours: Neighbours, job: Job, dataset: VerticalDataset) -> Gues
 def _rounds(result: TrainingResult, party: str) -> list[WorldRound]:
     view = result.views[party]
     answered = {step: values for step, (values, *_) in clear_arrays(view, "residuals")}
-    told = decisions_of(view)
+    decisions = decisions_of(view)
     released = predictions_of(result.views[result.plan.facts.label_party], party)
     return [
-        WorldRound(values, answered.get(index), told.get(index, Decision(index)))
+        WorldRound(values, answered.get(index), decisions.get(index, Decision(index)))
         for index, values in enumerate(released)
     ]

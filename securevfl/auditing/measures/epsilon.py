@@ -1,14 +1,14 @@
-"""What ε noise has at least, as rows of the audit: no claim may be below what was measured.
+"""Measured lower bounds on ε: no claimed ε may be below them.
 
-Whoever tells which of two neighbouring data sets was used, with few errors of either kind, has
-shown that ε is not small. From the upper ends of Clopper-Pearson intervals of both error rates
-follow two lower bounds, each wrong with probability 5 % at most:
+An adversary that tells two neighbouring data sets apart with few errors shows that ε is not small.
+The upper ends of the Clopper-Pearson intervals of both error rates give two lower bounds, each
+wrong with probability at most 5 %:
 
-- of any mechanism, ε ≥ log((1 − δ − misses)/false alarms) (Kairouz, Oh and Viswanath, ICML 2015),
-  weak where ε is large, since rare errors are never seen;
-- of one that claims to be Gaussian, Φ⁻¹(1 − false alarms) − Φ⁻¹(misses) bounds its `mu`, the μ of
-  Gaussian differential privacy, then ε(δ) (Dong, Roth, Su 2022; Nasr et al., USENIX Security
-  2023): errors at one threshold tell the whole curve.
+- for any mechanism, ε ≥ log((1 − δ − misses)/false alarms) (Kairouz, Oh and Viswanath, ICML 2015),
+  which is weak for large ε because rare errors are never observed;
+- for Gaussian noise, Φ⁻¹(1 − false alarms) − Φ⁻¹(misses) bounds the μ of Gaussian differential
+  privacy, and thereby ε(δ) (Dong, Roth, Su 2022; Nasr et al., USENIX Security 2023): one threshold
+  determines the whole curve.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ from securevfl.auditing.worlds import (
     Scores,
     extreme_record,
     released_canaries,
-    told_apart,
+    scored_runs,
     worst_case,
 )
 from securevfl.errors import ConfigError
@@ -47,7 +47,7 @@ MOST_RELEASES = 100
 WORLD_ROWS, MOST_ROUNDS = 256, 10
 STEP_SIZE = 0.1
 LEAST_RUNS, MOST_RUNS = 100, 400
-WORLDS = "all but the noise and which of two values one record has"
+WORLDS = "everything except the noise and one record, which has one of two values"
 LIKE_RELEASES = {"gradient_clip": 1.0, "gradient_noise_multiplier": 4.0}
 
 
@@ -61,10 +61,9 @@ LIKE_RELEASES = {"gradient_clip": 1.0, "gradient_noise_multiplier": 4.0}
     quick=False,
 )
 def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
-    """Canaries by their own releases, with a control; one record by the others' messages.
+    """Recognize canaries by their own releases, and one record by the messages of all others.
 
-    Without noise nothing is promised, and a policy on epsilon is not kept: whoever asks for one
-    wants the claim that is not there, and anybody's record can be told.
+    Without noise no ε is claimed. The attack is then not shown: a policy on epsilon needs a claim.
     """
     if not subject.exchange.adds_noise:
         raise ConfigError("no noise: no epsilon is claimed")
@@ -79,13 +78,13 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     if privacy.gradient_clip is not None:
         yield from _end_to_end(subject, job)
         return
-    # Nothing is claimed end to end: what if somebody took the release claim for it?
+    # There is no end-to-end claim: what if somebody took the claim about releases for one?
     released = _ClaimedWorlds(subject, job)
     yield AttackCase(
         partial(released.finding, "others"), "release claim, in situ", WORLDS, what_if=True
     )
     if job.job.learning_rate == "auto":
-        # Steps that follow from rows exactly are nothing that DP-SGD can promise.
+        # DP-SGD covers no step sizes that are derived from the rows.
         job = job.with_settings(learning_rate=STEP_SIZE, local_steps=None, acceleration=None)
     noisy = with_section(job, "privacy", **LIKE_RELEASES)
     for each in _end_to_end(subject, noisy):
@@ -93,7 +92,7 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
 
 
 def _end_to_end(subject: Subject, job: Job) -> Iterable[AttackCase]:
-    """A record among the job's own rows, and one among the worst rows there are."""
+    """A record among the job's own rows, and one among worst-case rows."""
     own, worst = _ClaimedWorlds(subject, job), _ClaimedWorlds(subject, job, worst=True)
     exact = {"gradient_noise_multiplier": 0.0}
     forgotten = _ClaimedWorlds(subject, job, worst=True, noise=exact)
@@ -108,22 +107,21 @@ def _end_to_end(subject: Subject, job: Job) -> Iterable[AttackCase]:
 
 @dataclass(frozen=True, eq=False)
 class _ClaimedWorlds:
-    """Runs of two neighbouring worlds, held against the job's own claim."""
+    """Runs of two neighbouring worlds, compared with the job's own claim."""
 
     subject: Subject
     job: Job
-    worst: bool = False  # rows are the worst that there are, in place of the subject's
-    # What runs have in place of the job's, as the adversary knows
-    noise: dict[str, float] = field(default_factory=dict)
+    worst: bool = False  # worst-case rows instead of the subject's
+    noise: dict[str, float] = field(default_factory=dict)  # other noise settings than the job's
 
     def finding(self, seen: Literal["all", "others"]) -> Finding:
-        """By all that the label party received, or by the other records' releases alone."""
-        scores = self._told[seen == "others"]
+        """By all that the label party received, or only by the other records' releases."""
+        scores = self._scores[seen == "others"]
         return _finding(self.job, scores, self._claim, self._promise.releases)
 
     @cached_property
     def _neighbours(self) -> Neighbours:
-        # Few rounds where there is little noise: a claim that is large anyway takes many runs.
+        # Few rounds if there is little noise: large claims take many runs.
         rounds = int(min(max(2, (self.job.privacy.noise_multiplier or 0) ** 2), MOST_ROUNDS))
         small = self.subject.with_rows(WORLD_ROWS).dataset
         job = self.job.with_settings(
@@ -132,7 +130,7 @@ class _ClaimedWorlds:
         job = with_section(job, "privacy", **self.noise)
         if not self.worst:
             return extreme_record(job, small)
-        # One local step a round: residuals that more steps renew pull back, and tell less.
+        # One local step per round: new residuals within a round pull back and reveal less.
         return worst_case(job.privacy, rounds, local_steps=1)
 
     @cached_property
@@ -150,15 +148,17 @@ class _ClaimedWorlds:
         return claim
 
     @cached_property
-    def _told(self) -> tuple[Scores, Scores]:
+    def _scores(self) -> tuple[Scores, Scores]:
         runs = runs_to_pass(self._claim, self.job.privacy.delta)
         if runs > MOST_RUNS:
-            raise ConfigError("so little noise that no number of runs tells")
-        return told_apart(self._neighbours, max(runs, LEAST_RUNS))
+            raise ConfigError(
+                f"epsilon = {self._claim:.3g} is too large to test: more than {MOST_RUNS} runs"
+            )
+        return scored_runs(self._neighbours, max(runs, LEAST_RUNS))
 
 
 def _canaries(subject: Subject, noise: PrivacySettings) -> Finding:
-    """Held against the job's own claim, whatever the noise."""
+    """Compare canaries under some noise with the job's own claim."""
     privacy = subject.job.privacy
     assert privacy.noise_multiplier is not None  # noqa: S101
     account = subject.plan.account
@@ -174,7 +174,7 @@ def _canaries(subject: Subject, noise: PrivacySettings) -> Finding:
 def _finding(job: Job, scores: Scores, claim: float, releases: int) -> Finding:
     privacy = job.privacy
     bound = epsilon_bound(*scores, privacy.delta)
-    # The bound through `mu` takes the noise for Gaussian, gradients' included.
+    # The bound through `mu` needs Gaussian noise.
     gaussian = privacy.mechanism == "gaussian"
     return Finding(
         EPSILON,
@@ -195,23 +195,21 @@ def _finding(job: Job, scores: Scores, claim: float, releases: int) -> Finding:
 
 @dataclass(frozen=True)
 class EpsilonBound:
-    """Lower bounds on ε, each with 95 % confidence."""
+    """Lower bounds with 95 % confidence each."""
 
-    gaussian: float  # of a mechanism that claims to be Gaussian
-    any_mechanism: float
-    mu: float  # the lower bound on `mu` behind the first
+    gaussian: float  # on ε of Gaussian noise
+    any_mechanism: float  # on ε
+    mu: float  # on the μ of Gaussian noise, from which the first follows
 
 
 def epsilon_bound(without: FloatArray, present: FloatArray, delta: float) -> EpsilonBound:
-    """What scores of two worlds, two of each at least, show of ε at δ.
+    """Lower bounds on ε at δ from the scores of two worlds, at least two of each.
 
-    Below 0 is a right guess in the first world, above 0 in the second, up to noise.
+    Scores below 0 guess the first world, above 0 the second.
     """
     if min(len(without), len(present)) < 2:  # noqa: PLR2004
-        raise ConfigError(
-            f"scores: {len(without)} and {len(present)}, expected two of each at least"
-        )
-    # 0 is between the worlds whatever the scores are, so no correction for having chosen it.
+        raise ConfigError(f"scores: {len(without)} and {len(present)}, expected at least two each")
+    # The threshold 0 does not depend on the scores, so choosing it needs no correction.
     (false_alarms,), (misses,) = _error_rates(without, present, np.zeros(1))
     mu = max(0.0, float(norm.isf(false_alarms) - norm.ppf(misses)))
     gaussian = float(dp_accounting.get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
@@ -219,27 +217,27 @@ def epsilon_bound(without: FloatArray, present: FloatArray, delta: float) -> Eps
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The `mu` of Gaussian differential privacy that has this ε at δ."""
+    """The μ of Gaussian differential privacy that has this ε at δ."""
     return 1 / float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
 
 def separation(without: FloatArray, present: FloatArray) -> float:
-    """d′ of scores of two worlds: how far their means are apart, in deviations.
+    """d′: the distance of the worlds' mean scores in standard deviations.
 
-    An estimate of `mu` where the noise is Gaussian, and no bound.
+    Under Gaussian noise it estimates μ, without being a bound.
     """
     deviation = sqrt((np.var(without, ddof=1) + np.var(present, ddof=1)) / 2)
     return float(np.mean(present) - np.mean(without)) / deviation if deviation > 0 else 0.0
 
 
 def runs_to_pass(claim: float, delta: float) -> int:
-    """How many runs of each world, all told apart, show more than a claim; with some to spare."""
+    """How many runs of each world, if all are recognized, show more than the claim."""
     most_errors = float(norm.sf((mu_of(claim, delta) + 1) / 2))
     return ceil(log((1 - CONFIDENCE) / 2) / log1p(-max(most_errors, TINY)))
 
 
 def _any_mechanism(without: FloatArray, present: FloatArray, delta: float) -> float:
-    """The threshold is chosen on every other score and tried on the rest."""
+    """The threshold is chosen on one half of the scores and tested on the other."""
     candidates = np.quantile(np.concatenate([without[::2], present[::2]]), np.linspace(0, 1, 201))
     best = int(np.argmax(_shown(without[::2], present[::2], candidates, delta)))
     tried = _shown(without[1::2], present[1::2], candidates[best : best + 1], delta)
@@ -267,6 +265,6 @@ def _error_rates(
 
 
 def _upper_ends(errors: IntArray, trials: int) -> FloatArray:
-    least = (1 + CONFIDENCE) / 2  # each has half of the doubt
+    least = (1 + CONFIDENCE) / 2  # each rate has half of the error probability
     inside = beta.ppf(least, errors + 1, np.maximum(trials - errors, 1))
     return np.where(errors < trials, inside, 1.0)

@@ -20,7 +20,7 @@ from securevfl.auditing.measures.epsilon import (
     separation,
 )
 from securevfl.auditing.subject import scaled
-from securevfl.auditing.worlds import extreme_record, released_canaries, told_apart, worst_case
+from securevfl.auditing.worlds import extreme_record, released_canaries, scored_runs, worst_case
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import ConfigError
@@ -146,7 +146,7 @@ def test_what_tells_nothing_bounds_nothing() -> None:
 
 
 def test_too_few_scores_are_refused() -> None:
-    with pytest.raises(ConfigError, match="two of each"):
+    with pytest.raises(ConfigError, match="at least two each"):
         epsilon_bound(np.zeros(1), np.zeros(5), DELTA)
 
 
@@ -203,14 +203,14 @@ def whole_claim(job: Job, data: VerticalDataset) -> float:
 
 
 def test_a_release_guarantee_is_not_an_end_to_end_one(small: tuple[Job, VerticalDataset]) -> None:
-    found = epsilon_bound(*told_apart(extreme_record(*small), runs=60)[1], DELTA)
+    found = epsilon_bound(*scored_runs(extreme_record(*small), runs=60)[1], DELTA)
     # The bound that 60 runs can show ends at 9; 1.7 is claimed.
     assert found.gaussian > claim(4, 3) + 1
 
 
 def test_noise_on_gradients_makes_it_one(small: tuple[Job, VerticalDataset]) -> None:
     job, data = with_noisy_gradients(small[0]), small[1]
-    told = told_apart(extreme_record(job, data), runs=60)
+    told = scored_runs(extreme_record(job, data), runs=60)
     promised = whole_claim(job, data)
     assert epsilon_bound(*told[0], DELTA).gaussian < promised
     assert epsilon_bound(*told[1], DELTA).gaussian < promised
@@ -229,7 +229,7 @@ def test_without_clipping_gradients_the_claim_is_broken(
 
     neighbours = extreme_record(job, data)
     monkeypatch.setattr("securevfl.protocols.vertical.private_gradients.clipped_sum", unclipped)
-    found = epsilon_bound(*told_apart(neighbours, runs=100)[1], DELTA)
+    found = epsilon_bound(*scored_runs(neighbours, runs=100)[1], DELTA)
     assert found.gaussian > whole_claim(job, data)
 
 
@@ -240,7 +240,7 @@ def test_worst_rows_come_near_what_is_claimed(local_steps: int, least: float) ->
     neighbours = worst_case(NOISY_GRADIENTS, 10, local_steps)
     mu = mu_of(whole_claim(neighbours.job, neighbours.worlds[0]), DELTA)
     assert mu == pytest.approx(np.sqrt(10 / 16 * (1 + local_steps)), rel=1e-3)
-    told = told_apart(neighbours, runs=60)
+    told = scored_runs(neighbours, runs=60)
     assert least < separation(*told[0]) / mu < 1.4
     assert epsilon_bound(*told[0], DELTA).mu < mu
 
@@ -250,7 +250,7 @@ def test_too_little_noise_on_gradients_is_found(multiplier: float) -> None:
     less = NOISY_GRADIENTS.model_copy(update={"gradient_noise_multiplier": multiplier})
     neighbours = worst_case(less, 10, 1)
     promised = Job.of(**{**dict(neighbours.job), "privacy": NOISY_GRADIENTS})
-    found = epsilon_bound(*told_apart(neighbours, runs=50)[0], DELTA)
+    found = epsilon_bound(*scored_runs(neighbours, runs=50)[0], DELTA)
     assert found.gaussian > whole_claim(promised, neighbours.worlds[0])
 
 
@@ -341,7 +341,7 @@ def test_noise_that_no_number_of_runs_tells_is_not_shown(monkeypatch: pytest.Mon
     rows = audit(load("breast_cancer"), AuditSettings({"dp": job}, ("epsilon",), repeats=1))
     told = {row["detail"]["case"]: row for row in rows if row["verdict"] == "not_shown"}
     assert "in situ" in told
-    assert all("no number of runs tells" in row["detail"]["reason"] for row in told.values())
+    assert all("is too large to test" in row["detail"]["reason"] for row in told.values())
 
 
 def test_theorem_1_holds_under_shared_noise() -> None:

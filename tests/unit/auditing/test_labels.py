@@ -173,7 +173,7 @@ def test_the_score_knows_the_most_frequent_class() -> None:
     assert (scored.rows, scored.accuracy, scored.majority) == (3, 2 / 3, 2 / 3)
     assert scored.minority == pytest.approx(1 / 3)
     assert scored.top_precision == 0.5  # two rows share the first rank, one is of the rarest class
-    with pytest.raises(ConfigError, match="all of class 1"):
+    with pytest.raises(ConfigError, match="all are class 1"):
         score(LabelEstimate(np.arange(2), np.zeros((2, 1))), np.ones(4, dtype=np.int64))
 
 

@@ -56,7 +56,7 @@ def test_two_columns_leave_one_reflection_and_no_continuum() -> None:
 
 
 def test_one_feature_has_no_twin() -> None:
-    with pytest.raises(ConfigError, match="the data have no twin"):
+    with pytest.raises(ConfigError, match="these data have no twin"):
         stabilizer_rotation(np.array([[2.0]]), draws_of())
 
 
@@ -120,7 +120,7 @@ def compare(
 
 
 def test_twins_of_a_job_that_shows_nobody_a_number_are_refused() -> None:
-    with pytest.raises(ConfigError, match="nobody else saw a number in clear"):
+    with pytest.raises(ConfigError, match="no other party saw a number in clear"):
         compare(
             load("breast_cancer"), "blind", batch_size="full", rounds=2, local_steps=1, eval_every=0
         )
