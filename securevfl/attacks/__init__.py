@@ -1,4 +1,4 @@
-"""Attacks as estimates: from what a party holds and saw to what it says of others; never a run."""
+"""Attacks as functions: from what a party holds and received to estimates about other parties."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,8 @@ from securevfl.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class LabelEstimate:
-    """What an attack says about labels."""
+    """An attack's estimate of labels."""
 
-    rows: IntArray  # which rows it speaks of, shape (n,), each once
-    # Shape (n, C): two classes, one column, positive for class 1; more classes, the largest column
-    # names the class
+    rows: IntArray  # the rows that it estimates, shape (n,), each once
+    # For two classes shape (n, 1), positive for class 1; otherwise (n, C), largest for the class
     scores: FloatArray

@@ -1,8 +1,8 @@
-"""What ciphertexts themselves give away: key owners against X, evaluators against keys.
+"""Attacks on ciphertexts: key owners against X, evaluators against keys.
 
 Each attack takes numbers that `securevfl.crypto.inspection` computes from bytes in a view and from
-what the adversary holds itself. Against the product as it is they find nothing, with the exception
-of the crafted query, which is no semi-honest party's.
+what the adversary holds. They find nothing in this package's products, except for the crafted
+query, which a semi-honest party would not send.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,10 +13,10 @@ from securevfl.arrays import IntArray, RingArray
 
 
 def parities_from_symbols(equations: IntArray, rows: int) -> IntArray | None:
-    """A column's parities from Jacobi symbols of inputs and replies, or None: contradicted.
+    """A column's parities from Jacobi symbols of inputs and replies; None if they contradict.
 
-    The symbol of Π cᵢ^xᵢ is Π (symbol of cᵢ)^xᵢ: one linear equation in x modulo 2 a reply.
-    Equations are [symbols of the column's inputs | the reply's], shape (replies, rows + 1).
+    The symbol of Π cᵢ^xᵢ is Π (symbol of cᵢ)^xᵢ, so each reply is a linear equation in x modulo 2.
+    Equations are [symbols of the column's inputs | symbol of the reply], shape (replies, rows + 1).
     """
     reduced = equations.copy()
     for at in range(rows):
@@ -36,13 +36,13 @@ def secret_from_crafted_queries(
     modulus_bits: int,
     degree: int,
 ) -> IntArray:
-    """A BFV secret key, entries −1, 0 or 1, from an owner that decrypts what it is sent.
+    """A BFV secret key, entries −1, 0 or 1, from an owner that decrypts whatever it receives.
 
     Args:
-        queries: crafted replies, and which coefficients are the balanced ternary digits of each
-            value, the lowest first, shape (P, W).
-        decrypt: the key owner, as it answers masked products of P columns.
-        modulus_bits: plain_bits of t = 2^plain_bits.
+        queries: crafted replies, and the places of the key's coefficients that form the balanced
+            ternary digits of each decrypted value, lowest first, shape (P, W).
+        decrypt: the key owner's answer to masked products of P columns.
+        modulus_bits: the plaintext modulus is t = 2^modulus_bits.
         degree: of the ring.
     """
     secret = np.zeros(degree, np.int64)

@@ -1,22 +1,21 @@
-"""X itself from a factor F of it: X up to a rotation, or up to what made hidden units of it.
+"""X from a factor F: X up to a rotation, or up to the affine map below hidden units.
 
-*Known rows* (orthogonal Procrustes): exact as soon as they span the range, rank X rows in general
-position.
+*Known rows* (orthogonal Procrustes): exact as soon as they span the range, which rank X rows in
+general position do.
 
-*Independent columns* (FastICA): a rotation of independent columns is undone by looking for the
-directions that are least Gaussian; Gaussian columns have none. Columns come back in no order,
-without sign or scale.
+*Independent columns* (FastICA): the least Gaussian directions undo a rotation of independent
+columns, unless these are Gaussian. Columns come back in arbitrary order, without sign and scale.
 
-*0/1 columns.* A column is a vector in the span of F with entries in {0, 1}, of which a rotation of
-generic numbers has none: so categorical data come back whole. Sparse ones are the sparsest vectors
-of the span: minimize ‖Fw‖₁ with one row held at 1 (ER-SpUD, Spielman, Wang and Wright 2012), by
-reweighted least squares. For others projections onto the span and onto {0, 1} take turns, from
-independent components cut in two and from random directions cut anywhere. Of unions of columns,
-which are 0/1 as well, the smallest parts stay.
+*0/1 columns.* Such a column is a vector with entries in {0, 1} in the span of F. A rotation of
+generic numbers contains none, so categorical data are recovered exactly. Sparse columns are the
+sparsest vectors of the span: minimize ‖Fw‖₁ with one row held at 1 (ER-SpUD, Spielman, Wang and
+Wright 2012), by reweighted least squares. Other columns are found by alternating projections onto
+the span and onto {0, 1}, starting from independent components cut in two and from random directions
+cut anywhere. Unions of columns are 0/1 as well; their smallest parts are kept.
 
-*Hidden units* are an activation of XW + b. Where that can be undone, and there are no fewer units
-than columns, what it was applied to is X up to an affine map, which as many known rows as it has
-dimensions fix: nothing of W has to be known.
+*Hidden units* are an activation of XW + b. If the activation can be inverted and there are at least
+as many units as columns, its argument is X up to an affine map. As many known rows as this map has
+dimensions fix it; W need not be known.
 """
 
 import warnings
@@ -34,17 +33,17 @@ from securevfl.attacks.least_squares import ridge_solution
 BoolArray = NDArray[np.bool_]
 INDEPENDENT = 1e-3
 ICA_ITERATIONS = 400
-# Of a search for 0/1 columns: distance from {0, 1} of what is taken for one, over the root of its
-# ones; the most rows to search in; how many of them are held at 1, and how many random directions
-# are cut; iterations of either kind.
+# The search for 0/1 columns: accepted distance from {0, 1} over the root of the number of ones, the
+# most rows searched, how many of them are held at 1, how many random directions are cut, and the
+# iterations of both methods.
 TOLERANCE, SEARCHED, STARTS, DENSE_STARTS = 0.05, 1024, 400, 1000
 REWEIGHTINGS, PROJECTIONS = 30, 100
-# What a unit may lack to its bound, and singular values below which there is rounding alone.
+# Least distance of a unit from its bounds, and relative size of singular values that are rounding.
 LEAST, RANK_TOLERANCE = 1e-12, 1e-9
 
 
 def features_from_anchors(factor: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
-    """X, shape (N, P): F, FFᵀ = XXᵀ, turned nearest to the known rows' X; as it is without any."""
+    """X, shape (N, P): F with FFᵀ = XXᵀ, rotated to fit known rows; unrotated if there are none."""
     missing = features.shape[1] - factor.shape[1]
     padded = np.pad(factor, ((0, 0), (0, max(missing, 0))))
     if not len(rows):
@@ -53,7 +52,7 @@ def features_from_anchors(factor: FloatArray, rows: IntArray, features: FloatArr
 
 
 def spread_anchors(factor: FloatArray, count: int, generator: np.random.Generator) -> IntArray:
-    """Random rows, the first of them independent, as many as F has; shape (count,)."""
+    """Random rows, as many as possible of the first ones independent in F; shape (count,)."""
     chosen: list[int] = []
     rest: list[int] = []
     basis = np.empty((0, factor.shape[1]))
@@ -70,7 +69,7 @@ def spread_anchors(factor: FloatArray, count: int, generator: np.random.Generato
 
 
 def independent_components(factor: FloatArray, seed: int) -> FloatArray:
-    """Directions of F as independent as can be, of deviation 1, shape (N, rank at most)."""
+    """The most independent directions of F, scaled to variance 1, shape (N, rank at most)."""
     centred = factor - factor.mean(axis=0)
     basis, scales, _ = np.linalg.svd(centred, full_matrices=False)
     rank = int(np.sum(scales > 1e-6 * scales[0]))
@@ -80,19 +79,19 @@ def independent_components(factor: FloatArray, seed: int) -> FloatArray:
     search = FastICA(
         whiten=False, fun="logcosh", max_iter=ICA_ITERATIONS, tol=1e-4, random_state=seed
     )
-    with warnings.catch_warnings():  # Gaussian directions never settle, which is the point
+    with warnings.catch_warnings():  # Gaussian directions never converge, as expected
         warnings.simplefilter("ignore", ConvergenceWarning)
         found: FloatArray = search.fit_transform(whitened)
     return found
 
 
 def binary_columns(factor: FloatArray, seed: int = 0, starts: int = STARTS) -> BoolArray:
-    """The 0/1 columns found, shape (N, found): a column or its complement, which has fewer ones.
+    """The 0/1 columns found, shape (N, found), each as itself or its complement, the sparser one.
 
     Args:
         factor: X up to a rotation, shape (N, rank).
-        seed: of the choice of rows.
-        starts: how many rows are held at 1.
+        seed: of random rows and directions.
+        starts: how many rows are held at 1, one at a time.
     """
     generator = np.random.default_rng(seed)
     basis, scales, _ = np.linalg.svd(factor, full_matrices=False)
@@ -120,7 +119,7 @@ def binary_columns(factor: FloatArray, seed: int = 0, starts: int = STARTS) -> B
 
 
 def _sparsest(span: FloatArray, held: FloatArray) -> FloatArray:
-    """The w with heldᵀw = 1 and ‖span·w‖₁ small: iteratively reweighted least squares."""
+    """The w with heldᵀw = 1 and least ‖span·w‖₁, by iteratively reweighted least squares."""
     size = span.shape[1]
     weights = np.ones(len(span))
     solution = np.zeros(size)
@@ -134,10 +133,10 @@ def _sparsest(span: FloatArray, held: FloatArray) -> FloatArray:
 
 
 def _two_valued(span: FloatArray, rows: NDArray[np.int64], ones: BoolArray) -> list[FloatArray]:
-    """Vectors of the span that are nearly 0/1: projections onto both in turn.
+    """Nearly 0/1 vectors of the span, by alternating projections.
 
-    The span has shape (N, rank + 1), with the constant; `rows` are searched in, from `ones` of
-    shape (rows, n) on.
+    The span has shape (N, rank + 1), with the constant. Only `rows` are searched, starting from
+    `ones` of shape (rows, n).
     """
     basis, scales, _ = np.linalg.svd(span[rows], full_matrices=False)
     directions = basis[:, scales > 1e-6 * scales[0]]
@@ -151,10 +150,10 @@ def _two_valued(span: FloatArray, rows: NDArray[np.int64], ones: BoolArray) -> l
 
 
 def _minimal(columns: list[BoolArray], rows: int) -> BoolArray:
-    """Those that are no disjoint unions of smaller ones, smallest supports first.
+    """The columns that are no disjoint unions of smaller ones, smallest first.
 
-    Of a group of categories the one that most rows have is known by its complement, which is the
-    union of all others: the largest of the unions stays, unless its complement is one, too.
+    The most frequent of several categories shows as its complement, the union of all others. The
+    largest union is therefore kept, unless its complement is a union, too.
     """
     kept = np.empty((rows, 0), dtype=np.bool_)
     unions: list[BoolArray] = []
@@ -178,9 +177,9 @@ def _is_union(column: BoolArray, parts: BoolArray) -> bool:
 
 
 def factor_of_units(units: FloatArray, activation: str) -> FloatArray:
-    """An orthogonal basis, shape (S, rank), of what units, shape (S, w), were made from.
+    """An orthogonal basis, shape (S, rank), of the activation's argument, from units (S, w).
 
-    By one set of weights; relu's units are taken as they are.
+    The units of relu, which has no inverse, are used as they are.
     """
     undone = np.hstack([_undone(units, activation), np.ones((len(units), 1))])
     left, scales, _ = np.linalg.svd(undone, full_matrices=False)
@@ -189,7 +188,7 @@ def factor_of_units(units: FloatArray, activation: str) -> FloatArray:
 
 
 def features_from_units(factor: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
-    """X of all rows, shape (S, P), by the map that takes known rows' factors to their features."""
+    """X of all rows, shape (S, P), by the linear map fitted to the known rows."""
     return np.asarray(factor @ ridge_solution(factor[rows], features))
 
 

@@ -1,28 +1,28 @@
 """X up to a rotation, from predictions: what Theorem 1 leaves to the label party.
 
-*Full batches.* Local steps of a linear model move its predictions by functions of XXᵀ alone:
-H' = H − g(XXᵀ)·d for the residuals d, with g(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j κ/S: one step is
-ηXXᵀ/S, and the curvature rule's refreshed own part is in the sum. All H lie in the range of X;
-within it rank X rounds fix the symmetric g(XXᵀ), and its eigenvalues those of XXᵀ, g being
-monotone.
+The label party has H of each round and computes d itself.
 
-*Minibatches of any kind at Q = 1.* What moves a row's prediction between two of its visits is its
-row of −XXᵀ times the steps that all rows took in between: linear in that row, with N unknowns, so
-that more visits than rows solve for it.
+*Full batches.* Local steps of a linear model move its predictions by a function of XXᵀ alone:
+H' = H − g(XXᵀ)·d for residuals d, with g(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j κ/S. One step is
+ηXXᵀ/S; the sum contains the part of the residuals that the curvature rule refreshes. All H lie in
+the range of X. Within it rank X rounds determine the symmetric g(XXᵀ), and its eigenvalues give
+those of XXᵀ because g is monotone.
 
-*Exact steps on full batches.* A step from predictions h with residuals d moves them by m, within
-the range of X, where along an eigenvector of E = XXᵀ (eigenvalue e)
-m = (e·d/N + λh)/(γ(c·e/N + λ) + μ). That is linear in E:
+*Minibatches of any kind at Q = 1.* Between two visits a row's prediction moves by its row of −XXᵀ
+times the steps of all rows in between. This is linear in that row of N unknowns, so more visits
+than rows determine it.
+
+*Exact steps on full batches.* A step from predictions h with residuals d moves them by m within the
+range of X. Along an eigenvector of E = XXᵀ with eigenvalue e, m = (e·d/N + λh)/(γ(c·e/N + λ) + μ).
+This is linear in E:
 
     E·(γc·m − d)/N = λh − (γλ + μ)m,
 
-one equation a round and output, whatever γ, and h, d, γ and m are the label party's own figures:
-Nesterov's numbers are public, so that points ahead give the iterates they are ahead of. Without
-penalties both sides are 0: m is d projected, and only the range of X shows, no lengths. Fewer
-equations than X has rank leave E open: what comes back is then Nyström's approximation, the least
-positive semidefinite matrix that fits, of as much rank as there are equations.
-
-The figures are the label party's own: it has H of every round and computes d itself.
+one equation per round and output for any γ. The label party knows h, d, γ and m; as Nesterov's
+numbers are public, extrapolated points give the iterates. Without penalties both sides are 0: m is
+d projected, and only the range of X shows, without lengths. Fewer equations than the rank of X
+leave E undetermined. The result is then Nyström's approximation, the smallest positive semidefinite
+matrix that fits, with the equations' number as its rank.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,21 +47,21 @@ class GramKnowledge:
     """Side knowledge: how the party under attack steps."""
 
     dimension: int  # the rank of its X
-    rule: LocalRule  # of which λ is known with Q = 1 only
-    step_sizes: Sequence[float]  # η of every round
+    rule: LocalRule  # l2 only with Q = 1
+    step_sizes: Sequence[float]  # η of each round
 
 
 def factor_from_full_batches(rounds: Sequence[SeenRound], knowledge: GramKnowledge) -> FloatArray:
-    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation; from two rounds of all rows."""
+    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation, from at least two full batches."""
     if len(rounds) < 2:  # noqa: PLR2004
         raise ConfigError(f"rounds: {len(rounds)}, expected at least 2")
     if knowledge.rule.l2 and knowledge.rule.local_steps > 1:
-        raise ConfigError("l2 with several local steps: this attack does not separate the two")
+        raise ConfigError("l2 with several local steps: this attack does not support both")
     rows, size = len(rounds[0].rows), knowledge.dimension
     etas = np.asarray(knowledge.step_sizes[: len(rounds) - 1])
     if knowledge.rule.local_steps > 1 and np.ptp(etas) > 0:
-        raise ConfigError("step sizes that change with several local steps: not separated")
-    # With Q = 1 every round is brought to η = 1, so that g(XXᵀ) = XXᵀ/S.
+        raise ConfigError("a schedule of step sizes with several local steps is not supported")
+    # With Q = 1 every round is scaled to η = 1, so that g(XXᵀ) = XXᵀ/S.
     scales = etas if knowledge.rule.local_steps == 1 else np.ones_like(etas)
     before = [each.predictions for each in rounds[:-1]]
     moved = np.hstack(
@@ -81,13 +81,12 @@ def factor_from_full_batches(rounds: Sequence[SeenRound], knowledge: GramKnowled
 
 
 def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
-    """The symmetric matrix that takes `given` to `result`, shapes (rank, moves), by least squares.
+    """The symmetric matrix that maps `given` to `result`, shapes (rank, moves), by least squares.
 
-    In the singular basis of `given` both of two mirrored entries are measured, with errors like the
-    inverses of their columns' singular values; what no column tells stays 0, and what noise drowns
-    is shrunk.
+    In the singular basis of `given` each entry is measured twice, with errors inverse to the
+    columns' singular values. Entries without any measurement stay 0, noisy ones are shrunk.
     """
-    # Directions that no move has come with scale 0.
+    # Directions that no move has get scale 0.
     missing = max(given.shape[0] - given.shape[1], 0)
     left, scales, right = np.linalg.svd(given, full_matrices=missing > 0)
     scales, right = np.pad(scales, (0, missing)), np.pad(right, ((0, missing), (0, 0)))
@@ -103,18 +102,19 @@ def symmetric_solution(given: FloatArray, result: FloatArray) -> FloatArray:
 
 
 def factor_from_fixed_batches(rounds: Sequence[SeenRound], knowledge: GramKnowledge) -> FloatArray:
-    """F with FFᵀ = XXᵀ, shape (N, rank), from two visits or more of each fixed batch.
+    """F with FFᵀ = XXᵀ, shape (N, rank), from at least two visits of each fixed batch.
 
-    A batch's predictions span the range of X_b, with an orthonormal basis_b: X_b = basis_b·square_b
-    for an unknown matrix square_b. Between two visits of b its coordinates basis_bᵀH_b move by −Σ
-    square_b·square_b'ᵀ·steps_b'·basis_b'ᵀd_b' over the batches in between, with steps_b' what local
-    steps make of one: linear in rank X numbers for each batch, for each coordinate. So about rank X
-    visits of every batch for each batch there is solve for all of it; the batch's own block is g,
-    which gives square_b·square_bᵀ and with it steps_b. It takes one step size, and no L2.
+    A batch's predictions span the range of X_b: X_b = basis_b·square_b with an orthonormal basis_b
+    and an unknown matrix square_b. Between two visits of b the coordinates basis_bᵀH_b move by
+    −Σ square_b·square_b'ᵀ·steps_b'·basis_b'ᵀd_b' over the batches in between, where steps_b' is the
+    effect of the local steps. Each coordinate is linear in rank X unknowns per batch, so about
+    rank X visits of each batch, times the number of batches, determine all of them. The batch's own
+    block is g, which gives square_b·square_bᵀ and thereby steps_b. The step size must be constant,
+    without L2.
     """
     etas = np.asarray(knowledge.step_sizes[: len(rounds)])
     if knowledge.rule.l2 or np.ptp(etas) > 0:
-        raise ConfigError("l2 or changing step sizes: this attack does not separate them")
+        raise ConfigError("this attack supports neither l2 nor a schedule of step sizes")
     places = _fixed_batches(rounds, knowledge.dimension)
     width = places[-1].span.stop
     pushed = np.zeros((len(rounds), width, rounds[0].residuals.shape[1]))
@@ -125,7 +125,7 @@ def factor_from_fixed_batches(rounds: Sequence[SeenRound], knowledge: GramKnowle
     moves = []
     for place in places:
         if len(place.visits) < 2:  # noqa: PLR2004
-            raise ConfigError("a batch was visited once: two visits are needed to see it move")
+            raise ConfigError("a batch was visited once: this attack needs two visits of each")
         between = np.diff(total[place.visits], axis=0).transpose(0, 2, 1).reshape(-1, width)
         seen = [place.basis.T @ rounds[index].predictions for index in place.visits]
         moved = -np.diff(seen, axis=0).transpose(0, 2, 1).reshape(-1, place.basis.shape[1])
@@ -142,9 +142,9 @@ class FixedBatch:
     """A batch of a fixed partition."""
 
     rows: IntArray
-    visits: list[int]  # the rounds that took it
+    visits: list[int]  # its rounds
     basis: FloatArray  # of its predictions' span, shape (S, rank at most)
-    span: slice  # where its coordinates stand among those of all batches
+    span: slice  # the place of its coordinates among those of all batches
 
 
 def _fixed_batches(rounds: Sequence[SeenRound], size: int) -> list[FixedBatch]:
@@ -163,7 +163,7 @@ def _fixed_batches(rounds: Sequence[SeenRound], size: int) -> list[FixedBatch]:
 def _coordinates(
     moves: FloatArray, places: Sequence[FixedBatch], knowledge: GramKnowledge, eta: float
 ) -> FloatArray:
-    """Each square_b below the last, shape (all, rank), from blocks square_b·square_b'ᵀ·steps_b'."""
+    """All square_b, stacked, shape (all, rank), from blocks square_b·square_b'ᵀ·steps_b'."""
     inner = np.empty_like(moves)
     for place in places:
         block = moves[place.span, place.span]
@@ -181,14 +181,14 @@ def _factor_of(gram: FloatArray, dimension: int) -> FloatArray:
 
 
 def span_of(predictions: FloatArray, size: int) -> FloatArray:
-    """An orthonormal basis of what the predictions span, with at most so many columns."""
+    """An orthonormal basis of the predictions' span, with at most `size` columns."""
     basis, scales, _ = np.linalg.svd(predictions, full_matrices=False)
     kept = scales[:size] > np.finfo(np.float64).eps * scales[0]
     return basis[:, :size][:, kept]
 
 
 def _steps(kappas: FloatArray, eta: float, rows: int, knowledge: GramKnowledge) -> FloatArray:
-    """steps(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j, what Q local steps make of one."""
+    """steps(κ) = η Σ_{j<Q} (1 − η(cκ/S + μ))^j, the effect of Q local steps."""
     shrink = 1 - eta * (knowledge.rule.curvature * kappas / rows + knowledge.rule.proximal)
     steps: FloatArray = eta * np.sum(
         [shrink**step for step in range(knowledge.rule.local_steps)], axis=0
@@ -205,7 +205,7 @@ def _inverse(value: float, eta: float, rows: int, knowledge: GramKnowledge) -> f
     def moved(kappa: float) -> float:
         return float(_steps(np.array([kappa]), eta, rows, knowledge)[0]) * kappa / rows
 
-    # Beyond this the first step overshoots and g need not grow: no stable job is there, noise is.
+    # Beyond this the first step overshoots and g may not grow: no stable job has such eigenvalues.
     most = rows * (1 / eta - knowledge.rule.proximal) / max(knowledge.rule.curvature, 1e-12)
     most = min(most, 1e12)
     if moved(most) < value:
@@ -218,10 +218,10 @@ def factor_from_minibatches(
 ) -> FloatArray:
     """F with FFᵀ nearest to XXᵀ, shape (N, rank), from rounds of one step, without penalties.
 
-    η is the same in all rounds, `dimension` the rank of X.
+    η is the same in all rounds; `dimension` is the rank of X.
     """
     if rows > MOST_ROWS:
-        raise ConfigError(f"rows: {rows}, this attack takes up to {MOST_ROWS}")
+        raise ConfigError(f"rows: {rows}, this attack supports up to {MOST_ROWS}")
     outputs = rounds[0].residuals.shape[1]
     pushed = np.zeros((len(rounds) + 1, rows, outputs))
     visits: list[list[int]] = [[] for _ in range(rows)]
@@ -247,19 +247,19 @@ class ExactKnowledge:
 
     dimension: int  # the rank of its X
     rule: LocalRule
-    pace: Pace  # γ of the first round, and the most that it grows to
+    pace: Pace  # γ of the first round, and its maximum
     decisions: Sequence[Decision]  # of early stopping, by round
 
 
 Move = tuple[float, FloatArray, FloatArray, FloatArray]
-"""One exact step: γ, then h, d there and m (start less where the step led), shapes (N, C)."""
+"""One exact step: γ, then h, d at h, and m = h − the predictions after it, shapes (N, C)."""
 
 
 def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> FloatArray:
-    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation, from the first rounds, of all rows.
+    """F with FFᵀ = XXᵀ, shape (N, rank): X up to a rotation, from the first full batches.
 
-    With fewer moves than X has rank F has a column a move and output, and FFᵀ is a part of XXᵀ.
-    Without penalties F spans the range of X as orthogonal columns of mean square 1 would.
+    With fewer moves than the rank of X, F has a column per move and output, and FFᵀ is a part of
+    XXᵀ. Without penalties F is orthogonal columns of mean square 1 that span the range of X.
     """
     moves = list(_moves(rounds, knowledge))
     if not moves:
@@ -274,8 +274,8 @@ def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowled
     left = np.hstack(
         [(scale * knowledge.rule.loss.curvature * moved - d) / rows for scale, _, d, moved in moves]
     )
-    # E⁻¹ from what E gives, as all noise is in `left`: a small difference of large vectors. Less
-    # than there is stands for E = N, that of standardized columns.
+    # Solve for E⁻¹, as all noise is in `left`, a small difference of large vectors. The solution is
+    # relative to E = N, that of standardized columns, which missing equations then stand for.
     basis = span_of(pulled, knowledge.dimension)
     beyond = symmetric_solution(basis.T @ pulled, basis.T @ (left - pulled / rows))
     values, vectors = np.linalg.eigh(beyond + np.eye(len(beyond)) / rows)
@@ -284,7 +284,7 @@ def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowled
 
 
 def _moves(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> Iterator[Move]:
-    """Every step that shows between two rounds, with extrapolation and ways back undone."""
+    """All steps between two rounds, with extrapolation and restored checkpoints undone."""
     scale, momentum, ahead = knowledge.pace.scale, 1.0, 0.0
     iterate = rounds[0].predictions
     kept: SeenRound | None = None

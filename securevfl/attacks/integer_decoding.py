@@ -1,14 +1,15 @@
-"""Labels from a gradient that holds exact integers: residuals that are known but for the label.
+"""Labels from a gradient whose residuals are known except for the label.
 
-Where all start at θ⁰ = 0, or predictions are known otherwise, a residual has one of two values, so
-that the first gradient is Xᵀy in disguise: P columns of b bits are P·b bits about S binary labels.
+If all parties start at θ⁰ = 0, or predictions are known otherwise, a residual has one of two
+values. The first gradient is then equivalent to Xᵀy: P columns of b bits give P·b bits about S
+binary labels.
 
-- *meeting in the middle*: the sums of all labelings of either half of the rows, 2^(S/2) each, are
-  sorted and matched, by one random mix of the columns; what matches has to fit every column.
-- *categories*: a column of two values, whatever these are, gives the number of positives among the
-  rows of either, and where that is none or all of them, their labels, which may settle others.
+- *meeting in the middle*: the sums of all labelings of each half of the rows, 2^(S/2) each, are
+  sorted and matched by one random combination of the columns; a match has to fit every column.
+- *categories*: a column with two values gives the number of positives among the rows of each value.
+  If this is none or all of them, it reveals their labels, which may settle other rows.
 
-Larger batches are for lattice reduction, which is not tried here.
+Larger batches would need lattice reduction, which is not tried here.
 """
 
 from collections.abc import Sequence
@@ -27,15 +28,14 @@ LEAST = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class IntegerKnowledge:
-    """Side knowledge: the attacker's columns, and what predictions make of residuals."""
+    """Side knowledge: the attacker's columns, and the residual of each class."""
 
-    # X of the batch as it was multiplied, rounded to the job's fixed point, shape (S, P)
-    matrix: FloatArray
-    residuals: tuple[float, float]  # of a row of class 0 and of one of class 1
-    tolerance: float  # the most that an entry of Xᵀd may be off
+    matrix: FloatArray  # X of the batch, rounded to the job's fixed point, shape (S, P)
+    residuals: tuple[float, float]  # of a row of class 0, and of a row of class 1
+    tolerance: float  # the largest error of an entry of Xᵀd
 
     def sums(self, gradient: FloatArray) -> tuple[FloatArray, float]:
-        """Xᵀy from Xᵀd/S, shape (P,), and how far it may be off."""
+        """Xᵀy from Xᵀd/S, shape (P,), and its largest error."""
         negative, positive = self.residuals
         total = gradient * len(self.matrix) - negative * self.matrix.sum(axis=0)
         step = positive - negative
@@ -45,16 +45,18 @@ class IntegerKnowledge:
 def labels_by_meeting(
     gradient: FloatArray, knowledge: IntegerKnowledge, own_model: FloatArray
 ) -> FloatArray:
-    """Every row's label, on average over the labelings that fit, shape (S,), if these are few.
+    """The mean of all labelings that fit, shape (S,).
 
-    Where several fit they are weighted by the probabilities of class 1, shape (S,), of the best
-    model of the attacker's columns.
+    Labelings are weighted by `own_model`, the probabilities of class 1 by the best model of the
+    attacker's columns, shape (S,). The mean is exactly 0 or 1 where all labelings agree.
+
+    Raises:
+        ConfigError: the batch is too large, or too many labelings fit, or none.
     """
     matrix, rows = knowledge.matrix, len(knowledge.matrix)
     if rows > LARGEST_BATCH:
         raise ConfigError(
-            f"the first batch has {rows} rows, meeting in the middle takes {LARGEST_BATCH}; "
-            "lattices are not tried"
+            f"the first batch has {rows} rows: meeting in the middle supports {LARGEST_BATCH}"
         )
     target, tolerance = knowledge.sums(gradient)
     mix = np.random.default_rng(0).standard_normal(matrix.shape[1])
@@ -62,41 +64,40 @@ def labels_by_meeting(
     near = float(np.abs(mix).sum()) * tolerance
     half = rows // 2
     wanted, there = goal - _subset_sums(mixed[:half]), _subset_sums(mixed[half:])
-    # Sorted both, as looking up in order is many times faster.
+    # Both are sorted: looking values up in order is many times faster.
     lefts, rights = np.argsort(wanted), np.argsort(there)
     wanted, there = wanted[lefts], there[rights]
     first = np.searchsorted(there, wanted - near)
     count = np.searchsorted(there, wanted + near) - first
     matches = int(count.sum())
     if matches > MOST_MATCHES:
-        raise ConfigError(f"{matches} labelings fit: these columns have too few bits to tell")
+        raise ConfigError(f"{matches} labelings fit: these columns have too few bits")
     steps = np.arange(matches) - np.repeat(np.cumsum(count) - count, count)
     found = np.repeat(lefts, count), rights[np.repeat(first, count) + steps]
     labelings = np.hstack([_bits(found[0], half), _bits(found[1], rows - half)])
     labelings = labelings[(np.abs(labelings @ matrix - target) <= tolerance).all(axis=1)]
     if not len(labelings):
-        raise ConfigError("no labeling fits the first gradient: residuals are not what they seem")
+        raise ConfigError("no labeling fits the first gradient: the residuals differ from theory")
     inside = np.clip(own_model, LEAST, 1 - LEAST)
     likelihood = labelings @ np.log(inside / (1 - inside))
     weights = np.exp(likelihood - likelihood.max())
     mean: FloatArray = weights @ labelings / weights.sum()
-    # Exactly 0 and 1 where all labelings agree.
     return np.where(np.ptp(labelings, axis=0) == 0, labelings[0], mean)
 
 
 @dataclass(frozen=True, eq=False)
 class Category:
-    """Rows of a batch that share a value, by their places, and how many are of class 1."""
+    """The places of rows in a batch that share a value, and how many of them are class 1."""
 
     rows: IntArray
     positives: int
 
 
 def count_categories(gradient: FloatArray, knowledge: IntegerKnowledge) -> list[Category]:
-    """The positives among the rows of every value of the columns that have two.
+    """The number of positives for each value of the columns that have two values.
 
-    With values a and b it is a·T + (b − a)·n, T the positives of the batch and n those of b: T is
-    what makes every n an integer; columns that are 0 elsewhere tell theirs without it.
+    For values a and b an entry of Xᵀy is a·T + (b − a)·n, with T positives in the batch and n among
+    the rows of b. T must make every n an integer; with a = 0 n does not depend on T.
     """
     target, tolerance = knowledge.sums(gradient)
     rows = len(knowledge.matrix)
@@ -139,7 +140,7 @@ def certain_labels(categories: Sequence[Category], rows: int) -> IntArray:
 
 
 def _subset_sums(values: FloatArray) -> FloatArray:
-    """The sums of all subsets, subset by the bits of its number."""
+    """The sums of all subsets, numbered by the subsets' bits."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])

@@ -1,39 +1,37 @@
-"""Labels from aggregated gradients G = Xᵀd/S, which encryption leaves visible.
+"""Labels from aggregated gradients G = Xᵀd/S, which feature parties see even under encryption.
 
-Write d = s(H) − y: s is σ(H) for logistic loss, softmax for more classes. A visit of a batch shows
-basisᵀd of the batch's row space (see `row_spaces`), so that with a guess of s it is as many
-equations in the labels of the batch as its rank. The attack solves all of them together, within
-0 ≤ y ≤ 1 and near what the attacker's own model says of y, which is granted:
+Write d = s(H) − y, where s is σ(H) for logistic loss and softmax for more classes. A visit of a
+batch shows basisᵀd of the batch's row space (see `row_spaces`). Given a guess of s, these are rank
+many linear equations in the labels of the batch. The attack solves all equations together, within
+0 ≤ y ≤ 1 and close to the predictions of the attacker's own model, which it is granted:
 
-- *one round*: `labels_from_one_round`; with θ⁰ = 0 everywhere s is ½ and no guess.
-- *over rounds*: `labels_from_gradients`; s is what the own model says, moved by how far the
-  attacker's part of the joint model was from its end. Every visit counts: those of the same batch
-  are averaged, others stacked.
-- a guess of s that is off is mostly off by a function of one's own columns, while training is far
-  from its end most of all: that falls on the directions in which the batch's columns are largest,
-  and equations are trusted the less the more they disagree with the own model there.
-- rows of leverage 1 in a batch show their own d, whose sign is the label, whatever s.
+- *one round*: `labels_from_one_round`. With θ⁰ = 0 everywhere, s = ½ is known.
+- *over rounds*: `labels_from_gradients`. The guess of s is the own model's, moved by how far the
+  attacker's part of the joint model was from its end. Visits of the same batch are averaged, visits
+  of different batches stacked.
+- A wrong guess of s is mostly wrong by a function of the attacker's own columns, most of all early
+  in training. This error falls on the directions in which the batch's columns are largest.
+  Equations are trusted less the more they disagree with the own model in those directions.
+- Rows of leverage 1 in a batch show their own d, whose sign is the label, whatever s.
 
-One batch's gradient is the sufficient statistic of a logistic regression on that batch alone: what
-leaks beyond the attacker's own model is how far P parameters overfit S rows. So full batches tell
+One batch's gradient is the sufficient statistic of a logistic regression on that batch. It leaks,
+beyond the attacker's own model, how far P parameters overfit S rows. Full batches therefore reveal
 little, however often they are visited: all their gradients lie in the one row space of X, where the
-labels' part Xᵀy is what the own model is fitted to, and the differences Xᵀ(s − s′) between rounds
-tell of the other parties' predictions what the attacker's own columns say of them.
+labels' part Xᵀy is what the own model is fitted to anyway. The differences Xᵀ(s − s′) between
+rounds reveal only what the attacker's own columns say about the others' predictions.
 
-*Several jobs.* Another job on the same people that differs in anything (columns, rows, batches)
-brings other equations in the same labels, and nothing in either says that they belong together but
-the people. So what each job may show by itself adds up: all of it is solved at once. Parties that
-pool what they saw are so many more entries of the same jobs.
+*Several jobs.* Another job on the same people with other columns, rows or batches gives other
+equations in the same labels. What single jobs reveal adds up, so all equations are solved together.
+Parties that pool their views add entries in the same way.
 
-*Ends.* Where the loss is least, λθ_k = −X_kᵀd/N (the intercept's entry 0): the end of a job is the
-gradient of its last round, P equations in all residuals, whatever hides the rounds. As far as
-training was from its end the equations are off, which `solve_labels` gauges by itself.
+*Final parameters.* At the minimum of the loss λθ_k = −X_kᵀd/N (with 0 for the intercept): the end
+of a job is the gradient of its last round, P equations in all residuals, whatever hides the rounds.
+The equations are off as far as training was from its end, which `solve_labels` estimates.
 
-*Real targets*, of squared loss: d = H − y, and a party knows its own H_k of every round. From
-residuals in clear y is H − d, of which it lacks the others' H alone: what of y their columns do not
-say is read as it is. From gradients it has as many equations in the targets of a batch, with the
-guess of H that its own best model gives; the answer is the targets nearest to that model that fit
-the equations as far as they are trusted.
+*Real targets* of squared loss: d = H − y, and a party knows its own H_k of each round. Residuals in
+clear give y = H − d, of which the attacker lacks only the others' H. Gradients give rank many
+equations in the targets of a batch, with H guessed by the own model. The answer is the targets
+nearest to that model that fit the equations as far as these are trusted.
 """
 
 from collections.abc import Sequence
@@ -51,53 +49,52 @@ from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, stacked
 from securevfl.errors import ConfigError
 from securevfl.models.losses import Loss
 
-# Variance of the guess of s that equations are held to, 0.1² where s is guessed; and of H.
+# Variances of the error in s: where it is guessed (0.1²), and where it is known.
 GUESSED, KNOWN = 1e-2, 1e-3
-# What visits of the same batch are weighted by: variance of a guess that is the own model's.
+# Added to a guess's mean squared distance from the own model, to weight visits of a batch.
 NEAR = 1e-4
-# What is nearly certain by the own model may still be otherwise; how certain keeps its rank.
+# Bounds on the own model's probabilities: for its variance, and for logarithms.
 MIN_PROBABILITY, LEAST = 0.02, 1e-6
-# Logarithms of how far a guess may be off for a column of length 1.
+# Range of the logarithm of τ, see `_trust`.
 DEVIATIONS = (-12.0, 2.0)
-# What misses by more deviations than that is off for a reason of its own.
+# Equations that miss by more deviations than this are trusted less.
 MOST_DEVIATIONS = 3
-# Variances of what is off in no particular direction.
+# Candidate variances of errors that are the same in all directions.
 EVERYWHERE = (1e-4, 1e-3, 1e-2, 3e-2, 1e-1)
 # Losses for which d < 0 where y = 1 and d > 0 where y = 0, whatever H.
 SIGN_LOSSES = {"logistic", "multinomial"}
 
 
 Signs = list[tuple[IntArray, FloatArray]]
-"""Rows whose d shows as it is, with the labels that its sign tells, shapes (n,) and (n, C)."""
+"""Rows whose own d shows, and the labels that its sign reveals: shapes (n,) and (n, C)."""
 
 
 @dataclass(frozen=True, eq=False)
 class SeenJob:
-    """One job at one party, and who its rows are."""
+    """One party's view of one job."""
 
-    gradients: Sequence[FloatArray]  # Xᵀd/S as the attacker learned it, one a round, shapes (P, C)
-    adversary: AdversaryView  # what else the party holds of that job
-    people: IntArray  # of each of its rows the number among all N people, shape (rows of the job,)
+    gradients: Sequence[FloatArray]  # Xᵀd/S as the attacker learned it, one per round, (P, C)
+    adversary: AdversaryView
+    people: IntArray  # the number of each of its rows among all N people
 
 
 @dataclass(frozen=True, eq=False)
 class JobEnd:
     """What a party holds when a job is over."""
 
-    # Its X with the intercept's column, if any, scaled as in training, shape (N, P)
-    inputs: FloatArray
+    inputs: FloatArray  # its X, scaled as in training, with an intercept's column if any, (N, P)
     parameters: FloatArray  # its θ_k, shape (P, C)
-    penalty: FloatArray  # λ of every parameter, shape (P,)
-    people: IntArray  # of each row the number among all people, shape (N,)
+    penalty: FloatArray  # λ of each parameter, shape (P,)
+    people: IntArray  # the number of each row among all people, shape (N,)
 
 
 def labels_from_one_round(
     gradient: FloatArray, matrix: FloatArray, predicted: FloatArray
 ) -> LabelEstimate:
-    """Read a batch's labels off one gradient, with no model to start from.
+    """Read a batch's labels off one gradient, without an own model.
 
-    `predicted` is s, shape (S, C): ½ where training starts at zero. Rows are 0 … S − 1 of the
-    batch.
+    `predicted` is s, shape (S, C), which is ½ if training starts at zero. The estimate numbers the
+    rows of the batch from 0 to S − 1.
     """
     space = RowSpace.of(matrix)
     rows = np.arange(len(matrix))
@@ -108,11 +105,11 @@ def labels_from_one_round(
 
 
 def labels_from_gradients(jobs: Sequence[SeenJob], own_model: FloatArray) -> LabelEstimate:
-    """Read labels of all N people off all gradients of all jobs, of losses whose d is s(H) − y.
+    """Read the labels of all N people off all gradients of some jobs, for losses with d = s(H) − y.
 
-    There is one entry for each job, and for each of the parties that pool theirs. `own_model` is
-    what the best model of all columns that the attacker used says of every person, probabilities of
-    shape (N, 1) for class 1 or (N, C): granted, as labels that it tells are no leak.
+    There is one entry for each job and each of the parties that pool their views. `own_model` is
+    the probabilities by the best model of all columns that the attackers used, shape (N, 1) for
+    class 1 or (N, C).
     """
     if not jobs:
         raise ConfigError("gradients of 0 jobs, expected at least 1")
@@ -123,7 +120,7 @@ def labels_from_gradients(jobs: Sequence[SeenJob], own_model: FloatArray) -> Lab
     for job in jobs:
         loss = job.adversary.plan.rule.loss
         if loss.label_change != 1:
-            raise ConfigError(f"residuals of {loss.name} loss are not s(H) - y")
+            raise ConfigError(f"{loss.name} loss: its residuals are not s(H) - y")
         seen, last = replay(job.gradients, job.adversary)
         beyond = _predictions(loss, own_model[job.people]) - last
         guesses += [label_part(loss, visit.predictions + beyond[visit.rows]) for visit in seen]
@@ -131,16 +128,16 @@ def labels_from_gradients(jobs: Sequence[SeenJob], own_model: FloatArray) -> Lab
             signs += [(job.people[rows], labels) for rows, labels in _signs_at_leverage_one(seen)]
         for visit in seen:
             people = job.people[visit.rows]
-            # The same columns of the same people are the same equations in whichever job.
+            # The same columns of the same people give the same equations in every job.
             key = (people.tobytes(), visit.space.basis.tobytes())
             visits.append(replace(visit, rows=people, space=spaces.setdefault(key, visit.space)))
     return solve_labels(visits, guesses, own_model, GUESSED, signs)
 
 
 def labels_from_ends(jobs: Sequence[JobEnd], own_model: FloatArray) -> LabelEstimate:
-    """Read labels off the parameters that some jobs end with; see `labels_from_gradients`."""
+    """Read labels off the final parameters of some jobs; see `labels_from_gradients`."""
     if not jobs:
-        raise ConfigError("parameters of no job, expected at least 1")
+        raise ConfigError("parameters of 0 jobs, expected at least 1")
     visits, guesses = [], []
     for job in jobs:
         if job.parameters.shape != (job.inputs.shape[1], own_model.shape[1]):
@@ -161,19 +158,19 @@ def solve_labels(
     guesses: Sequence[FloatArray],
     own: FloatArray,
     variance: float,
-    told: Signs | tuple[()] = (),
+    signs: Signs | tuple[()] = (),
 ) -> LabelEstimate:
-    """The labels that fit all visits, near what the own model says, of all rows, shape (N, C).
+    """The labels of all rows that fit all visits, near the own model's, shape (N, C).
 
-    Guesses are s of each visit, shapes (S, C), all of one variance; the labels of some rows are
-    told.
+    Guesses are s of each visit, shapes (S, C), with one variance for all; `signs` fixes the labels
+    of some rows.
     """
     spread = np.clip(own, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     lower, upper = np.zeros_like(own), np.ones_like(own)
-    for rows, values in told:
+    for rows, values in signs:
         lower[rows] = upper[rows] = values
-    # d = s − y, so that basisᵀy = basisᵀs − basisᵀd. Of the same batch on average: the nearer the
-    # joint model was to its end, the better the guess.
+    # basisᵀy = basisᵀs − basisᵀd, averaged over visits of a batch: the nearer the joint model was
+    # to its end, the better the guess.
     sums: dict[int, tuple[FloatArray, float]] = {}
     for visit, guess in zip(visits, guesses, strict=True):
         weight = 1 / (NEAR + float(np.mean((guess - own[visit.rows]) ** 2)))
@@ -199,7 +196,7 @@ def solve_labels(
         (lower, upper),
         (own, variance / (spread * (1 - spread))),
     )
-    for rows, values in told:
+    for rows, values in signs:
         labels[rows] = np.where(values > 0, labels.max(), labels.min())
     binary = own.shape[1] == 1
     return LabelEstimate(np.arange(len(own)), labels - 0.5 if binary else labels)
@@ -208,11 +205,12 @@ def solve_labels(
 def _trust(
     batches: Sequence[Visit], targets: Sequence[FloatArray], own: FloatArray
 ) -> list[FloatArray]:
-    """What each equation is multiplied by, shapes (rank,).
+    """The weights of the equations, shapes (rank,).
 
-    A guess that is off by X·β in a batch, β of deviation τ, is off by τ·scale in each direction of
-    its row space. Beside the labels' own variance and one that is the same in all directions, that
-    makes how far targets are from what the own model says; the most likely τ is taken.
+    If a guess is off by X·β in a batch, with β of standard deviation τ, it is off by τ·scale in
+    each direction of the row space. The distance between targets and the own model has this
+    variance, the labels' own, and one that is the same in all directions. τ is fitted by maximum
+    likelihood.
     """
     spread = own * (1 - own)
     scales = np.concatenate([batch.space.scales for batch in batches])[:, None]
@@ -240,7 +238,7 @@ def _trust(
 
 
 def label_part(loss: Loss, predictions: FloatArray) -> FloatArray:
-    """s(H) of d = s(H) − y, shape (S, C); y as one column of 0 and 1 or one for each class."""
+    """s(H) of d = s(H) − y, shape (S, C), with one column for two classes and C for more."""
     zeros = np.zeros(len(predictions), dtype=np.int64)
     parts = loss.residuals(predictions, zeros)
     if loss.outputs > 1:
@@ -249,7 +247,7 @@ def label_part(loss: Loss, predictions: FloatArray) -> FloatArray:
 
 
 def _predictions(loss: Loss, probabilities: FloatArray) -> FloatArray:
-    """H with s(H) of these probabilities, shape (N, C)."""
+    """H for which s(H) is these probabilities, shape (N, C)."""
     inside = np.clip(probabilities, LEAST, 1 - LEAST)
     if loss.outputs > 1:
         return np.log(inside)
@@ -259,15 +257,15 @@ def _predictions(loss: Loss, probabilities: FloatArray) -> FloatArray:
 
 
 def _signs_at_leverage_one(visits: Sequence[Visit]) -> Signs:
-    told = []
+    signs = []
     for visit in visits:
         at_one = visit.space.leverages > LEVERAGE_ONE
         if at_one.any():
             residuals = visit.space.basis[at_one] @ visit.seen
             lowest = residuals.min(axis=1, keepdims=True)
             labels = residuals <= 0 if residuals.shape[1] == 1 else residuals == lowest
-            told.append((visit.rows[at_one], labels.astype(np.float64)))
-    return told
+            signs.append((visit.rows[at_one], labels.astype(np.float64)))
+    return signs
 
 
 def targets_from_residuals(
@@ -276,14 +274,14 @@ def targets_from_residuals(
     adversary: AdversaryView,
     own_model: FloatArray,
 ) -> FloatArray:
-    """Read targets off residuals, one a round, shapes (S, 1), and Xᵀd/S of these; shape (N,).
+    """Read targets, shape (N,), off residuals, one array per round of shape (S, 1), and Xᵀd/S.
 
-    `own_model` is what the best model of the attacker's columns says of every row, shape (N, 1).
+    `own_model` is the prediction by the best model of the attacker's columns, shape (N, 1).
     """
     visits, _ = replay(gradients, adversary)
     targets = own_model[:, 0].copy()
     for visit, values in zip(visits, residuals, strict=True):
-        # The last look counts: others' H is then nearest to what their columns say of y.
+        # The last visit counts: the others' H is then closest to what their columns say about y.
         targets[visit.rows] = (visit.predictions - values)[:, 0]
     return targets
 
@@ -303,7 +301,7 @@ def targets_from_gradients(
     batches = [(visit.rows, visit.space.basis) for visit, _, _ in sums.values()]
     missed = np.concatenate([total / weights for _, total, weights in sums.values()])
     matrix = stacked(len(own_model), batches)
-    # What equations miss by is what the own model leaves of y, and how far guesses of H are off.
+    # Equations miss by the part of y that the own model does not explain, and by errors in H.
     left = max(1 - float(np.var(own_model)), GUESSED)
     off = max(float(np.mean(missed**2)) - left, GUESSED)
     moved = lsqr(matrix, missed[:, 0], damp=np.sqrt(off / left))[0]

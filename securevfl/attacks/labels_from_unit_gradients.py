@@ -1,14 +1,14 @@
-"""Labels from the unlabelled party's own gradients in transfer learning, as encryption leaves them.
+"""Labels from the unlabelled party's own gradients in transfer learning, which it decrypts.
 
-A round shows it, for every hidden unit a,
+In each round it learns, for every hidden unit a,
 
     g_a = M_aᵀ(Φ_a(¼ UΦ − ½ y) + 2g(u_a − u_a^A)),   M_a = diag(a′_a) X / S,
 
-P numbers a unit, w·P of them a round, of which it knows X, U, a′ and g, and does not know y (S
-numbers), Φ (w numbers) and u^A. Slopes a′ differ from unit to unit, so that M_a do; y is the same
-at every visit of a batch. So far fewer batches' rows than w·P are overdetermined but for what 2gu^A
-covers. The attack fits y and Φ together (Levenberg–Marquardt), u^A as noise, near what the
-attacker's own model says of y, which is granted.
+P numbers per unit and w·P per round. It knows X, U, a′ and g, but not y (S numbers), Φ (w numbers)
+and u^A. The slopes a′, and with them M_a, differ between units; y is the same at every visit of a
+batch. Batches of far fewer rows than w·P are therefore overdetermined except for 2gu^A. The attack
+fits y and Φ together (Levenberg–Marquardt), treats u^A as noise, and stays near the labels
+predicted by the attacker's own model, which it is granted.
 """
 
 from collections.abc import Sequence
@@ -22,23 +22,22 @@ from securevfl.attacks.labels_in_clear import mean_scores
 
 ITERATIONS, TRIALS, PRODUCTS = 25, 8, 20
 SETTLED = 1e-4
-# Variance of a unit of the label party about its mean; a larger one trusts equations less.
+# Assumed variance of a unit of the label party about its mean.
 UNIT_VARIANCE = 3.0
-# Errors of an equation beside that, as a share of |Φ|: fixed point, and what moves.
+# Other errors of an equation (fixed point, drift), as a share of |Φ|.
 RELATIVE = 1e-4
-# What is certain by the own model may still be otherwise.
-LEAST_VARIANCE = 0.02
+LEAST_VARIANCE = 0.02  # of a label, however certain the own model is
 RANK_TOLERANCE = 1e-12
 DAMPING, LEAST_DAMPING = 1e-2, 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class UnitVisit:
-    """One look at a batch."""
+    """What one visit of a batch shows."""
 
-    rows: IntArray  # their numbers, shape (S,)
+    rows: IntArray  # row numbers, shape (S,)
     inputs: FloatArray  # the attacker's X, shape (S, P)
-    units: FloatArray  # its u then, shape (S, w)
+    units: FloatArray  # its u in that round, shape (S, w)
     slopes: FloatArray  # a′, shape (S, w)
     gradient: FloatArray  # of its weights, without penalties, shape (P, w)
 
@@ -46,9 +45,9 @@ class UnitVisit:
 def labels_from_unit_gradients(
     visits: Sequence[UnitVisit], alignment: float, own_model: FloatArray
 ) -> LabelEstimate:
-    """Read labels off all gradients of a job, batch by batch, for the rows that were visited.
+    """Read the labels of all visited rows off all gradients of a job, batch by batch.
 
-    `alignment` is g; `own_model` the best own model's probability of class 1, shape (N, 1).
+    `alignment` is g; `own_model` is the own model's probability of class 1, shape (N, 1).
     """
     by_batch: dict[bytes, list[UnitVisit]] = {}
     for visit in visits:
@@ -63,12 +62,12 @@ def labels_from_unit_gradients(
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """One visit's equations, rotated so that noise on rows is the same in all."""
+    """One visit's equations, rotated so that noise on rows is the same in all of them."""
 
-    matrices: FloatArray  # M_aᵀ by unit, orthonormal rows, shape (w, P, S)
-    targets: FloatArray  # what they give of Φ_a(¼ UΦ − ½ y), shape (w, P)
+    matrices: FloatArray  # M_aᵀ by unit, with orthonormal rows, shape (w, P, S)
+    targets: FloatArray  # their values of Φ_a(¼ UΦ − ½ y), shape (w, P)
     units: FloatArray  # U, shape (S, w)
-    noise: float  # deviation of what 2gu^A adds to each
+    noise: float  # standard deviation of 2gu^A in each
 
     @classmethod
     def of(cls, visit: UnitVisit, alignment: float) -> "_Equations":
@@ -84,11 +83,11 @@ class _Equations:
         return cls(matrices, targets, visit.units, 2 * alignment * np.sqrt(UNIT_VARIANCE))
 
     def seen(self, phi: FloatArray, labels: FloatArray) -> FloatArray:
-        """What the equations see of ¼ UΦ − ½ y, shape (w, P)."""
+        """The equations' values of ¼ UΦ − ½ y, shape (w, P)."""
         return np.asarray(self.matrices @ (self.units @ phi / 4 - labels / 2))
 
     def start(self, labels: FloatArray) -> FloatArray:
-        """Φ that fits some labels best, unit by unit."""
+        """The Φ that fits these labels best, unit by unit."""
         phi = np.zeros(len(self.matrices))
         for _ in range(PRODUCTS):
             seen = self.seen(phi, labels)
@@ -99,7 +98,7 @@ class _Equations:
         return (self.targets - phi[:, None] * self.seen(phi, labels)).ravel()
 
     def slopes(self, phi: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Of `missed` by Φ and by y, shapes (w·P, w) and (w·P, S)."""
+        """Derivatives of `missed` by Φ and by y, shapes (w·P, w) and (w·P, S)."""
         units, columns, rows = self.matrices.shape
         by_phi = np.einsum("a,afs,sb->afb", phi / 4, self.matrices, self.units)
         by_phi[np.arange(units), :, np.arange(units)] += self.seen(phi, labels)
@@ -108,15 +107,14 @@ class _Equations:
 
 
 class _Fit:
-    """y and every visit's Φ, y near 2p − 1 with the variance that probabilities p leave."""
+    """Fits y and each visit's Φ, with y near 2p − 1 and the variance of probabilities p."""
 
     def __init__(self, visits: Sequence[_Equations], probabilities: FloatArray) -> None:
         self._visits = visits
         self._mean = 2 * probabilities - 1
         self._spread = np.sqrt(np.maximum(1 - self._mean**2, LEAST_VARIANCE))
         self._phis = [visit.start(self._mean) for visit in visits]
-        # Deviations of an equation.
-        self._scales = [
+        self._scales = [  # standard deviations of an equation
             float(np.hypot(visit.noise, RELATIVE * np.abs(phi).mean()))
             for visit, phi in zip(visits, self._phis, strict=True)
         ]

@@ -1,17 +1,19 @@
-"""Labels from what tells them row by row: residuals, or the components of transfer learning.
+"""Labels from messages about single rows: residuals, or the components of transfer learning.
 
-For logistic loss d = σ(H) − y is at most 0 where y = 1 and at least 0 where y = 0, whatever the
-model: one look tells the label. A multinomial residual is negative in the column of its class
-alone. With noise on d, several visits of a row average it away. Those of hinges are on their
-label's side too, or 0 beyond the margin: a row within it at one visit is told.
+*Residuals.* For logistic loss d = σ(H) − y is at most 0 where y = 1 and at least 0 where y = 0,
+whatever the model: one residual reveals the label. A multinomial residual is negative only in the
+column of the row's class. A hinge loss has residuals on the label's side within the margin and 0
+beyond it, so one visit within the margin is enough. Noise on d averages out over the visits of a
+row.
 
-*A selection matrix in the place of X.* Nobody who decrypts Xᵀd + r can tell what X was. With rows
-of the identity in its columns every visit of a batch hands out as many residuals as the cheater has
-columns; the next visit can take the next rows. Who counts distinct batches sees one batch.
+*A selection matrix in place of X.* The owner that decrypts Xᵀd + r cannot see what X was. If the
+columns of X are columns of the identity, every visit of a batch reveals as many residuals as the
+cheater has columns, and the next visit takes the next rows. A guard that counts distinct batches
+sees only one.
 
-*Components.* The label party of transfer learning sends V_i = ½y_iΦ + 2gu_i^A of every row of a
-batch, and Φ. As ½|Φ|² is far larger than what 2gu_i^A·Φ can make of it, the sign of V_i·Φ is the
-label. With the label, what is left of V_i is 2gu_i^A.
+*Components.* The label party of transfer learning sends V_i = ½y_iΦ + 2gu_i^A for each row of a
+batch, and Φ. As ½|Φ|² is far larger than 2gu_i^A·Φ, the sign of V_i·Φ is the label. Subtracting
+the label's part from V_i leaves 2gu_i^A.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,9 +32,9 @@ def labels_from_residuals(
     *,
     zeros_tell: bool = True,
 ) -> LabelEstimate:
-    """Read labels off the signs of residuals, one a round, shapes (S, C).
+    """Read labels off the signs of residuals, one array per round, of shapes (S, C).
 
-    A residual of 0 is class 1's where `zeros_tell`, as it is of logistic losses.
+    With `zeros_tell` a residual of 0 means class 1, as it does for logistic losses.
     """
     if not residuals or len(residuals) > len(batches):
         raise ConfigError(f"residuals: {len(residuals)} rounds, expected 1 to {len(batches)}")
@@ -48,19 +50,19 @@ def labels_from_residuals(
     seen = np.flatnonzero(visits)
     means = sums[seen] / visits[seen, None]
     if not zeros_tell:
-        told = means.any(axis=1)
-        return LabelEstimate(seen[told], -means[told])
-    # σ(H) − 1 is exactly 0 from H = 37 on, σ(H) only below H = −745: a zero means y = 1.
+        nonzero = means.any(axis=1)
+        return LabelEstimate(seen[nonzero], -means[nonzero])
+    # σ(H) − 1 rounds to 0 from H = 37 on, σ(H) only below H = −745: a zero means y = 1.
     return LabelEstimate(seen, np.where(means == 0, np.finfo(np.float64).tiny, -means))
 
 
 def chosen(rows: int, columns: int, visit: int) -> IntArray:
-    """The places within a batch of S rows that a visit reads, at most P of them: the next ones."""
+    """The next places within a batch of S rows, at most P of them, that a visit reads."""
     return (visit * columns + np.arange(min(rows, columns))) % rows
 
 
 def selection(shape: tuple[int, int], visit: int, entry: int) -> IntArray:
-    """What a visit multiplies by: column j holds `entry` at the j-th chosen row, shape (S, P)."""
+    """A visit's selection matrix, shape (S, P): column j has `entry` at the j-th chosen row."""
     matrix = np.zeros(shape, np.int64)
     places = chosen(*shape, visit)
     matrix[places, np.arange(len(places))] = entry
@@ -68,9 +70,10 @@ def selection(shape: tuple[int, int], visit: int, entry: int) -> IntArray:
 
 
 def rows_read(batches: Iterable[IntArray], columns: int) -> list[IntArray]:
-    """The row numbers that each visit reads, one array a round.
+    """The row numbers that each visit reads, one array per round.
 
-    A batch starts where its number says, so that batches that never come again read other places.
+    The first visit of a batch starts at the place given by the batch's number, so that batches
+    that are visited once do not all read the same places.
     """
     visits: dict[bytes, int] = {}
     found = []
@@ -88,11 +91,15 @@ def labels_from_selections(
     entry: float,
     resolution: float,
 ) -> LabelEstimate:
-    """Labels of all rows that were chosen, by the signs of residuals that came in place of Xᵀd/S.
+    """Labels of all chosen rows, by the signs of the residuals received in place of Xᵀd/S.
 
-    `own_model` is probabilities of all rows by the best model of the cheater's columns, shape (N,
-    1) for class 1 or (N, C): for rows fitted so well that no sign shows. `entry` stood in place of
-    1; residuals up to `resolution` have signs that mean nothing: 0, or an approximate scheme's.
+    Args:
+        gradients: what the cheater received, one per round.
+        batches: the row numbers of each round.
+        own_model: probabilities by the best model of the cheater's columns, shape (N, 1) for class
+            1 or (N, C), used where no sign shows.
+        entry: the selection matrices' entry in place of 1.
+        resolution: the largest absolute residual whose sign means nothing: 0 for exact schemes.
     """
     read = rows_read(batches, len(gradients[0]) if gradients else 0)
     expected = (0.5 - own_model) * np.finfo(np.float64).tiny
@@ -106,7 +113,7 @@ def labels_from_selections(
 def labels_from_components(
     components: Sequence[tuple[FloatArray, FloatArray]], batches: Sequence[IntArray]
 ) -> LabelEstimate:
-    """Read labels off V_i·Φ/(½|Φ|²), shapes (S, w) and (w,), the mean over a row's visits."""
+    """Read labels off V_i·Φ/(½|Φ|²), V of shape (S, w) and Φ (w,); the mean over a row's visits."""
     if not components:
         raise ConfigError("components: none were received")
     shares = []
@@ -118,7 +125,7 @@ def labels_from_components(
 
 
 def mean_scores(batches: Sequence[IntArray], shares: Sequence[FloatArray]) -> LabelEstimate:
-    """An estimate of every row from what its visits said, shapes (S,)."""
+    """The mean of a row's scores over its visits, which have shapes (S,)."""
     rows, places = np.unique(np.concatenate(batches), return_inverse=True)
     sums = np.bincount(places, np.concatenate(shares))
     return LabelEstimate(rows, (sums / np.bincount(places))[:, None])
@@ -127,6 +134,6 @@ def mean_scores(batches: Sequence[IntArray], shares: Sequence[FloatArray]) -> La
 def units_from_components(values: FloatArray, phi: FloatArray, alignment: float) -> FloatArray:
     """u^A of a batch, shape (S, w), from V, shape (S, w), Φ, shape (w,), and g; needs g ≠ 0."""
     if not alignment:
-        raise ConfigError("alignment = 0: the label party's units do not travel")
+        raise ConfigError("alignment = 0: components do not contain the label party's units")
     signs = np.where(values @ phi > 0, 1.0, -1.0)
     return (values - np.outer(signs / 2, phi)) / (2 * alignment)

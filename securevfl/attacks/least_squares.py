@@ -1,4 +1,4 @@
-"""Least squares as attacks need them: shrunk as far as noise asks for, or within bounds."""
+"""Least squares for attacks: ridge regression with a chosen penalty, and a fit within bounds."""
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -12,11 +12,11 @@ STEP_TOLERANCE = 1e-4
 
 
 def shrinkage(scales: FloatArray, projected: FloatArray, outside: float, rows: int) -> float:
-    """λ ≥ 0 of the least generalized cross-validation score (Golub, Heath and Wahba 1979).
+    """λ ≥ 0 with the least generalized cross-validation score (Golub, Heath and Wahba 1979).
 
-    Coefficients are scale/(scale² + λ); λ = 0 where the matrix is not taller than wide. Right sides
-    come in the singular basis, shape (scales, right sides), with the squared length of what of them
-    is outside the matrix's range.
+    Coefficients are scale/(scale² + λ); λ = 0 if the matrix is not taller than wide. `projected` is
+    the right sides in the singular basis, shape (scales, right sides), and `outside` the squared
+    length of their part outside the matrix's range.
     """
     if rows <= len(scales):
         return 0.0
@@ -33,7 +33,7 @@ def shrinkage(scales: FloatArray, projected: FloatArray, outside: float, rows: i
 
 
 def ridge_solution(matrix: FloatArray, target: FloatArray) -> FloatArray:
-    """What takes a matrix (equations, unknowns) nearly to the target, shrunk where noisy."""
+    """The ridge solution of matrix · x = target, its penalty chosen by `shrinkage`."""
     left, scales, right = np.linalg.svd(matrix, full_matrices=False)
     kept = scales > RANK_TOLERANCE * scales[0]
     left, scales, right = left[:, kept], scales[kept], right[kept]
@@ -54,28 +54,28 @@ def box_least_squares(
 
     Accelerated projected gradient with restarts (Beck & Teboulle 2009; O'Donoghue & Candès 2015).
 
-    The matrix, shape (equations, N), is blocks of orthonormal rows below one another, `visits`,
-    shape (N,), the blocks that touch each column: as a block's projection is no larger than 1 on
-    what it touches, matrixᵀ·matrix ≤ diag(visits). The prior is mean and precision, shapes (N, C).
-    Where a bound holds the result is beyond it by as much as the equations press, so that rows at
-    the same bound keep an order; the minimum is what of the box is nearest.
+    The matrix, shape (equations, N), consists of blocks of orthonormal rows; `visits`, shape (N,),
+    counts the blocks that touch each column. A block's projection is at most 1 on the columns that
+    it touches, so matrixᵀ·matrix ≤ diag(visits). The prior is mean and precision, shapes (N, C).
+    Where a bound is active, the result lies beyond it by as much as the equations push, which ranks
+    rows at the same bound. Clipped to the box, the result is the minimum.
     """
     mean, precision = prior
     steps = 1 / (visits[:, None] + precision)
     found = np.clip(mean, *box)
-    ahead, pressed, momentum = found, found, 1.0
+    extrapolated, unclipped, momentum = found, found, 1.0
     for _ in range(MAX_ITERATIONS):
-        slope = matrix.T @ (matrix @ ahead - target) + precision * (ahead - mean)
-        pressed = ahead - steps * slope
-        following = np.clip(pressed, *box)
+        slope = matrix.T @ (matrix @ extrapolated - target) + precision * (extrapolated - mean)
+        unclipped = extrapolated - steps * slope
+        following = np.clip(unclipped, *box)
         moved = following - found
         if np.max(np.abs(moved)) < STEP_TOLERANCE:
             break
-        if np.sum((ahead - following) * moved / steps) > 0:
-            ahead, momentum = following, 1.0
+        if np.sum((extrapolated - following) * moved / steps) > 0:
+            extrapolated, momentum = following, 1.0
         else:
             grown = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
-            ahead = following + (momentum - 1) / grown * moved
+            extrapolated = following + (momentum - 1) / grown * moved
             momentum = grown
         found = following
-    return pressed
+    return unclipped

@@ -1,9 +1,9 @@
-"""The row spaces that aggregated gradients show, stacked over visits of batches.
+"""The row spaces that aggregated gradients reveal, stacked over visits of batches.
 
-A visit of a batch shows Jᵀd of its residuals d, with J the features of its rows (or a network's
-Jacobian). With J = basis·diag(scales)·directions that is exactly basisᵀd, rank J numbers; stacked
-over visits they are linear equations in what belongs to the rows. How much of the labels' space
-these span, a feature party knows before a job (`exposure`).
+A visit of a batch shows Jᵀd, with d its residuals and J the features of its rows (or a network's
+Jacobian). With J = basis·diag(scales)·directions this is equivalent to basisᵀd, rank J numbers.
+Stacked over visits they are linear equations in values of the rows. A feature party can compute
+before a job how much of the labels' space these equations span (`exposure`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,16 +16,16 @@ from scipy.sparse.linalg import lsmr
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.data.partition import BatchSchedule
 
-# Singular values below this share of the largest carry rounding errors, not residuals.
+# Directions with smaller singular values, relative to the largest, carry only rounding errors.
 RANK_TOLERANCE = 1e-5
 LEVERAGE_ONE = 1 - 1e-6
-# Ranks of more rows are probed: random directions, and iterations for each.
+# With more rows the rank is estimated from random directions, with so many iterations for each.
 EXACT_ROWS, PROBES, PROBE_ITERATIONS = 1500, 4, 200
 
 
 @dataclass(frozen=True, eq=False)
 class RowSpace:
-    """The thin singular value decomposition of J, null directions left out."""
+    """The thin singular value decomposition of J, without null directions."""
 
     basis: FloatArray  # shape (S, rank)
     scales: FloatArray  # shape (rank,)
@@ -33,19 +33,19 @@ class RowSpace:
 
     @classmethod
     def of(cls, matrix: FloatArray) -> "RowSpace":
-        """That of J, shape (S, P)."""
+        """Decompose J, shape (S, P)."""
         basis, scales, directions = np.linalg.svd(matrix, full_matrices=False)
         kept = scales > RANK_TOLERANCE * scales[:1]
         return cls(basis[:, kept], scales[kept], directions[kept])
 
     @property
     def rank(self) -> int:
-        """How many directions are left."""
+        """The rank of J."""
         return len(self.scales)
 
     @property
     def leverages(self) -> FloatArray:
-        """Shape (S,): how much of each row's residual Jᵀd shows; at 1 all of it."""
+        """How much of each row's residual Jᵀd shows, shape (S,); at 1 all of it."""
         return np.asarray(np.einsum("ij,ij->i", self.basis, self.basis))
 
     def coordinates(self, product: FloatArray) -> FloatArray:
@@ -54,7 +54,7 @@ class RowSpace:
 
 
 def stacked(rows: int, visits: Iterable[tuple[IntArray, FloatArray]]) -> csr_array:
-    """All bases, transposed, below one another over all N rows: shape (sum of ranks, N).
+    """All transposed bases, stacked over all N rows: shape (sum of ranks, N).
 
     A visit is its row numbers, shape (S,), and its basis, shape (S, rank).
     """
@@ -67,23 +67,23 @@ def stacked(rows: int, visits: Iterable[tuple[IntArray, FloatArray]]) -> csr_arr
 
 
 def distinct(batches: Sequence[IntArray]) -> list[IntArray]:
-    """Batches without repetitions, in order of their first visit."""
+    """Batches without repetitions, in the order of their first visits."""
     return list({batch.tobytes(): batch for batch in batches}.values())
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """What the gradients of some epochs show of one party's batches."""
+    """What one party's gradients of some epochs reveal."""
 
-    epochs: int  # how many, of floor(N / S) rounds each
+    epochs: int  # of floor(N / S) rounds each
     leakage_ratio: float  # distinct batches × P / N, the label guard's ratio for this party
     rank_share: float  # rank of the stacked row spaces over N
     max_leverage: float  # largest leverage of a row in a batch
-    exposed_rows: int  # rows with leverage 1 in some batch: no ratio covers them
+    exposed_rows: int  # rows with leverage 1 in some batch, which no ratio protects
 
 
 def exposure(inputs: FloatArray, schedule: BatchSchedule, epochs: int) -> Exposure:
-    """What a linear model's gradients show of X, shape (N, P); an epoch is floor(N / S) rounds."""
+    """What gradients of a linear model of X, shape (N, P), reveal in some epochs."""
     batches = distinct([schedule.batch(index) for index in range(epochs * schedule.batches)])
     spaces = [RowSpace.of(inputs[batch]) for batch in batches]
     leverages = np.concatenate([space.leverages for space in spaces])
@@ -107,10 +107,10 @@ def exposure(inputs: FloatArray, schedule: BatchSchedule, epochs: int) -> Exposu
 
 
 def _probed_rank(matrix: csr_array) -> float:
-    """The rank of a large matrix, within a percent or so.
+    """The rank of a large matrix, to about a percent.
 
-    A random ±1 vector has as much of its squared length in the row space, on average, as the space
-    has dimensions. The solver comes nearer from below: directions of tiny weight may be missed.
+    A random ±1 vector's projection on the row space has, on average, the space's dimension as its
+    squared length. The solver approaches it from below and may miss directions of tiny weight.
     """
     probes = np.random.default_rng(0).choice([-1.0, 1.0], size=(PROBES, matrix.shape[1]))
     lengths = []

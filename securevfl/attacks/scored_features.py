@@ -1,14 +1,14 @@
-"""Features of rows from what is shown of their predictions.
+"""Features of rows from their predictions.
 
-*Scorings.* R scorings of linear models give H_test = X_test·[θ¹ … θ^R], and nobody needs a
-gradient, a step or a start for what follows. As soon as the θ span the columns of X, H_test spans
-them too, and as many known rows as X has rank give everyone else's by least squares. Of a masked
-sum, X is the parties' columns side by side. With fewer scorings known rows still tell what goes
-with the predictions.
+*Scorings.* R scorings of linear models give H_test = X_test·[θ¹ … θ^R], which needs no knowledge
+about gradients, steps or starts. As soon as the θ span the columns of X, H_test spans them too, and
+as many known rows as the rank of X give all other rows by least squares. For a masked sum, X is all
+parties' columns side by side. With fewer scorings the features are regressed on the predictions.
 
-*Equality solving*: with C classes the joint model's scores have C − 1 log-ratios, linear equations
-in the features (Luo et al., ICDE 2021). Who knows all weights and its own features solves for the
-others', exactly if the target's block of weight differences has full column rank: P ≤ C − 1.
+*Equality solving.* With C classes the joint model's scores have C − 1 log-ratios, which are linear
+equations in the features (Luo et al., ICDE 2021). A party that knows all weights and its own
+features can solve for those of another, exactly if the target's weight differences have full column
+rank, which needs P ≤ C − 1.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,14 @@ PENALTIES = np.logspace(-10, 4, 57)
 def held_out_features(
     space: FloatArray, own: FloatArray, rows: IntArray, features: FloatArray, rank: int
 ) -> FloatArray:
-    """X of all held-out rows at the parties under attack, shape (rows, P), from known ones.
+    """X of all held-out rows at the parties under attack, shape (rows, P), from known rows.
 
-    `space` is of the scorings, see `column_space`, `own` the label party's columns of all held-out
-    rows, `features` X of the known ones, `rank` that of X.
+    Args:
+        space: the scorings' `column_space`.
+        own: the label party's columns of all held-out rows.
+        rows: the known rows.
+        features: X of the known rows.
+        rank: the rank of X.
     """
     if rank <= min(space.shape[1], len(rows)):
         whole = space[:, :rank]
@@ -38,10 +42,10 @@ def held_out_features(
 
 
 def column_space(scorings: Sequence[FloatArray], rounding: float = 0.0) -> FloatArray:
-    """What scorings span: orthogonal columns of mean square 1, the largest part first.
+    """The span of scorings as orthogonal columns of mean square 1, largest first.
 
-    Scorings are predictions of all held-out rows as seen, shapes (rows, C); what is no larger than
-    the absolute error `rounding` of every number is left out.
+    Scorings are predictions of all held-out rows, shapes (rows, C), each with the absolute error
+    `rounding`; directions within that error are left out.
     """
     if not scorings:
         raise ConfigError("scorings: none in the view")
@@ -52,10 +56,10 @@ def column_space(scorings: Sequence[FloatArray], rounding: float = 0.0) -> Float
 
 
 def features_beside(columns: FloatArray, rows: IntArray, features: FloatArray) -> FloatArray:
-    """What goes with columns that are known of all rows, learned from the known rows' X; (rows, P).
+    """X, shape (rows, P), regressed on columns of all rows, fitted to the known rows.
 
-    Ridge regression, its penalty by leaving one out. From the label party's own columns alone it is
-    what anyone reaches who has seen no scoring.
+    Ridge regression with a leave-one-out penalty. On the label party's own columns this is the bar:
+    what it reaches without any scoring.
     """
     deviation = columns.std(axis=0)
     scaled = (columns - columns.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
@@ -75,9 +79,9 @@ def features_beside(columns: FloatArray, rows: IntArray, features: FloatArray) -
 def features_from_scores(scores: FloatArray, weights: FloatArray, own: FloatArray) -> FloatArray:
     """The shortest x with the scores' log-ratios, shape (rows, P).
 
-    Scores are probabilities of every class, shape (rows, C), or of class 1, shape (rows, 1);
-    weights those of the party under attack, shape (P, C) or (P, 1); `own` is what the adversary
-    adds to predictions itself, the sum of all other parties' H.
+    Scores are probabilities of all classes, shape (rows, C), or of class 1, shape (rows, 1).
+    Weights are those of the party under attack, shape (P, C) or (P, 1). `own` is the adversary's
+    part of the predictions: the sum of all other parties' H.
     """
     tiny = np.finfo(np.float64).tiny
     if scores.shape[1] == 1:
@@ -91,10 +95,10 @@ def features_from_scores(scores: FloatArray, weights: FloatArray, own: FloatArra
 
 
 def equations_and_unknowns(weights: FloatArray) -> tuple[int, int]:
-    """The rank of the target's weight differences, and d: solvable where they are equal."""
+    """The rank of the target's weight differences, and P: X is exact if they are equal."""
     return int(np.linalg.matrix_rank(_differences(weights))), len(weights)
 
 
 def _differences(weights: FloatArray) -> FloatArray:
-    """Of each class but the first, from the first; two classes have one column of them."""
+    """Differences between each other class and the first; a single column for two classes."""
     return weights if weights.shape[1] == 1 else weights[:, 1:] - weights[:, :1]

@@ -165,7 +165,7 @@ def test_ends_of_jobs_on_other_rows_add_up() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     (job,), _ = ends(1, np.random.default_rng(2))
-    with pytest.raises(ConfigError, match="parameters of no job"):
+    with pytest.raises(ConfigError, match="parameters of 0 jobs"):
         labels_from_ends([], np.full((PEOPLE, 1), 0.5))
     with pytest.raises(ConfigError, match=r"parameters of shape \(6, 1\), expected \(6, 3\)"):
         labels_from_ends([job], np.full((PEOPLE, 3), 0.5))

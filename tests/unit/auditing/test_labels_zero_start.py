@@ -45,7 +45,7 @@ def test_a_job_that_starts_at_zero_is_attacked_as_it_is() -> None:
 
 def test_what_meeting_in_the_middle_does_not_reach_is_not_shown() -> None:
     large, random = cells("bfv", start="zero")[JOB], cells("bfv")[JOB]
-    assert "128 rows, meeting in the middle takes 44" in reason(large)
+    assert "128 rows: meeting in the middle supports 44" in reason(large)
     assert "theta0 is random" in reason(random)
 
 

@@ -194,7 +194,7 @@ def test_residuals_of_hinges_tell_every_row_that_was_within_the_margin(
     first, *others = audit(narrow(5), AuditSettings(jobs, attacks, repeats=1))
     assert (first["verdict"], first["value"]) == ("leaks", 1.0)
     assert {row["verdict"] for row in others} == {"not_shown"}
-    assert all("loss are not s(H) - y" in row["detail"]["reason"] for row in others)
+    assert all("its residuals are not s(H) - y" in row["detail"]["reason"] for row in others)
 
 
 def test_steps_that_follow_the_loss_itself_are_not_shown_where_attacks_repeat_others() -> None:

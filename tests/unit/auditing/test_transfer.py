@@ -85,7 +85,7 @@ def test_without_alignment_the_label_partys_units_do_not_travel() -> None:
     assert isinstance(features["the feature party's"], Finding)
     own = features["the label party's"]
     assert isinstance(own, NotShown)
-    assert "do not travel" in own.reason
+    assert "do not contain the label party" in own.reason
 
 
 def test_batches_of_no_more_rows_than_their_rank_leave_no_features_to_be_found() -> None:
