@@ -1,8 +1,8 @@
-"""What ciphertexts give away, as rows of the audit: the product as it is, attacked from views.
+"""Attacks on ciphertexts in views, measured.
 
-Jobs whose parameters stay in shares make the keys of their offline products themselves, and nobody
-can read those. The audit attacks products of the same code instead, with a key of its own, on as
-many of a feature party's columns and rows as an attack takes.
+Jobs whose parameters stay in shares make the keys of their offline products inside the protocol,
+where no audit can read them. For these the audit attacks products of the same code under a key of
+its own, on some of a feature party's columns and rows.
 """
 
 from collections.abc import Callable
@@ -54,24 +54,21 @@ from securevfl.wire.codec import Shows
 
 OWN_KEY = "its own key and ciphertexts"
 ROWS, QUERIES = 64, 60
-# Over 2880 numbers or more, 48 a reply, chance passes this once in 50,000 seeds; X·e under flooding
-# that is ten times as wide has 0.1.
+# Over at least 2880 numbers, 48 per reply, chance exceeds this once in 50,000 seeds; noise flooding
+# ten times as wide as X·e would give 0.1.
 NOISE_CORRELATION = Metric("correlation", 0.08)
 SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
 KEY_ROWS = 8
-AHEAD_ROWS, AHEAD_COLUMNS = 32, 32
+OFFLINE_ROWS, OFFLINE_COLUMNS = 32, 32
 EXACT = "exact schemes release no approximations"
-CRAFTED_AHEAD = (
-    "what is decrypted ahead comes back under a pad, unless it was made from the pad's own "
-    "ciphertext, which is an oracle for the key: tried in tests/end_to_end/test_blind_cheats.py"
+CRAFTED_OFFLINE = (
+    "decryptions of the offline phase come back under a pad, except for queries made from the "
+    "pad's own ciphertext, an oracle for the key: see tests/end_to_end/test_blind_cheats.py"
 )
 
 
 class RememberedKeys(KeyMaker):
-    """Keys as the job asks for them; an adversary keeps the one that it made.
-
-    `cheat` stands in place of a peer's end, which follows the protocol by default.
-    """
+    """A key maker that records its keys; `cheat` may replace the evaluators that it makes."""
 
     def __init__(
         self,
@@ -84,7 +81,7 @@ class RememberedKeys(KeyMaker):
 
     @override
     def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
-        """A fresh key, remembered."""
+        """A fresh key, recorded in `made`."""
         made = self._keys.owner(settings, product_format)
         self.made.append((made, product_format))
         return made
@@ -100,25 +97,25 @@ class RememberedKeys(KeyMaker):
 
 @dataclass(frozen=True, eq=False)
 class Exchanged:
-    """The label party's key and ciphertexts of a run, with the answers of one feature party."""
+    """The label party's key and ciphertexts in a run, with one feature party's replies."""
 
-    owner: KeyOwner  # the label party's end of its key
+    owner: KeyOwner
     product_format: ProductFormat
-    inputs: list[bytes]  # encrypted vectors that it sent, one a round
-    replies: list[bytes]  # what came back, one a round
+    inputs: list[bytes]  # encrypted vectors that it sent, one per round
+    replies: list[bytes]  # one per round
     party: str
     recording: Recording
 
     @property
     def matrix(self) -> IntArray:
-        """The feature party's X of the batch as integers, for scores; shape (S, P)."""
+        """The feature party's X of the batch as integers, shape (S, P): the truth."""
         inputs = self.recording.adversary(self.party).inputs[self.recording.batches[0]]
         fmt = self.product_format
         return encode(inputs, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
 
 
 def _immune(**schemes: str) -> Reason:
-    """Nothing is encrypted, or the scheme, by name, has not what the attack reads."""
+    """Immune if nothing is encrypted, or for the given reason, by scheme."""
 
     def reason(subject: Subject) -> str:
         return "nothing is encrypted" if subject.in_clear else schemes.get(subject.scheme, "")
@@ -136,7 +133,7 @@ def _immune(**schemes: str) -> Reason:
     place=160,
 )
 def ratio(subject: Subject) -> Finding:
-    """X from c₁ of replies and of inputs."""
+    """X from c₁ of replies and inputs."""
     if subject.exchange.shares_parameters:
         return _offline_ratio(subject)
     run = _run(subject, ROWS, 2)
@@ -153,7 +150,7 @@ def ratio(subject: Subject) -> Finding:
         pairs = [(one[1].ravel(), other.ravel()) for one, other in zip(seen, guess, strict=True)]
         value = float(np.mean([shared_values(*pair) for pair in pairs]))
     else:
-        raise ConfigError("this attack reads c1 of bfv and ckks")
+        raise ConfigError("ciphertext_ratio supports bfv and ckks")
     return Finding(RECOVERED, value, chance=0.0)
 
 
@@ -168,17 +165,17 @@ def ratio(subject: Subject) -> Finding:
     cost=2.0,
 )
 def noise(subject: Subject) -> Finding:
-    """X from the noise of replies, which the owner sees and whose share X·e it can compute."""
+    """X from the noise of replies, which the owner sees and of which it can compute X·e."""
     if subject.exchange.shares_parameters:
         return _offline_noise(subject)
     run = _run(subject, ROWS, QUERIES)
     if not isinstance(run.owner, BfvOwner):
-        raise ConfigError("this attack reads the noise of bfv replies")
+        raise ConfigError("ciphertext_noise supports bfv")
     opening = BfvOpening(run.product_format, owner_secret(run.owner))
     rows, columns = run.matrix.shape
     within = min(columns, opening.parameters.columns_per_reply)
     if opening.parameters.inputs > 1:
-        raise ConfigError("several inputs a vector: this attack takes one")
+        raise ConfigError("several inputs a vector: ciphertext_noise supports one")
     equations = [opening.noise_equations(each, rows, within) for each in run.inputs]
     seen = [opening.reply_noise(each, columns)[0] for each in run.replies]
     return _from_noise(seen, equations, run.matrix[:, :within].T)
@@ -222,13 +219,13 @@ def symbols(subject: Subject) -> Finding:
     place=190,
 )
 def approximate_key(subject: Subject) -> Finding:
-    """The CKKS key from what decryptions tell of an input."""
+    """The CKKS key from an input whose plaintext the decrypted products reveal."""
     run = _run(subject, KEY_ROWS, 2)
     if not isinstance(run.owner, CkksOwner):
-        raise ConfigError("this attack reads the key of ckks")
+        raise ConfigError("ckks_key supports ckks")
     adversary = run.recording.adversary(subject.feature_party)
     bits = run.product_format.value_fraction_bits
-    # Products tell the residuals of so few rows, up to what was rounded and flooded.
+    # Products determine the residuals of so few rows, up to rounding and noise flooding.
     sums = run.recording.view(adversary.name).learned()[0].values * len(run.matrix)
     residuals = np.linalg.lstsq(adversary.inputs[run.recording.batches[0]].T, sums, rcond=None)[0]
     slots = ckks_slots(run.product_format, np.rint(np.ldexp(residuals[:, 0], bits)))
@@ -246,11 +243,11 @@ def approximate_key(subject: Subject) -> Finding:
     place=200,
 )
 def crafted_query(subject: Subject) -> Finding:
-    """The BFV key, and every residual, by an evaluator that does not follow the protocol."""
+    """The BFV key, and every residual, by an evaluator that deviates from the protocol."""
     if subject.exchange.shares_parameters:
-        raise ConfigError(CRAFTED_AHEAD)
+        raise ConfigError(CRAFTED_OFFLINE)
     if subject.scheme != "bfv":
-        raise ConfigError("crafted queries are built for bfv")
+        raise ConfigError("crafted_query supports bfv")
     run = _run(subject, subject.plan.most_batch_rows, 2)
     owner, fmt = run.owner, run.product_format
     assert isinstance(owner, BfvOwner)  # noqa: S101
@@ -280,7 +277,7 @@ def crafted_query(subject: Subject) -> Finding:
 
 
 def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
-    """A run of full batches of a few rows under encryption."""
+    """An encrypted run with full batches of a few rows."""
     keys = RememberedKeys(subject.keys)
     job = with_section(subject.job, "exchange", predictions="clear", round_trips=2)
     dataset = subject.with_rows(rows).dataset
@@ -290,13 +287,13 @@ def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
     )
     label = dataset.label_party
     own, other = recording.view(label), recording.view(subject.feature_party)
-    told = [
+    received = [
         value
         for entry in other.received()
         if entry.sender == label and entry.message.stage == "setup"
         for value in vars(entry.message).values()
     ]
-    made = next(each for each in keys.made if each[0].public_bytes in told)
+    made = next(each for each in keys.made if each[0].public_bytes in received)
     return Exchanged(
         *made,
         inputs=_first_vectors(other, label, "residuals"),
@@ -307,17 +304,16 @@ def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
 
 
 def _first_vectors(view: View, sender: str, shows: Shows) -> list[bytes]:
-    """The first vector of every message in ciphertexts that would show this, in order."""
+    """The first vector of each encrypted message that would show this in clear, in order."""
     messages = [message for name, message in view.showing(shows) if name == sender]
     return [blobs_of(each)[0] for each in messages if each.carries == "ciphertexts"]
 
 
 def _from_noise(noise: list[FloatArray], equations: list[FloatArray], matrix: IntArray) -> Finding:
-    """How the noise of replies goes with X·e, which only a scorer can compute.
+    """The correlation of the replies' noise with X·e, over all numbers of the replies.
 
-    An owner's estimate of X, whatever it is, starts from that: without it the noise tells nothing.
-    The correlation is over all numbers that the replies hold. Over the entries of X it would be
-    high by chance alone where a party has few columns.
+    Without such a correlation no estimate of X from the noise is possible. Over the entries of X
+    themselves it would be high by chance for parties with few columns.
     """
     seen, truth = np.concatenate(noise), matrix.ravel()
     detail = {"queries": len(noise), "entries": len(truth), "numbers": len(seen)}
@@ -326,8 +322,8 @@ def _from_noise(noise: list[FloatArray], equations: list[FloatArray], matrix: In
 
 
 def _offline_ratio(subject: Subject) -> Finding:
-    """X from c₁ of a reply, were it neither re-randomized nor masked."""
-    matrix, owner, evaluator = _ahead(subject)
+    """X from c₁ of a reply, as if it were neither re-randomized nor masked."""
+    matrix, owner, evaluator = _offline(subject)
     encrypted = owner.encrypt(ring.uniform(matrix.shape[1], 1))
     reply, _ = evaluator.product(encrypted, matrix)
     seen = RingOpening(owner).replies(reply)[0][1]
@@ -336,7 +332,7 @@ def _offline_ratio(subject: Subject) -> Finding:
 
 
 def _offline_noise(subject: Subject) -> Finding:
-    matrix, owner, evaluator = _ahead(subject)
+    matrix, owner, evaluator = _offline(subject)
     opening = RingOpening(owner)
     equations, seen = [], []
     for _ in range(QUERIES):
@@ -347,10 +343,10 @@ def _offline_noise(subject: Subject) -> Finding:
     return _from_noise(seen, equations, matrix[: opening.layout.side])
 
 
-def _ahead(subject: Subject) -> tuple[IntArray, RingProductOwner, RingProductEvaluator]:
-    """X of the feature party in fixed point, as far as it fits, and both ends of a key."""
+def _offline(subject: Subject) -> tuple[IntArray, RingProductOwner, RingProductEvaluator]:
+    """Some of the feature party's X in fixed point, and both ends of an offline product."""
     inputs = local_part(subject.plan, subject.dataset, subject.feature_party).inputs
-    part = require_dense(inputs, "an audit")[:AHEAD_ROWS, :AHEAD_COLUMNS]
+    part = require_dense(inputs, "an audit")[:OFFLINE_ROWS, :OFFLINE_COLUMNS]
     matrix = encode(part, FEATURE_BITS, float(np.max(np.abs(part), initial=0.0)), "features")
     outputs, inner = matrix.shape
     largest = max(int(np.abs(matrix).max()), 1)

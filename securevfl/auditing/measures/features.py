@@ -1,11 +1,11 @@
-"""What the label party reads of a feature party's X, as rows of the audit.
+"""Attacks of the label party on a feature party's X, measured.
 
-First X up to a rotation, from predictions; then the rotation, from side knowledge. Without the view
-the best guess of standardized features is their mean, zero, which has a relative error of 1, or
-what the same side knowledge gives with the label party's own columns, which may go with the peer's.
+Predictions give X up to a rotation, and side knowledge gives the rotation. The bars are guessing
+the mean of standardized features, zero, with a relative error of 1, and what the same side
+knowledge gives with the label party's own columns, which may correlate with the peer's.
 
-Where the label party has a head over representations, X is regressed on these and its own columns
-on known rows; the best guess without a view is the same on its own columns alone.
+If the label party has a head over representations, X is regressed on these and its own columns,
+fitted to known rows. The bar is the same regression on its own columns only.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -50,14 +50,12 @@ from securevfl.protocols.plan import Plan
 from securevfl.shown import curve
 
 STEPS = "rank of X, step size, Q, local rule"
-# Known rows for each number that X is regressed on, or half of all; who is known is chance.
+# Known rows per regressor, at most half of all; random draws of known rows.
 KNOWN, DRAWS, HEAD_ROUNDS = 2, 5, 200
 THIS_JOB, FULL_BATCHES = "this job's batches", "full batches"
-# Exact steps are of full batches as it is, and end early.
-FULL_LENGTH = "all rows, tolerance = 0"
-# Longer runs are not made for an audit.
-MOST_ROUNDS = 600
-# What-ifs: full batches of so many rows, some rounds for each dimension.
+FULL_LENGTH = "all rows, tolerance = 0"  # exact steps use full batches anyway, but end early
+MOST_ROUNDS = 600  # of a run for an audit
+# What-ifs: the rows of full batches, and rounds per dimension.
 FULL_ROWS, SLOW_ROWS = 512, 128
 ROUNDS_A_DIMENSION, SLOW_ROUNDS = 20, 6
 SHORTFALL = 1.5
@@ -66,11 +64,11 @@ CURVE_POINTS = 8
 
 @dataclass(frozen=True, eq=False)
 class Recovered:
-    """X up to a rotation, as an attack found it."""
+    """X up to a rotation, as recovered by an attack."""
 
     factor: FloatArray  # F, shape (N, rank)
     features: FloatArray  # the truth, shape (N, P)
-    own: FloatArray  # what the label party would guess from without a view, shape (N, Q)
+    own: FloatArray  # the label party's columns, shape (N, Q)
     case: str
     rounds: int
 
@@ -100,7 +98,7 @@ def gram(subject: Subject) -> Iterable[AttackCase]:
     place=30,
 )
 def anchors(subject: Subject) -> Iterable[AttackCase]:
-    """X from its Gram matrix and as many known rows as it has rank; or from representations."""
+    """X from its Gram matrix and rank X known rows; or from representations."""
     if subject.plan.representation is not None:
         knowledge = f"{KNOWN} x as many rows as numbers, in u_k and its own columns"
         return [AttackCase(partial(_from_representations, subject), side_knowledge=knowledge)]
@@ -110,7 +108,7 @@ def anchors(subject: Subject) -> Iterable[AttackCase]:
 def _from_either(
     measure: Callable[[Subject, Recovered], Finding], subject: Subject
 ) -> Iterable[AttackCase]:
-    """From the job's batches; where that is not to be had, full batches are a what-if."""
+    """From the job's batches, or else, as a what-if, from full batches."""
     try:
         found = _from_job(subject)
     except ConfigError as error:
@@ -191,27 +189,25 @@ for _name, _measure, _columns, _place in (
 
 
 def _from_job(subject: Subject) -> Recovered:
-    """From as many rounds of the job as the attack needs, if an audit makes so many."""
+    """From as many rounds of the job as the attack needs, up to `MOST_ROUNDS`."""
     _check_linear_steps(subject.plan)
     size, rows = _rank(subject), len(subject.dataset.train_labels)
     batches = subject.plan.schedule.batches
     if subject.plan.derives_steps:
         _check_derived(subject.plan)
-        # No more than it takes anyway: to have few is the point of exact steps.
+        # No more than the job has: few rounds are the point of exact steps.
         rounds = min(subject.job.job.rounds, MOST_ROUNDS)
         return _recovered(subject, subject.record(rounds=rounds), size, THIS_JOB)
     if subject.job.job.sampling == "shuffle":
         settings = subject.job.job
         if subject.plan.rule.local_steps > 1 or settings.l2 or settings.proximal:
-            raise ConfigError("reshuffled batches: this attack takes single steps, no penalties")
+            raise ConfigError("reshuffled batches: this attack needs single steps, no penalties")
         rounds, why = (rows + SLOW_ROUNDS) * batches, f"{rows} rows, reshuffled,"
     else:
         rounds = ceil(SHORTFALL * size * batches**2) + SLOW_ROUNDS
         why = f"rank {size} and {batches} batches"
     if rounds > MOST_ROUNDS:
-        raise ConfigError(
-            f"{why} take some {rounds:,} rounds, more than an audit makes ({MOST_ROUNDS})"
-        )
+        raise ConfigError(f"{why} need about {rounds:,} rounds: an audit runs {MOST_ROUNDS}")
     return _recovered(subject, subject.record(rounds=rounds), size, THIS_JOB)
 
 
@@ -241,7 +237,7 @@ def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> 
 
 
 def label_party_rounds(recording: Recording, party: str) -> list[SeenRound]:
-    """Every round of a run as the label party has it, for attacks on one feature party."""
+    """All rounds of a run as the label party sees them, for attacks on one feature party."""
     label_party = recording.dataset.label_party
     others = [table.name for table in recording.dataset.parties if table.name != label_party]
     view = recording.view(label_party)
@@ -252,7 +248,7 @@ def label_party_rounds(recording: Recording, party: str) -> list[SeenRound]:
 def _factor(recording: Recording, rounds: Sequence[SeenRound], size: int) -> FloatArray:
     job, plan = recording.job.job, recording.plan
     if plan.rule.own_loss:
-        raise ConfigError("steps that follow the loss itself: this attack undoes a quadratic's")
+        raise ConfigError("steps that follow the loss itself: this attack needs quadratic steps")
     if plan.derives_steps:
         return factor_from_exact_steps(rounds, exact_knowledge(recording, size))
     step_sizes = [plan.step_size.at(index) for index in range(len(rounds))]
@@ -266,7 +262,7 @@ def _factor(recording: Recording, rounds: Sequence[SeenRound], size: int) -> Flo
 
 
 def exact_knowledge(recording: Recording, size: int) -> ExactKnowledge:
-    """How a party of the run steps."""
+    """How the parties of a run with exact steps move."""
     plan, adversary = recording.plan, recording.adversary(recording.dataset.label_party)
     _check_derived(plan)
     pace = plan.steps(adversary.model, adversary.inputs, recording.columns).pace
@@ -274,24 +270,22 @@ def exact_knowledge(recording: Recording, size: int) -> ExactKnowledge:
 
 
 def _check_linear_steps(plan: Plan) -> None:
-    """A threshold or a search makes steps that no linear equation in XXᵀ gives.
+    """Thresholds and line searches make steps that are not linear in XXᵀ.
 
-    That is no protection: predictions span the columns in use whatever the steps are.
+    That protects nothing: predictions span the columns in use whatever the steps are.
     """
     if not plan.algorithm.gradient_steps or plan.job.job.l1:
         raise ConfigError(
-            "this attack undoes gradient steps, and L1 is more than those; predictions span the "
-            "columns in use all the same, as held_out_features shows"
+            "this attack needs plain gradient steps without l1; held_out_features shows that "
+            "predictions span the columns in use all the same"
         )
 
 
 def _check_derived(plan: Plan) -> None:
     if not plan.rule.exact:
-        raise ConfigError("steps of a size that follows from X: this attack takes a known one")
+        raise ConfigError("step sizes that are derived from X: this attack needs known ones")
     if not plan.full_batches:
-        raise ConfigError(
-            "exact steps on minibatches follow from X of all rows: this attack takes full batches"
-        )
+        raise ConfigError("exact steps on minibatches: this attack needs full batches")
 
 
 def _rank(subject: Subject) -> int:
@@ -322,14 +316,14 @@ def _anchored(found: Recovered, rows: IntArray) -> float:
 
 
 def _from_representations(subject: Subject) -> Finding:
-    """X of the other rows, from the u_k that the view has last of each."""
+    """X of the unknown rows from the last u_k of each in the view."""
     recording = subject.record(rounds=min(subject.job.job.rounds, HEAD_ROUNDS))
     dataset, party = recording.dataset, subject.feature_party
     adversary = recording.adversary(dataset.label_party)
     seen = predictions_of(recording.view(adversary.name), party)
     given = np.zeros((len(dataset.train_labels), seen[0].shape[1]))
     visited = np.zeros(len(given), dtype=bool)
-    # In turns a round's first exchange is the one that all take part in.
+    # If parties take turns, all of them take part in the first exchange of a round.
     for rows, values in zip(
         recording.batches, seen[:: len(seen) // len(recording.batches)], strict=True
     ):

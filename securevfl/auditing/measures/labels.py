@@ -1,9 +1,9 @@
-"""What a feature party reads of the labels in one job, as rows of the audit.
+"""Attacks of a feature party on the labels in one job, measured.
 
-Beside the figures stands an advice: which batches keep labels, measured for the data, model and
-sampling at hand. Runs in clear stand in for encrypted ones, since gradients are the same up to
-rounding. A batch size or a number of epochs is safe as far as this attack goes: it reads no more
-labels than the attacker's own model and the margins.
+The figures come with advice: which batches protect labels, measured for the job's data, model and
+sampling. Runs in clear stand in for encrypted ones, as their gradients are the same up to rounding.
+A batch size or number of epochs is called safe if this attack reads no more labels than the
+attacker's own model, within the margins.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,14 +37,13 @@ from securevfl.shown import curve
 
 EPOCHS = 3
 HINGES = {"hinge", "squared-hinge"}
-# A full batch is one round an epoch; exact steps take so many.
-ROUNDS = 20
-# What-ifs run on so many rows: their figures depend on batch sizes, not on how many batches.
+ROUNDS = 20  # of full batches and exact steps, which have one round per epoch
+# Figures of what-ifs depend on the batch size, but hardly on the number of batches.
 WHAT_IF_ROWS, WHAT_IF_BATCH = 4096, 64
 SAMPLINGS = {"partition": "fixed batches", "shuffle": "reshuffled"}
 BATCH_SIZES, MOST_EPOCHS = 7, 5
 RANK_FLAG = 0.5
-# What a job with nothing set does, whatever this one says.
+# The defaults of a job.
 EXACT_STEPS: dict[str, object] = {
     "algorithm": "fedbcd-p",
     "rounds": 100,
@@ -60,7 +59,7 @@ EXACT_STEPS: dict[str, object] = {
 
 
 def gradients_hidden(subject: Subject) -> str:
-    """Why feature parties see nothing of d; empty where they see gradients or residuals."""
+    """Why feature parties see nothing of d; empty if they see gradients or residuals."""
     seen = subject.learns.gradients or subject.in_clear
     return "" if seen else "feature parties see neither gradients nor residuals"
 
@@ -76,7 +75,7 @@ def gradients_hidden(subject: Subject) -> str:
     place=70,
 )
 def residual_labels(subject: Subject) -> Finding:
-    """Signs of residuals in clear; of real targets their values."""
+    """Read labels off the signs of residuals in clear, real targets off their values."""
     party = subject.feature_party
     if subject.plan.facts.real_targets:
         recording = _epochs(subject, EPOCHS)
@@ -86,7 +85,7 @@ def residual_labels(subject: Subject) -> Finding:
         return _target_finding(found, recording, party)
     loss = subject.job.job.loss
     if loss not in SIGN_LOSSES | HINGES:
-        raise ConfigError(f"residuals of {loss} loss do not tell classes by sign")
+        raise ConfigError(f"{loss} loss: the signs of its residuals do not reveal classes")
     recording = _epochs(subject, EPOCHS)
     estimate = labels_from_residuals(
         residuals_of(recording.view(party)),
@@ -108,7 +107,7 @@ def residual_labels(subject: Subject) -> Finding:
     cost=3.0,
 )
 def gradient_labels(subject: Subject) -> Iterable[AttackCase]:
-    """Aggregated gradients: of the job as it is, and of jobs that the guard would refuse."""
+    """Aggregated gradients of the job as it is, and of jobs that the label guard would refuse."""
     yield AttackCase(partial(_this_job, subject), "this job's batches")
     small = subject.with_rows(WHAT_IF_ROWS)
     size = min(WHAT_IF_BATCH, len(small.dataset.train_labels))
@@ -120,17 +119,15 @@ def gradient_labels(subject: Subject) -> Iterable[AttackCase]:
 
 
 def _this_job(subject: Subject) -> Finding:
-    # Some epochs, or all rounds up to twenty where that is more.
     rounds = max(EPOCHS * subject.plan.schedule.batches, min(subject.job.job.rounds, ROUNDS))
     finding = read_labels(subject.record(rounds=rounds), subject.feature_party)
-    # The curves are of classes.
     if subject.with_curves and not subject.plan.facts.real_targets:
         finding.detail.update(advise(subject, EPOCHS))
     return finding
 
 
 def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
-    """A run of so many epochs: floor(N / S) rounds each."""
+    """A run of some epochs of floor(N / S) rounds each."""
     rows = len(subject.dataset.train_labels)
     size = changes.get("batch_size", subject.plan.batch_size)
     rounds = 1 if size == "full" else rows // int(str(size))
@@ -138,7 +135,7 @@ def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
 
 
 def read_labels(recording: Recording, party: str) -> Finding:
-    """Labels from all gradients of a run that a feature party learned."""
+    """Labels from all gradients that a feature party learned in a run."""
     adversary, gradients = recording.adversary(party), gradients_seen(recording, party)
     if recording.plan.facts.real_targets:
         found = targets_from_gradients(gradients, adversary, _own_estimate(recording, party))
@@ -163,7 +160,7 @@ def _one_round(subject: Subject) -> Finding:
 
 
 def gradients_seen(recording: Recording, party: str) -> Sequence[FloatArray]:
-    """What the view holds, or, where residuals are in clear, Xᵀd/S made from them."""
+    """The gradients in a view or, if it holds residuals in clear, Xᵀd/S computed from them."""
     view, adversary = recording.view(party), recording.adversary(party)
     learned = gradients_of(view)
     if learned:
@@ -187,12 +184,12 @@ def _target_finding(estimate: FloatArray, recording: Recording, party: str) -> F
 
 
 def advise(subject: Subject, epochs: int) -> dict[str, Any]:
-    """What a person can act on, measured on some rows, and the exposure of this job on all.
+    """Measured advice on how to protect labels, on some rows, with the exposure of all rows.
 
-    `curves` are AUC by batch size and by epochs. `advice` has by sampling the smallest S of the
-    curve from which on labels keep, None where none does; how many epochs of this job's S keep
-    labels, of `MOST_EPOCHS`; what exact steps on full batches tell and what this job does, on the
-    same rows; and as flags what should not stay as it is.
+    `curves` are AUC by batch size and by epochs. `advice` has, for each sampling, the smallest S of
+    the curve from which on all are safe (None if there is none) and how many epochs with the job's
+    S are safe, up to `MOST_EPOCHS`. It compares exact steps on full batches with this job on the
+    same rows, and its flags say what should be changed.
     """
     clear = subject.job.without_protection
     small = Subject(clear, subject.with_rows(WHAT_IF_ROWS).dataset, subject.seed)
@@ -235,8 +232,8 @@ def _flags(shown: Exposure, zero_start: bool) -> list[str]:
     found = []
     if shown.max_leverage > LEVERAGE_ONE:
         found.append(
-            f"{shown.exposed_rows} rows have leverage 1 in a batch: one gradient tells "
-            "their residual, at any guard ratio"
+            f"{shown.exposed_rows} rows have leverage 1 in a batch: one gradient reveals "
+            "their residuals, at any guard ratio"
         )
     if shown.rank_share > RANK_FLAG:
         found.append(
@@ -244,14 +241,14 @@ def _flags(shown: Exposure, zero_start: bool) -> list[str]:
             f"{shown.epochs} epochs"
         )
     if zero_start:
-        found.append("theta0 = 0: residuals of the first round are known but for the label")
+        found.append("theta0 = 0: residuals of the first round are known except for the label")
     return found
 
 
 def exact_steps(subject: Subject, size: int) -> dict[str, Any] | None:
-    """What exact steps tell, to their own end, beside as many rounds of a job as are attacked.
+    """Labels read from exact steps, run to their end, and from this job with S rows per batch.
 
-    The job is in clear, of S rows a batch. None where it takes exact steps itself, or cannot.
+    The job is in clear. None if it takes exact steps itself, or cannot.
     """
     if subject.plan.rule.exact and subject.plan.full_batches:
         return None
@@ -276,7 +273,7 @@ def exact_steps(subject: Subject, size: int) -> dict[str, Any] | None:
 
 
 def recommended(exact: Finding, this_job: Finding) -> bool:
-    """Whether exact steps keep labels, and tell less than this job."""
+    """Whether exact steps resist, and reveal less than this job."""
     return exact.resists and exact.value < this_job.value
 
 
@@ -286,7 +283,7 @@ def _at(subject: Subject, sampling: str, size: int, epochs: int) -> Finding:
 
 
 def _from_on(sizes: list[int], found: list[Finding]) -> int | None:
-    """The smallest size from which on all keep labels."""
+    """The smallest size from which on all resist."""
     safe = None
     for size, finding in reversed(list(zip(sizes, found, strict=True))):
         if not finding.resists:

@@ -1,18 +1,16 @@
-"""What feature parties read of the labels in several jobs on the same people, as rows of the audit.
+"""Attacks of feature parties on the labels, across several jobs on the same people, measured.
 
-Each job is a real run with one guard directory for all, so that the label guard itself decides
-which of them are permitted: all of those are attacked together, up to the first that it refuses.
-A quick homomorphic exchange stands in for a slow one: it reveals the same gradients, which are all
-that the guard counts. What-ifs have no guard and small batches, in clear: gradients are the same up
-to rounding.
+All jobs are real runs with a common guard directory, so the label guard decides which of them are
+permitted. The attack uses all jobs up to the first one that the guard refuses. A quick homomorphic
+exchange stands in for a slow one, as it reveals the same gradients, which are all that the guard
+counts. What-ifs have no guard and small batches, in clear.
 
-*Ends.* Every exchange gives θ_k to its owner when a job is over, and `blind` gives nothing else. So
-this is what is left of the label guard's question there, and for all others a floor: one job is P
-equations and tells what the own model does; jobs on the same people that leave out other rows add
-up. These are recorded in clear with the end rounded as `blind` rounds it, since what hides the
-rounds plays no part.
+*Final parameters.* Every exchange gives θ_k to its owner when a job is over; `blind` reveals
+nothing else. One job then gives P equations and reveals no more than the own model. Jobs on the
+same people that leave out different rows add up. They are recorded in clear, with the final
+parameters rounded as `blind` rounds them, because it does not matter how the rounds were hidden.
 
-The bar is the best model of all the columns that the attacker used, of all people.
+The bar is the best model, over all people, of all columns that the attackers used.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,11 +42,10 @@ from securevfl.protocols.catalogue import EXCHANGES
 
 JOBS = 8
 ROWS = 4096
-# Of full batches: visits of the same rows add little to what the first few tell.
-ROUNDS = 8
-# What-ifs take batches of so many rows for each of a peer's columns, as 1/8 was once the limit.
-ROWS_A_COLUMN = 8
-# Of ends: jobs of half of so many people, until all ends together are this many times the people.
+ROUNDS = 8  # of full batches: later visits of the same rows add little
+ROWS_A_COLUMN = 8  # batch size of what-ifs, per column of the attackers
+# Attacks on final parameters: people, of whom each job trains on half; equations in all jobs
+# together per person; and the most jobs and rounds.
 PEOPLE, EQUATIONS_A_PERSON, MOST_JOBS, END_ROUNDS = 160, 1.0, 32, 12
 
 
@@ -57,12 +54,12 @@ class Variation:
     """How one job differs from the subject's."""
 
     dataset: VerticalDataset
-    people: IntArray  # of each of its training rows the number among the subject's
-    settings: Mapping[str, object] = field(default_factory=dict)  # others in `[job]`
+    people: IntArray  # the number of each of its training rows among the subject's
+    settings: Mapping[str, object] = field(default_factory=dict)  # changed settings in `[job]`
 
 
 Vary = Callable[[Subject, Sequence[str], int], Variation]
-"""The variation of a job by its number, for a subject and its attackers."""
+"""Makes the variation of a job with this number, for a subject and its attackers."""
 
 
 @add_attack
@@ -77,7 +74,7 @@ Vary = Callable[[Subject, Sequence[str], int], Variation]
     quick=False,
 )
 def labels_of_jobs(subject: Subject) -> Iterable[AttackCase]:
-    """Jobs that the guard permits, and what they would tell without one."""
+    """Jobs that the guard permits, and what-ifs without a guard."""
     as_classes(subject.dataset.train_labels)
     small = subject.with_rows(ROWS)
     quick = _quick(small)
@@ -90,7 +87,7 @@ def labels_of_jobs(subject: Subject) -> Iterable[AttackCase]:
 
 
 def _quick(subject: Subject) -> Subject:
-    """The same under an exchange that shows the same and is not slow, where there is one."""
+    """The same under a quick exchange that reveals the same, if there is one."""
     if not subject.is_slow:
         return subject
     settings = subject.job.exchange
@@ -125,7 +122,7 @@ def _other_columns(subject: Subject, attackers: Sequence[str], number: int) -> V
     for place, name in enumerate(attackers):
         table = table_of(dataset, name)
         if len(table.columns) == 1:
-            raise ConfigError(f"{name} has one column: a job cannot take others")
+            raise ConfigError(f"{name} has one column: jobs cannot use different ones")
         draw = np.random.default_rng([subject.seed, 5, place, number])
         chosen = np.sort(draw.permutation(len(table.columns))[: len(table.columns) // 2])
         dataset = with_columns(dataset, name, chosen.tolist())
@@ -141,7 +138,7 @@ def _fewer_rows(subject: Subject, _: Sequence[str], number: int) -> Variation:
 
 
 def _other_batches(subject: Subject, _: Sequence[str], number: int) -> Variation:
-    """Another seed, by which rows are parted afresh; a full batch stays one."""
+    """Another seed, which draws other batches; a full batch stays the same."""
     settings = {"seed": subject.seed + number, "sampling": "shuffle"}
     return Variation(subject.dataset, np.arange(len(subject.dataset.train_labels)), settings)
 
@@ -177,7 +174,7 @@ def _unguarded(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Findin
 
 
 def _length(subject: Subject, one: Variation, size: object) -> dict[str, object]:
-    """A job's settings with so many rows a batch, for some epochs, or some rounds of full ones."""
+    """A job's settings with so many rows per batch, for some epochs, or rounds of full batches."""
     rows = len(one.people)
     size = "full" if size == "full" or int(str(size)) >= rows else int(str(size))
     batches = 1 if isinstance(size, str) else rows // size
@@ -216,7 +213,7 @@ def _finding(
 def _columns_used(
     subject: Subject, found: Sequence[tuple[Recording, Variation]], attackers: Sequence[str]
 ) -> FloatArray:
-    """All columns of the attackers that some job took, of all people, shape (N, P)."""
+    """All columns of the attackers that some job used, for all people, shape (N, P)."""
     parts = []
     for name in attackers:
         table = table_of(subject.dataset, name)
@@ -236,10 +233,10 @@ def _columns_used(
     quick=False,
 )
 def parameter_labels(subject: Subject) -> Iterable[AttackCase]:
-    """The end of this job, and of many jobs on other rows."""
+    """The final parameters of this job, and of many jobs on different rows."""
     as_classes(subject.dataset.train_labels)
     if subject.plan.networks or subject.job.job.l1:
-        raise ConfigError("ends are read of linear models without l1")
+        raise ConfigError("labels_from_parameters supports linear models without l1")
     yield AttackCase(partial(_this_job, subject), "this job")
     clear = Subject(subject.job.without_protection, subject.dataset, subject.seed)
     yield AttackCase(

@@ -1,8 +1,8 @@
-"""Rotation twins as a row of the audit: whether an exchange keeps what Theorem 1 promises.
+"""Rotation twins, measured: whether Theorem 1 holds for an exchange.
 
-A rotation of X turns every gradient by Uᵀ. Steps that only add, scale by lengths or project on
-balls commute with that. The controls take steps that treat coordinates one by one, with which no
-job trains, or a U that is none.
+A rotation of X by U rotates all gradients by Uᵀ. Steps that only add, scale by lengths or project
+on balls commute with that. The negative controls use steps that treat coordinates one by one, which
+no job does, or a U that is not orthogonal.
 """
 
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ TINY, DECAY, SECOND_DECAY = 1e-12, 0.9, 0.999
     quick=False,
 )
 def rotation_twins(subject: Subject) -> Iterable[AttackCase]:
-    """A feature party's twin, the label party's, and in clear the negative controls."""
+    """A feature party's twin, the label party's, and, in clear, the negative controls."""
     for role, party in (("feature", subject.feature_party), ("label", subject.dataset.label_party)):
         name = f"{role} party's data"
         yield AttackCase(partial(_pair, subject, TwinSetting(party)), name)
@@ -64,7 +64,7 @@ def rotation_twins(subject: Subject) -> Iterable[AttackCase]:
 def _pair(subject: Subject, setting: TwinSetting) -> Finding:
     rounds = ROUNDS if subject.in_clear else ENCRYPTED_ROUNDS
     job = subject.job.with_settings(rounds=rounds)
-    if subject.exchange.adds_noise:  # Theorem 1 is about the rest: both runs draw the same noise
+    if subject.exchange.adds_noise:  # both runs draw the same noise, which Theorem 1 is not about
         job = with_section(job, "privacy", noise_seed=subject.seed)
     size = subject.plan.batch_size
     if subject.is_slow and size != "full":
@@ -75,7 +75,7 @@ def _pair(subject: Subject, setting: TwinSetting) -> Finding:
 
 
 def _finding(subject: Subject, twin: Twin, rounds: int) -> Finding:
-    # In fixed point X and XU are rounded differently, by up to half a unit an entry.
+    # In fixed point X and XU are rounded differently, by up to half a unit per entry.
     exact = _exact(subject)
     units = FIXED_POINT_UNITS * 2.0 ** -_fraction_bits(subject)
     picked = np.unique(np.linspace(0, len(twin.steps) - 1, CURVE_POINTS).astype(int))
@@ -106,7 +106,7 @@ def _finding(subject: Subject, twin: Twin, rounds: int) -> Finding:
 
 
 def _exact(subject: Subject) -> bool:
-    """Whether all numbers travel as they are."""
+    """Whether all numbers travel as floating-point numbers."""
     return subject.in_clear and subject.learns.predictions == "singly"
 
 
@@ -118,13 +118,13 @@ def _fraction_bits(subject: Subject) -> int:
 
 
 def nearly_orthogonal(fixed: FloatArray, generator: np.random.Generator) -> FloatArray:
-    """A rotation of the right kind with entries off by about 1e-3."""
+    """A rotation of the right kind, with errors of about 1e-3 in its entries."""
     error = 1e-3 * generator.standard_normal((len(fixed), len(fixed)))
     return stabilizer_rotation(fixed, generator) + error
 
 
 def adam(rate: float = 0.02) -> Rule:
-    """Adam (Kingma and Ba 2015), its rate such that a step is about as long as the one given."""
+    """Adam (Kingma and Ba 2015), with steps of about the size of the original ones."""
     first: FloatArray | float = 0.0
     second: FloatArray | float = 0.0
     steps = 0
@@ -142,5 +142,5 @@ def adam(rate: float = 0.02) -> Rule:
 
 
 def lasso(strength: float) -> Rule:
-    """A subgradient of λ‖θ‖₁ beside the loss: the step s + ηλ·sign(θ), ηλ its strength."""
+    """Adds a subgradient of λ‖θ‖₁ to the loss: the step s + ηλ·sign(θ), with strength ηλ."""
     return lambda weights, step: step + strength * np.sign(weights)

@@ -1,13 +1,12 @@
-"""What is read of held-out rows' features from their predictions, as rows of the audit.
+"""Attacks on held-out rows' features through their predictions, measured.
 
-*From scorings*, by the label party: at the job's own settings of scoring, which other measures
-leave out. The bars are guessing the mean, zero, and what the same known rows tell from the label
-party's own columns and one prediction by the trained model, which whoever uses it gets of everyone
-(without that prediction: `own_columns`). So one scoring, at the end, is not above its bar; every
-further one is.
+*From scorings*, by the label party, with the job's own settings of scoring, which other attacks
+leave out. The bars are guessing the mean, zero, and a regression, fitted to the same known rows, on
+the label party's own columns and one prediction by the trained model, which every user of the model
+gets (`own_columns` is without that prediction). A single scoring at the end is therefore not above
+its bar, but further ones are.
 
-*At prediction time*, by equality solving: the bar is what anybody reads off a score who knows the
-population.
+*At prediction time*, by equality solving. The bar is the best linear guess from the scores.
 """
 
 from collections.abc import Iterable
@@ -33,13 +32,10 @@ from securevfl.auditing.subject import Subject, table_of
 from securevfl.auditing.views import held_out_of
 from securevfl.errors import ConfigError
 
-# Of an exchange that is slow: scoring takes no products, but the rounds between do.
-SLOW_ROWS = 128
+SLOW_ROWS = 128  # of slow exchanges, whose rounds between scorings take long
 WHAT_IF_ROUNDS = 100
-# Where scorings do not span X it takes more known rows to tell what goes with them.
-KNOWN = 4
-# Who is known is chance, and figures are medians over so many draws.
-DRAWS = 8
+KNOWN = 4  # known rows over rank X, if scorings do not span X
+DRAWS = 8  # of known rows; figures are medians
 # Of equality solving.
 PROBABILITIES = {"logistic", "multinomial"}
 TRAINED_ROUNDS = 20
@@ -64,10 +60,10 @@ def _unseen(subject: Subject) -> str:
     quick=False,
 )
 def held_out(subject: Subject) -> Iterable[AttackCase]:
-    """Held-out rows from the job's own scorings, and from one every round."""
+    """Held-out rows from the job's own scorings, and from scorings after every round."""
     yield AttackCase(partial(_features, subject), "this job's scorings")
     if subject.exchange.shares_parameters:
-        return  # nobody could score before the end, whatever a job says
+        return  # nobody can score before the end, whatever the job asks for
     every = {"eval_every": 1, "target_auc": None, "rounds": WHAT_IF_ROUNDS, "tolerance": 0.0}
     yield AttackCase(partial(_features, subject, **every), "scored every round", what_if=True)
 
@@ -78,7 +74,7 @@ def _features(subject: Subject, **changes: object) -> Finding:
         subject = subject.with_rows(SLOW_ROWS)
         settings["batch_size"] = "full"
     if subject.plan.networks.keys() - {subject.dataset.label_party}:
-        raise ConfigError("predictions of networks span more than features: not attacked here")
+        raise ConfigError("held_out_features supports no networks, which span more than features")
     recording = subject.record(**settings)
     dataset, plan = recording.dataset, recording.plan
     view = recording.view(dataset.label_party)
@@ -89,7 +85,7 @@ def _features(subject: Subject, **changes: object) -> Finding:
     features: FloatArray = np.hstack([table_of(dataset, name).test for name in attacked])
     own = table_of(dataset, dataset.label_party).test
     space, rank = column_space(scorings, rounding), int(np.linalg.matrix_rank(features))
-    # Under noise scorings span nothing exactly; all of them together tell most.
+    # Noisy scorings span nothing exactly; a regression on all of them reads most.
     noisy = plan.exchange.adds_noise
     spans = space.shape[1] >= rank and not noisy
     count = rank if spans else min(KNOWN * rank, len(features) // 2)
@@ -149,7 +145,7 @@ def equality_solving(subject: Subject) -> Finding:
     own = total - predictions[subject.feature_party]
     found = features_from_scores(scores, weights[subject.feature_party], own)
     equations, unknowns = equations_and_unknowns(weights[subject.feature_party])
-    # What anybody reads off a score who knows the population: the best linear guess from it.
+    # The best linear guess from the score, which anybody can make who knows the population.
     beside = np.hstack([np.ones((len(total), 1)), total])
     guess = beside @ np.linalg.lstsq(beside, target, rcond=None)[0]
     size = float(np.linalg.norm(target))

@@ -1,6 +1,6 @@
-"""What a feature party gets that does not multiply by its columns, as a row of the audit.
+"""The attack of a feature party that multiplies by a selection matrix instead of X, measured.
 
-The residuals come through the job's own encryption, from owners that follow the protocol.
+The residuals pass the job's own encryption, and all key owners follow the protocol.
 """
 
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ from securevfl.errors import ConfigError
 from securevfl.models.scores import accuracy
 
 ROUNDS, SLOW_ROUNDS = 20, 2
-# In place of 1 stands what X may be at most, less so many bits: the cheater's own steps should not
-# send its predictions anywhere, and ckks should not round residuals away.
+# Selection matrices have, in place of 1, X's largest entry less so many bits. The cheater's own
+# steps should not make its predictions diverge, and ckks should not round residuals away.
 SHRINK_BITS = 2
 APPROXIMATE = 1e-3
 AT_THE_END = (
-    "the end shows as many sums of residuals as the cheater has columns, of its own choice, once a "
-    "job: in one round from zero twenty labels each (tests/end_to_end/test_blind_cheats.py)"
+    "the final parameters give as many chosen sums of residuals as the cheater has columns, once "
+    "per job: see tests/end_to_end/test_blind_cheats.py"
 )
 
 
 @dataclass
 class _Selected:
-    """A batch at the cheater's."""
+    """A batch, as the cheater prepared it."""
 
     shape: tuple[int, int]  # of X
-    visit: int  # the one under way, counted from the batch's own number
+    visit: int  # the current one, counted from the batch's number
     prepared: object
     products: int = 0
 
@@ -48,7 +48,7 @@ def _entry(product_format: ProductFormat) -> int:
 
 
 class SelectingEvaluator:
-    """Multiplies by selection matrices in place of X, at every visit of a batch by another."""
+    """Multiplies by selection matrices instead of X, by another one at each visit of a batch."""
 
     def __init__(self, evaluator: Evaluator, product_format: ProductFormat) -> None:
         self._evaluator = evaluator
@@ -58,11 +58,11 @@ class SelectingEvaluator:
 
     @property
     def modulus_bits(self) -> int:
-        """The job's."""
+        """As in the job's evaluator."""
         return self._evaluator.modulus_bits
 
     def prepare(self, matrix: IntArray) -> object:
-        """Forget X but for its shape."""
+        """Prepare a selection matrix of the shape of X."""
         rows, columns = matrix.shape
         first = self._batches
         self._batches += 1
@@ -78,7 +78,7 @@ class SelectingEvaluator:
         return self._evaluator.lacks_blinders(prepared.prepared)
 
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
-        """The masked product with this visit's selection: nobody can tell."""
+        """The masked product with this visit's selection matrix, which looks like any other."""
         assert isinstance(prepared, _Selected)  # noqa: S101
         if prepared.products and prepared.products % self._outputs == 0:
             prepared.visit += 1
@@ -100,14 +100,14 @@ class SelectingEvaluator:
     place=210,
 )
 def selection_matrix(subject: Subject) -> Finding:
-    """Residuals of chosen rows, as many a visit as the cheater has columns."""
+    """Residuals of chosen rows, per visit as many as the cheater has columns."""
     settings, job = subject.job.exchange, subject.job.job
     if subject.exchange.shares_parameters:
         raise ConfigError(AT_THE_END)
     if job.loss not in SIGN_LOSSES or settings.hide != "residuals":
-        raise ConfigError("labels are read by signs of logistic residuals, hidden alone")
+        raise ConfigError("selection_matrix supports logistic losses and hide = 'residuals'")
     if subject.plan.networks:
-        raise ConfigError("selection matrices are tried with linear models")
+        raise ConfigError("selection_matrix supports linear models")
     keys = RememberedKeys(subject.keys, SelectingEvaluator)
     two_trips = with_section(subject.job, "exchange", round_trips=2)
     rounds = min(job.rounds, SLOW_ROUNDS if subject.is_slow else ROUNDS)

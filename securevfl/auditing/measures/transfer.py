@@ -1,7 +1,7 @@
-"""What the parties of transfer learning read of each other, as rows of the audit.
+"""Attacks between the parties of transfer learning, measured.
 
-Labels are judged against the best model of the attacker's own columns, X against what the same
-known rows tell by the attacker's own columns, as elsewhere.
+The bar for labels is the best model of the attacker's own columns, the bar for X a regression on
+the attacker's own columns, fitted to the same known rows.
 """
 
 from collections.abc import Iterable
@@ -28,8 +28,7 @@ from securevfl.models.layers import DenseLayer
 from securevfl.protocols.transfer.objective import Components, FeatureObjective, settings_of
 
 EPOCHS = 3
-# The fit takes the cube of a batch's rows, and one more visit is a block of equations more.
-MOST_ROWS, MOST_VISITS = 1024, 4
+MOST_ROWS, MOST_VISITS = 1024, 4  # of a batch: the fit takes time cubic in its rows
 
 
 def _encrypted(subject: Subject) -> str:
@@ -47,7 +46,7 @@ def _encrypted(subject: Subject) -> str:
     place=90,
 )
 def component_labels(subject: Subject) -> Finding:
-    """V·Φ of the components in clear."""
+    """Read labels off V·Φ of components in clear."""
     recording, party = _epochs(subject, 1), subject.feature_party
     estimate = labels_from_components(components_of(recording.view(party)), recording.batches)
     alone = own_models(recording.adversary(party).inputs, recording.labels)
@@ -64,12 +63,12 @@ def component_labels(subject: Subject) -> Finding:
     place=100,
 )
 def unit_labels(subject: Subject) -> Iterable[AttackCase]:
-    """The gradient of its layer, made from components where these travel in clear."""
+    """Read labels off its layer's gradients, computed from components if these are in clear."""
     size = subject.plan.most_batch_rows
     if size <= MOST_ROWS:
         yield AttackCase(partial(_unit_labels, subject), "this job's batches")
         return
-    reason = NotShown(f"batches of {size} rows: the fit takes no more than {MOST_ROWS}")
+    reason = NotShown(f"batches of {size} rows: the fit supports at most {MOST_ROWS}")
     yield AttackCase(lambda: reason, "this job's batches")
     small = subject.with_rows(MOST_ROWS)
     yield AttackCase(partial(_unit_labels, small), f"{MOST_ROWS} rows", what_if=True)
@@ -85,7 +84,7 @@ def _unit_labels(subject: Subject) -> Finding:
 
 
 def _visits(recording: Recording, party: str) -> list[UnitVisit]:
-    """What a party saw of every batch, at its own weights then; the first few of each batch."""
+    """The first few visits of each batch, with the party's own weights at that time."""
     adversary, view = recording.adversary(party), recording.view(party)
     learned, given = gradients_of(view), components_of(view)
     gamma, counts = settings_of(recording.plan).alignment, dict[bytes, int]()
@@ -120,29 +119,29 @@ def _visits(recording: Recording, party: str) -> list[UnitVisit]:
     place=110,
 )
 def unit_features(subject: Subject) -> Iterable[AttackCase]:
-    """X from the units of the first batch, of either party by the other."""
+    """Each party's X from its units of the first batch, by the other party."""
     feature, label = subject.feature_party, subject.dataset.label_party
     yield AttackCase(partial(_from_units, subject, feature, label), "the feature party's")
     yield AttackCase(partial(_from_units, subject, label, feature), "the label party's")
 
 
-def _from_units(subject: Subject, whose: str, by: str) -> Finding:
-    """The error of a party's columns of the first batch, by the other's adversary."""
+def _from_units(subject: Subject, target: str, by: str) -> Finding:
+    """The error of the estimate of one party's columns of the first batch by the other party."""
     recording = subject.record(rounds=1)
     settings = settings_of(recording.plan)
-    if whose == subject.feature_party:
+    if target == subject.feature_party:
         ((_, (units, *_)),) = clear_arrays(recording.view(by), "units")
     else:
         ((values, phi),) = components_of(recording.view(by))
         units = units_from_components(values, phi, settings.alignment)
     rows = recording.batches[0]
     own = recording.adversary(by).inputs[rows]
-    features = recording.adversary(whose).inputs[rows][:, :-1]  # its constant column is known
+    features = recording.adversary(target).inputs[rows][:, :-1]  # its constant column is known
     factor = factor_of_units(units, settings.activation)
     generator = np.random.default_rng([subject.seed, 5])
     known = spread_anchors(factor, factor.shape[1], generator)
     if len(known) >= len(rows):
-        raise ConfigError(f"{len(rows)} rows of rank {factor.shape[1]}: none is left to be found")
+        raise ConfigError(f"{len(rows)} rows of rank {factor.shape[1]}: none is left to estimate")
     estimate = features_from_units(factor, known, features[known])
     alone = features_alone(own, features, known)
     return Finding(
@@ -155,6 +154,6 @@ def _from_units(subject: Subject, whose: str, by: str) -> Finding:
 
 
 def _epochs(subject: Subject, epochs: int) -> Recording:
-    """A run of so many rounds for each batch, no more than the job has."""
+    """A run of some epochs, with at most the job's rounds."""
     rounds = epochs * subject.plan.schedule.batches
     return subject.record(rounds=min(rounds, subject.job.job.rounds))

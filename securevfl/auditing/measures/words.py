@@ -1,19 +1,19 @@
-"""Whether words of rounds in shares are as uniform as they should be, as rows of the audit.
+"""Tests whether the words of rounds on secret shares are uniform.
 
-The attacker has words of some bits as it received them, and what its own shares make of them. Pads
-that are fresh, whole and used once leave nothing that any of these tests could see:
+The attacker has the ring elements ("words") that it received and its own shares. If pads are fresh,
+cover all bits and are used once, none of these tests can find anything:
 
-- *by themselves*: a word's place in the ring (Kolmogorov and Smirnov), and each of its bits;
-- *beside a truth*: bits that agree with those of the number that is hidden, and correlation with
-  it, which is the scorer's to say;
-- *in pairs*: both of differences of words of two rounds, where a pad used twice cancels.
+- *alone*: a word's place in the ring (Kolmogorov-Smirnov), and each of its bits;
+- *beside what is hidden*: agreement of bits and correlation with the hidden number, which only the
+  scorer knows;
+- *in pairs*: both tests on differences of words of two rounds, in which a reused pad cancels.
 
-Each figure is a surprise: by how many orders of magnitude the least p-value, times how many were
-looked at (Bonferroni), lies below 1. Uniform words pass 6 once in a million times.
+The figure is the surprise: −log10 of the least p-value times the number of p-values (Bonferroni).
+Uniform words exceed 6 once in a million times.
 
-What is tried is one link at a time. Its owner and its holder each have words of some quantities:
-residuals, the point, what L2 pulls by, and what came of the offline products. A word of one of the
-two and the other's make the hidden number; own ones are what a party combines its messages with.
+Each link is tested by itself. Its owner and its holder have words of several quantities: residuals,
+the point, the pull of L2, and the results of offline products. The two words of a quantity add up
+to the hidden number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ from securevfl.errors import ConfigError
 SURPRISE = Metric("surprise", 6.0, at_most_one=False, is_bound=True)
 ROUNDS, ROWS = 6, 256
 LEAST = 1e-300
-NOTHING_IN_SHARES = "nothing of a round is in shares: other rows are about what travels"
+NOTHING_IN_SHARES = "no number of a round is in shares; other attacks read the messages"
 OWNERS, HOLDERS = ("residuals", "point", "pull pads"), ("steps", "predictions", "pulls")
 
 
@@ -48,7 +48,7 @@ OWNERS, HOLDERS = ("residuals", "point", "pull pads"), ("steps", "predictions", 
     place=150,
 )
 def words_of_rounds(subject: Subject) -> Iterable[AttackCase]:
-    """An owner's words and a holder's, of every link."""
+    """The owner's words and the holder's words of each link."""
     yield AttackCase(partial(_of_links, subject, OWNERS), "as owner")
     yield AttackCase(partial(_of_links, subject, HOLDERS), "as holder")
 
@@ -62,7 +62,7 @@ def _of_links(subject: Subject, quantities: Sequence[str]) -> Finding:
         for what in quantities
     }
     worst = max(tests, key=lambda name: max(tests[name].values()))
-    # Of all of them together, as each is of the p-values that it holds.
+    # Bonferroni over all tests, as within each.
     count = sum(map(len, tests.values()))
     value = max(0.0, max(tests[worst].values()) - log10(count))
     detail = {"worst": worst, "tests": tests, "rounds": recording.result.rounds}
@@ -70,12 +70,12 @@ def _of_links(subject: Subject, quantities: Sequence[str]) -> Finding:
 
 
 def _surprises(recording: Recording, owner: str, what: str) -> dict[str, float]:
-    """Of the words of one quantity of one link, by kind of test."""
+    """The surprise of each kind of test, for one quantity of one link."""
     views = recording.result.views
     as_owner = views[owner].shares(owner, what)
     held = [view.shares(owner, what) for name, view in views.items() if name != owner]
     as_holder = next((shares for shares in held if shares), {})
-    # The first point is its owner's own, and no secret from it.
+    # The first point is known to its owner.
     steps = sorted(as_holder)[int(what == "point") :]
     if not steps or not as_owner.keys() >= as_holder.keys():
         raise ConfigError(f"no shares of {what} of {owner} were recorded")
@@ -100,13 +100,13 @@ def of_words(words: RingArray, bits: int) -> list[float]:
     """p-values of words modulo 2^bits: of their place in the ring, and of each bit."""
     flat = words.ravel()
     place = kstest(np.ldexp(flat.astype(np.float64), -bits), "uniform").pvalue
-    # A word beyond the ring is none: its high bits are those of a difference that has wrapped.
+    # A word outside the ring would be a difference that wrapped modulo 2^64.
     beyond = float(int(flat.max(initial=0)) < 1 << bits)
     return [float(place), beyond, *_of_counts(_bits(flat, bits).sum(axis=0), len(flat))]
 
 
 def of_pairs(words: Sequence[RingArray], truths: Sequence[RingArray], bits: int) -> list[float]:
-    """p-values of the differences of any two arrays of words, one a round, that have one shape."""
+    """p-values of the differences of any two arrays of words, one per round, of equal shapes."""
     ring = np.uint64((1 << bits) - 1)
     found = []
     for (one, hidden), (other, another) in combinations(zip(words, truths, strict=True), 2):
@@ -118,7 +118,7 @@ def of_pairs(words: Sequence[RingArray], truths: Sequence[RingArray], bits: int)
 
 
 def beside(words: RingArray, truth: RingArray, bits: int) -> list[float]:
-    """p-values of how residues, less what the attacker knows of them, go with what they hide."""
+    """p-values of the agreement and correlation of words with the numbers that they hide."""
     one, other = words.ravel(), truth.ravel()
     agree = (_bits(one, bits) == _bits(other, bits)).sum(axis=0)
     values = _centred(one, bits), _centred(other, bits)
@@ -139,6 +139,6 @@ def _centred(words: RingArray, bits: int) -> FloatArray:
 
 
 def _of_counts(counts: FloatArray, trials: int) -> list[float]:
-    """Two-sided p-values of heads among so many throws of a coin."""
+    """Two-sided p-values of the number of heads among tosses of a fair coin."""
     farther = np.maximum(counts, trials - counts)
     return [float(each) for each in np.minimum(1.0, 2 * binom.sf(farther - 1, trials, 0.5))]

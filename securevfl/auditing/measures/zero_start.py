@@ -1,10 +1,10 @@
-"""What the first gradient tells of labels where all parties start at zero, as a row of the audit.
+"""Labels from the first gradient if all parties start at zero, measured.
 
-Parameters that stay in shares until the end show it where there is one round only.
+If parameters stay in shares until the end, this needs a job of one round.
 
-Judged by how many labels are certain, which no model of the attacker's own columns makes any; and
-where several labelings fit, by what share the likeliest reads right, against the best logistic
-model of the attacker's own columns on the same rows.
+The figures are the number of labels that are certain, which no model of the attacker's own columns
+can give, and the accuracy of the mean of all labelings that fit, with the logistic model of the
+attacker's own columns as its bar.
 """
 
 from collections.abc import Iterable
@@ -38,19 +38,18 @@ from securevfl.models.curvature import Curvature
 from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 
 CERTAIN = Metric("certain_labels", 0.0, at_most_one=False)
-# The what-if: so many real columns, and batches of S = 8·ΣP.
-COLUMNS, ROWS_A_COLUMN = 4, 8
+COLUMNS, ROWS_A_COLUMN = 4, 8  # of the what-if, with S = 8P
 EXACT, APPROXIMATE = 1e-9, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class _FirstRound:
-    """The first gradient of a run from θ⁰ = 0, with what its reader knows."""
+    """The first gradient of a run from θ⁰ = 0, and what the attacker knows."""
 
     gradient: FloatArray  # Xᵀd/S, shape (P,)
     knowledge: IntegerKnowledge
     rows: IntArray  # of the batch
-    inputs: FloatArray  # the reader's X, shape (N, P)
+    inputs: FloatArray  # the attacker's X, shape (N, P)
     labels: IntArray  # the truth, shape (N,)
 
 
@@ -63,7 +62,7 @@ class _FirstRound:
     place=120,
 )
 def integer_decoding(subject: Subject) -> Iterable[AttackCase]:
-    """Exact sums of labels: of the job as it is, and of jobs that start at zero."""
+    """Exact sums of labels, from the job as it is and from jobs that start at zero."""
     starts_at_zero = subject.job.job.start == "zero" and not _later_rounds(subject)
     yield AttackCase(partial(_this_job, subject), "this job's first batch")
     yield AttackCase(
@@ -74,26 +73,25 @@ def integer_decoding(subject: Subject) -> Iterable[AttackCase]:
 
 
 def _later_rounds(subject: Subject) -> bool:
-    """Whether later rounds go into the first thing that a party learns."""
+    """Whether the first numbers that a party learns depend on later rounds."""
     return subject.exchange.shares_parameters and subject.job.job.rounds > 1
 
 
 def _this_job(subject: Subject) -> Finding | NotShown:
     if _later_rounds(subject):
-        return NotShown("the end is of all rounds: nobody knows the residuals of later ones")
+        return NotShown("the final parameters depend on all rounds, with unknown residuals")
     if subject.job.job.start != "zero":
-        return NotShown("theta0 is random: nobody knows the first residuals but for the labels")
+        return NotShown("theta0 is random: the first residuals are unknown")
     return _decoded(_first_round(subject))
 
 
 def _narrow(subject: Subject) -> Finding:
-    """The feature party's columns of the most bits alone, and a batch of a few rows."""
+    """Only the feature party's columns with the most bits, and a batch of a few rows."""
     table = table_of(subject.dataset, subject.feature_party)
     kept = np.sort(np.argsort([_entropy(column) for column in table.train.T])[-COLUMNS:])
     cut = with_columns(subject.dataset, table.name, kept.tolist())
     narrow = Subject(subject.job, cut, subject.seed, subject.keys)
-    # A shuffle's batches are of one size.
-    size = ROWS_A_COLUMN * len(kept)
+    size = ROWS_A_COLUMN * len(kept)  # exact under "shuffle", whose batches are equally large
     return _decoded(_first_round(narrow, table.name, batch_size=size, sampling="shuffle"))
 
 
@@ -114,17 +112,17 @@ def _decoded(seen: _FirstRound) -> Finding:
         "columns": len(seen.gradient),
         RECOVERED.name: {"value": recovered.value, "chance": read.majority, "model_alone": alone},
     }
-    # Labels in which all labelings agree: no model can be as good by luck.
+    # Labels in which all labelings agree.
     certain = float(np.count_nonzero(found == truth))
     return Finding(CERTAIN, certain, chance=0.0, beside=(recovered,), detail=detail)
 
 
 def _categories(subject: Subject) -> Finding:
-    """Positives by category, exactly, and the labels that follow."""
+    """The exact number of positives in each category, and the labels that follow from it."""
     seen = _first_round(subject)
     categories = count_categories(seen.gradient, seen.knowledge)
     if not categories:
-        raise ConfigError("no column of two values whose rows are counted exactly")
+        raise ConfigError("no column with two values whose positives are counted exactly")
     truth = seen.labels[seen.rows]
     found = certain_labels(categories, len(truth))
     detail = {
@@ -141,17 +139,17 @@ def _categories(subject: Subject) -> Finding:
 def _first_round(subject: Subject, party: str = "", **changes: Any) -> _FirstRound:  # noqa: ANN401
     as_classes(subject.dataset.train_labels)
     if subject.plan.loss.outputs > 1 or subject.plan.networks:
-        raise ConfigError("exact sums are read for two classes and linear models")
+        raise ConfigError("integer_decoding supports two classes and linear models")
     keys = RememberedKeys(subject.keys)
     first = Subject(subject.job, subject.dataset, subject.seed, keys)
     recording = first.record(rounds=1, start="zero", **changes)
     adversary, rows = recording.adversary(party or subject.feature_party), recording.batches[0]
     by_class = recording.plan.loss.residuals(np.zeros((2, 1)), np.arange(2))
-    told = float(by_class[0, 0]), float(by_class[1, 0])
+    expected = float(by_class[0, 0]), float(by_class[1, 0])
     labels = as_classes(recording.dataset.train_labels)
     if subject.exchange.shares_parameters:
         gradient, tolerance = _from_end(recording, adversary)
-        knowledge = IntegerKnowledge(adversary.inputs[rows], told, tolerance * len(rows))
+        knowledge = IntegerKnowledge(adversary.inputs[rows], expected, tolerance * len(rows))
         return _FirstRound(gradient, knowledge, rows, adversary.inputs, labels)
     matrix, tolerance = adversary.inputs[rows], EXACT
     if keys.made:
@@ -164,12 +162,12 @@ def _first_round(subject: Subject, party: str = "", **changes: Any) -> _FirstRou
     if not gradients and not residuals:
         raise ConfigError("the first round shows neither a gradient nor residuals")
     gradient = gradients[0] if gradients else matrix.T @ residuals[0] / len(rows)
-    knowledge = IntegerKnowledge(matrix, told, tolerance)
+    knowledge = IntegerKnowledge(matrix, expected, tolerance)
     return _FirstRound(gradient[:, 0], knowledge, rows, adversary.inputs, labels)
 
 
 def _from_end(recording: Recording, adversary: AdversaryView) -> tuple[FloatArray, float]:
-    """The first gradient, shape (P,), from what one step made of it, and how far it may be off."""
+    """The first gradient, shape (P,), from the parameters after one step, and its largest error."""
     plan = recording.plan
     rows = adversary.inputs[recording.batches[0]]
     steps = plan.steps(adversary.model, adversary.inputs, recording.columns)

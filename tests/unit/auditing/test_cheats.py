@@ -65,8 +65,8 @@ def test_columns_as_they_should_be_tell_no_residuals(monkeypatch: pytest.MonkeyP
     ("scheme", "exchange", "settings", "kind", "reason"),
     [
         ("plain", {}, {}, Immune, "in clear anyway"),
-        ("bfv", {"hide": "both"}, {"loss": "taylor-logistic"}, NotShown, "hidden alone"),
-        ("bfv", {}, {"loss": "squared"}, NotShown, "signs of logistic residuals"),
+        ("bfv", {"hide": "both"}, {"loss": "taylor-logistic"}, NotShown, "hide = 'residuals'"),
+        ("bfv", {}, {"loss": "squared"}, NotShown, "supports logistic losses"),
         ("bfv", {}, {"model": "mlp"}, NotShown, "linear models"),
     ],
 )

@@ -181,12 +181,12 @@ def test_crafted_queries_of_two_outputs_and_of_peers_that_pool_take_fewer_rounds
         (ratio, "plain", Immune, "nothing is encrypted"),
         (ratio, "paillier", Immune, "not an RLWE scheme"),
         (noise, "paillier", Immune, "no noise"),
-        (noise, "ckks", NotShown, "reads the noise of bfv replies"),
+        (noise, "ckks", NotShown, "ciphertext_noise supports bfv"),
         (symbols, "bfv", Immune, "Paillier's"),
         (approximate_key, "bfv", Immune, "exact schemes"),
         (approximate_key, "masked", Immune, "nothing is encrypted"),
         (crafted_query, "plain", Immune, "nothing is encrypted"),
-        (crafted_query, "ckks", NotShown, "built for bfv"),
+        (crafted_query, "ckks", NotShown, "crafted_query supports bfv"),
     ],
 )
 def test_an_attack_for_another_scheme_shows_nothing_unless_there_is_nothing_to_attack(

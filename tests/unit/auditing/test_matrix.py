@@ -215,7 +215,7 @@ def test_reshuffled_single_steps_leave_x_up_to_a_rotation_too() -> None:
     assert row["verdict"] == "leaks"
     assert row["value"] <= 1e-4
     (row, _) = rows_of_job(job("plain", sampling="shuffle", local_steps=1))
-    assert "reshuffled, take some" in row["detail"]["reason"]
+    assert "reshuffled, need about" in row["detail"]["reason"]
 
 
 def rows_of_job(described: Job) -> list[dict[str, Any]]:

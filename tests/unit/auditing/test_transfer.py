@@ -101,7 +101,7 @@ def test_batches_that_the_fit_cannot_take_are_not_shown(monkeypatch: pytest.Monk
     found = outcomes(unit_labels, subject())
     own = found["this job's batches"]
     assert isinstance(own, NotShown)
-    assert "the fit takes no more than 19" in own.reason
+    assert "the fit supports at most 19" in own.reason
 
 
 def test_other_attacks_say_that_they_are_not_about_components() -> None:
