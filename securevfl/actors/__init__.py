@@ -1,5 +1,5 @@
-"""A job's parties as actors: processes or Ray actors, each with its own data and channel.
+"""The parties of a job as actors: processes or Ray actors, each with its own data and channel.
 
-A supervisor starts them, introduces them to each other, and starts all again where one dies; their
-messages never pass through it.
+A supervisor starts the actors and introduces them to each other. If one dies, all start again.
+Messages between actors never pass through the supervisor.
 """

@@ -1,7 +1,7 @@
-"""An actor: it opens its own data, listens, meets its peers and runs its party's program.
+"""An actor: it opens its own data, listens, connects with its peers and runs its party's program.
 
-Learns: what its party learns by the job's algorithm and exchange; its program and messages are the
-same as in the simulation, and so is what the others see.
+Learns: what its party learns by the job's algorithm and exchange. Programs and messages are those
+of the simulation, so the others see the same as there.
 """
 
 import asyncio
@@ -43,11 +43,11 @@ OFTEN_SECONDS = 0.1
 
 
 class PartyActor:
-    """One actor, on whatever thread calls it.
+    """One actor.
 
     Args:
         task: its part of the job.
-        tell: called with what it has to say.
+        tell: called with its events.
     """
 
     def __init__(self, task: ActorTask, tell: Tell) -> None:
@@ -55,22 +55,22 @@ class PartyActor:
         self._links: Links | None = None
 
     def open(self) -> None:
-        """Open its data and listen, and tell where, or what went wrong."""
-        with _errors_told(self._tell):
+        """Open the data and listen; report the address, or the error."""
+        with _errors_reported(self._tell):
             threadpool_limits(self._task.threads)
             self._program = self._made_ready()
             self._links = Links(self._task.name, self._task.listen)
             self._tell(Event("introduced", self._links.peer))
 
     def take_part(self, peers: Mapping[str, Peer]) -> None:
-        """Connect with all others, run the program, and tell how it ended.
+        """Connect with all peers, run the program, and report how it ended.
 
-        Connections stay open until `close`, for others may still have something to read.
+        Connections stay open until `close`, as peers may still have something to read.
         """
-        with _errors_told(self._tell):
+        with _errors_reported(self._tell):
             assert self._links is not None  # noqa: S101
-            wanted = {*self._lane().values(), *self._shards()} - {self._task.name}
-            self._links.connect({name: peers[name] for name in wanted})
+            needed = {*self._lane().values(), *self._shards()} - {self._task.name}
+            self._links.connect({name: peers[name] for name in needed})
             asyncio.run(self._run(self._links))
             self._tell(Event("finished"))
 
@@ -80,11 +80,11 @@ class PartyActor:
             self._links.close()
 
     def _lane(self) -> dict[str, str]:
-        """By party its actor that this one's program talks with."""
+        """The actor of each party that this one's program communicates with."""
         return {name: actor_name(name, self._task.shard) for name in self._task.names}
 
     def _shards(self) -> list[str]:
-        """All of this party, which a server is not."""
+        """All actors of this party; none for a server."""
         if self._task.party in self._parties:
             return [actor_name(self._task.party, shard) for shard in range(self._task.shards)]
         return []
@@ -130,7 +130,7 @@ class PartyActor:
             places[party] = Workplace(
                 data=data_of_shard(data, task.shard, task.shards) if sharded else data,
                 keys=KeyMaker(),
-                # As in a simulation: all actors are one operator's.
+                # As in a simulation, since one operator runs all actors.
                 start=np.random.default_rng([job.job.seed, facts.names.index(party)]),
                 guard_directory=Path(task.guard_directory),
                 checkpoints=Path(task.output),
@@ -154,22 +154,22 @@ class PartyActor:
     def _progress(self, plan: Plan) -> Callable[[int], None]:
         last = [-OFTEN_SECONDS]
 
-        def told(rounds: int) -> None:
+        def report(rounds: int) -> None:
             now = time.monotonic()
             if now >= last[0] + OFTEN_SECONDS or rounds == plan.rounds:
                 last[0] = now
                 self._tell(Event("progress", rounds=rounds))
 
-        return told
+        return report
 
 
 @contextmanager
-def _errors_told(tell: Tell) -> Iterator[None]:
-    """What goes wrong within is told, and not raised."""
+def _errors_reported(tell: Tell) -> Iterator[None]:
+    """Report errors instead of raising them."""
     try:
         yield
     except SecureVFLError as error:
         tell(Event("failed", error=type(error).__name__, text=str(error)))
-    except Exception as error:  # of whatever kind, the supervisor has to know
+    except Exception as error:  # the supervisor has to learn of any kind
         sys.stderr.write(traceback.format_exc())
         tell(Event("failed", error="SecureVFLError", text=f"{type(error).__name__}: {error}"))

@@ -18,13 +18,9 @@ _CHUNK = 1 << 16
 
 @dataclass(kw_only=True)
 class ProcessHost:
-    """Starts an actor as a process in a group of its own, so that Ctrl-C is the supervisor's.
+    """Starts actors as processes in groups of their own, which Ctrl-C does not reach."""
 
-    Attributes:
-        silence_seconds: after which an actor is gone.
-    """
-
-    silence_seconds: float = SILENCE_SECONDS
+    silence_seconds: float = SILENCE_SECONDS  # after which an actor counts as dead
 
     def start(self, task: ActorTask, tell: Tell) -> "ProcessHandle":
         """Start an actor, see `Host`."""
@@ -36,11 +32,8 @@ class ProcessHandle:
 
     Args:
         task: its part of the job.
-        tell: called with what it says, on a thread of this.
-        silence_seconds: after which it is gone.
-
-    Attributes:
-        process: the actor's.
+        tell: called with its events, on another thread.
+        silence_seconds: after which it counts as dead.
     """
 
     def __init__(self, task: ActorTask, tell: Tell, silence_seconds: float) -> None:
@@ -59,15 +52,15 @@ class ProcessHandle:
         self._say(TASK.dump_json(task).decode())
 
     def introduce(self, peers: Mapping[str, Peer]) -> None:
-        """Tell it of all others."""
+        """Send it the addresses of all actors."""
         self._say(PEERS.dump_json(dict(peers)).decode())
 
     def stop(self) -> None:
-        """End it and what it has started, and wait until it is gone."""
+        """Kill the actor and all processes that it has started, and wait for its end."""
         process = self.process
         assert process.stdin is not None  # noqa: S101
         assert process.stdout is not None  # noqa: S101
-        # A group stays after its leader: those that a killed actor had started.
+        # A group outlives its leader: it may hold processes that a killed actor had started.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -78,18 +71,18 @@ class ProcessHandle:
 
     def _say(self, line: str) -> None:
         assert self.process.stdin is not None  # noqa: S101
-        with contextlib.suppress(BrokenPipeError):  # that it is gone is told
+        with contextlib.suppress(BrokenPipeError):  # the reading thread reports its death
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
     def _lines(self, seconds: float) -> list[str]:
         assert self.process.stdout is not None  # noqa: S101
-        said = self.process.stdout.fileno()
-        speaks = select.poll()
-        speaks.register(said, select.POLLIN)
-        if not speaks.poll(round(1000 * seconds)):
+        output = self.process.stdout.fileno()
+        readable = select.poll()
+        readable.register(output, select.POLLIN)
+        if not readable.poll(round(1000 * seconds)):
             raise TimeoutError
-        data = os.read(said, _CHUNK)
+        data = os.read(output, _CHUNK)
         if not data:
             status = self.process.wait()
             raise Gone(f"killed by signal {-status}" if status < 0 else f"exit status {status}")

@@ -1,7 +1,7 @@
-"""Actors as actors of Ray, on one machine or in a cluster.
+"""Actors as Ray actors, on one machine or in a cluster.
 
-Ray places them and says when one is gone. They meet over sockets of their own as processes do: a
-message between them never passes through Ray.
+Ray places them and reports their deaths. Like processes, they communicate over their own sockets:
+no message between them passes through Ray.
 """
 
 import queue
@@ -19,7 +19,7 @@ WAIT_SECONDS = 0.5
 
 
 class RemoteParty:
-    """What runs in a process of Ray's; what passes in and out is JSON."""
+    """What runs in a process of Ray; arguments and results are JSON."""
 
     def __init__(self) -> None:
         self._events: queue.Queue[Event] = queue.Queue()
@@ -39,25 +39,25 @@ class RemoteParty:
         self._actor.take_part(PEERS.validate_json(peers))
 
     def events(self) -> list[str]:
-        """What there is to tell, waited for a moment."""
-        told = []
+        """The actor's new events, after waiting for them for a moment."""
+        found = []
         try:
-            told.append(self._events.get(timeout=WAIT_SECONDS))
+            found.append(self._events.get(timeout=WAIT_SECONDS))
             while True:
-                told.append(self._events.get_nowait())
+                found.append(self._events.get_nowait())
         except queue.Empty:
-            return [EVENT.dump_json(each).decode() for each in told]
+            return [EVENT.dump_json(each).decode() for each in found]
 
 
 class RayHost:
-    """Starts actors in the cluster that this process is connected with.
+    """Starts actors in the cluster that this process is connected to.
 
-    An actor whose party has a place of its own goes there: a machine that was started with
-    `--resources '{"party:NAME": 1}'`. Others go anywhere.
+    A machine that was started with `--resources '{"party:NAME": 1}'` runs the actors of that party.
+    Other actors run anywhere.
 
     Args:
-        address: as it was connected; in one on this machine actors meet over Unix sockets.
-        silence_seconds: after which an actor is gone.
+        address: of the cluster; in one on this machine actors use Unix sockets.
+        silence_seconds: after which an actor counts as dead.
     """
 
     def __init__(self, address: str, silence_seconds: float = SILENCE_SECONDS) -> None:
@@ -71,15 +71,12 @@ class RayHost:
 
 
 class RayHandle:
-    """An actor of Ray's.
+    """A Ray actor.
 
     Args:
         task: its part of the job.
-        tell: called with what it says, on a thread of this.
-        silence_seconds: after which it is gone.
-
-    Attributes:
-        remote: where it runs.
+        tell: called with its events, on another thread.
+        silence_seconds: after which it counts as dead.
     """
 
     def __init__(self, task: ActorTask, tell: Tell, silence_seconds: float) -> None:
@@ -91,14 +88,14 @@ class RayHandle:
         self._listening.start()
 
     def introduce(self, peers: Mapping[str, Peer]) -> None:
-        """Tell it of all others."""
+        """Send it the addresses of all actors."""
         self.remote.begin("take_part", PEERS.dump_json(dict(peers)).decode())
 
     def stop(self) -> None:
-        """End it, and wait until it is gone."""
+        """End the actor, and wait for its end."""
         self.remote.stop()
         self._listening.join()
 
     def _events(self, seconds: float) -> list[str]:
-        told: list[str] = self.remote.call("events", seconds=seconds)
-        return told
+        found: list[str] = self.remote.call("events", seconds=seconds)
+        return found

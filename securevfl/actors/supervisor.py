@@ -1,12 +1,11 @@
-"""Starts the actors of a job, introduces them to each other, and starts all again where one dies.
+"""Starts the actors of a job, introduces them to each other, and restarts all of them if one dies.
 
-Learns: of a job that runs, rounds done and how actors end; never a message between them.
+Learns: that a job runs, how many rounds are done and how actors end; no message between actors.
 """
 
 import queue
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
 from securevfl import errors
@@ -14,34 +13,33 @@ from securevfl.actors.task import ActorTask, Event, Handle, Host, Peer
 from securevfl.errors import PeerUnreachable, SecureVFLError
 from securevfl.workers import Gone
 
-# A peer's death is often told before the death itself.
+# The peers of an actor that died often report it before the actor's own host does.
 AFTERMATH_SECONDS = 5.0
 
 
-@dataclass
 class Attempt:
-    """One go at a job: all actors from their start to their end.
+    """One attempt at a job, from the start of all actors to their end.
 
-    Attributes:
-        host: where they live.
-        progress: called with rounds done.
+    Args:
+        host: where actors run.
+        progress: called with the number of finished rounds.
     """
 
-    host: Host
-    progress: Callable[[int], None]
-    _events: "queue.Queue[tuple[str, Event]]" = field(default_factory=queue.Queue)
+    def __init__(self, host: Host, progress: Callable[[int], None]) -> None:
+        self._host, self._progress = host, progress
+        self._events: queue.Queue[tuple[str, Event]] = queue.Queue()
 
     def run(self, tasks: Mapping[str, ActorTask]) -> None:
-        """Start all, wait until all have finished, and stop them in any case.
+        """Start all actors, wait until all have finished, and stop them in any case.
 
         Raises:
-            Gone: one is; the text says which, and how.
-            SecureVFLError: one has failed; as it says, with its name.
+            Gone: an actor died; the text says which, and how.
+            SecureVFLError: an actor failed, with its error and its name.
         """
         handles: dict[str, Handle] = {}
         try:
             for name, task in tasks.items():
-                handles[name] = self.host.start(task, partial(self._told, name))
+                handles[name] = self._host.start(task, partial(self._heard, name))
             peers: dict[str, Peer] = {}
             while len(peers) < len(tasks):
                 name, event = self._next()
@@ -53,24 +51,24 @@ class Attempt:
             while running:
                 name, event = self._next()
                 if event.kind == "progress":
-                    self.progress(event.rounds)
+                    self._progress(event.rounds)
                 else:
                     running.remove(name)
         finally:
             for handle in handles.values():
                 handle.stop()
 
-    def _told(self, name: str, event: Event) -> None:
+    def _heard(self, name: str, event: Event) -> None:
         self._events.put((name, event))
 
     def _next(self) -> tuple[str, Event]:
         name, event = self._events.get()
         if event.kind in ("gone", "failed"):
-            raise self._blamed(name, event)
+            raise self._cause(name, event)
         return name, event
 
-    def _blamed(self, name: str, event: Event) -> Exception:
-        """What ended the job: an actor that is gone, or an error of its own, before its peers'."""
+    def _cause(self, name: str, event: Event) -> Exception:
+        """What ended the job: a death or an actor's own error, rather than its peers' errors."""
         deadline = time.monotonic() + AFTERMATH_SECONDS
         while event.error == PeerUnreachable.__name__:
             try:
@@ -98,17 +96,16 @@ def supervise(
     """Run a job's actors until all have finished.
 
     Args:
-        host: where they live.
-        tasks: by name, to go on after so many rounds, or to start.
-        resume_rounds: to begin with.
-        restarts: how often at most all are started again.
-        restart_from: after how many rounds to go on now; None starts. It raises where neither can
-            be.
-        progress: called with rounds done.
-        say: called with what whoever waits should know.
+        host: where actors run.
+        tasks: by actor, resuming after a number of rounds, or from the start if that is None.
+        resume_rounds: for the first attempt.
+        restarts: the most restarts of all actors.
+        restart_from: the rounds after which to resume now; it raises if no restart is possible.
+        progress: called with the number of finished rounds.
+        say: called with one line for the user at each restart.
 
     Raises:
-        SecureVFLError: an actor failed, or died once more than is allowed.
+        SecureVFLError: an actor failed, or died after the last restart.
     """
     left = restarts
     while True:

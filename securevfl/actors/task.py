@@ -1,4 +1,4 @@
-"""What a supervisor tells an actor, and what it hears: plain values that are JSON."""
+"""What a supervisor sends to an actor, and what it hears: plain values in JSON."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,46 +12,26 @@ from securevfl.workers import Gone, heard
 
 @dataclass(frozen=True)
 class ActorTask:
-    """One actor's part of a job: where things are, and never what is in them.
-
-    Attributes:
-        name: of the actor; that of its party, or of a server that holds no data, in the first lane.
-        party: whose it is.
-        job: its sections, as said in the job file.
-        job_hash: of the job, as hex.
-        names: of all that take part in the job, by party.
-        beside: folder that the parties' files are relative to.
-        data_dir: where data sets by name are looked for first; empty for the usual places.
-        work: folder with what all actors of the job may read: facts and aligned ids; each leaves
-            there what is left of it.
-        output: folder of its model and its states.
-        resume_rounds: go on from its state after so many rounds; None starts.
-        listen: unix:PATH or tcp:HOST:PORT, port 0 for a free one.
-        guard_directory: where key owners remember what jobs revealed.
-        pads: folders of pads made offline and of their keys; empty where none are kept.
-        threads: of linear algebra.
-        shard: which of its party's row shards, which is its lane.
-        shards: how many each party has.
-    """
+    """One actor's part of a job: where things are, and never what is in them."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    name: str
+    name: str  # of the actor; in the first lane that of its party, or of a server without data
     party: str
-    job: dict[str, Any]
-    job_hash: str
-    names: tuple[str, ...]
-    beside: str
-    data_dir: str
-    work: str
-    output: str
-    resume_rounds: int | None
-    listen: str
-    guard_directory: str
-    pads: tuple[str, ...] = ()
-    threads: int = 1
-    shard: int = 0
-    shards: int = 1
+    job: dict[str, Any]  # its sections, as in the job file
+    job_hash: str  # in hex
+    names: tuple[str, ...]  # of all that take part in the job, by party
+    beside: str  # folder that the paths of the parties' files are relative to
+    data_dir: str  # where named data sets are looked for first; empty for the usual places
+    work: str  # folder that all actors share: facts, aligned ids, and what each leaves at its end
+    output: str  # folder of its model and its states
+    resume_rounds: int | None  # resume from its state after so many rounds; None starts
+    listen: str  # unix:PATH or tcp:HOST:PORT, with port 0 for a free one
+    guard_directory: str  # where key owners record what jobs revealed
+    pads: tuple[str, ...] = ()  # folders of pads made offline and of their keys, if any
+    threads: int = 1  # of linear algebra
+    shard: int = 0  # which of its party's row shards, and so which lane
+    shards: int = 1  # of each party
 
 
 TASK = TypeAdapter(ActorTask)
@@ -59,16 +39,10 @@ TASK = TypeAdapter(ActorTask)
 
 @dataclass(frozen=True)
 class Peer:
-    """How an actor is reached, and known.
+    """How to reach and authenticate an actor."""
 
-    Attributes:
-        address: unix:PATH or tcp:HOST:PORT.
-        certificate: PEM, made by the actor for this job; empty over a Unix socket, whose folder
-            only its owner can enter.
-    """
-
-    address: str
-    certificate: str = ""
+    address: str  # unix:PATH or tcp:HOST:PORT
+    certificate: str = ""  # PEM; empty over a Unix socket, whose folder only its owner can enter
 
 
 PEERS = TypeAdapter(dict[str, Peer])
@@ -76,25 +50,19 @@ PEERS = TypeAdapter(dict[str, Peer])
 
 @dataclass(frozen=True)
 class Event:
-    """What an actor, or whoever watches over it, says.
+    """A report of an actor, or of whatever watches it.
 
-    Attributes:
-        kind: alive: nothing but that; introduced: it listens; progress: rounds are done; finished:
-            its model and what else is left are written; failed: an error ended it; gone: it is,
-            without a word.
-        peer: how it is reached.
-        rounds: done.
-        error: class of the error.
-        text: of the error, or how it is gone.
+    The kinds: alive; introduced, when it listens; progress, when rounds are done; finished, when
+    its files are written; failed, when an error ended it; gone, when it died without a word.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     kind: Literal["alive", "introduced", "progress", "finished", "failed", "gone"]
-    peer: Peer | None = None
-    rounds: int = 0
-    error: str = ""
-    text: str = ""
+    peer: Peer | None = None  # how to reach it
+    rounds: int = 0  # done
+    error: str = ""  # class of the error
+    text: str = ""  # of the error, or how it died
 
 
 EVENT = TypeAdapter(Event)
@@ -102,12 +70,12 @@ Tell = Callable[[Event], None]
 
 
 def watch(listen: Callable[[float], Iterable[str]], silence_seconds: float, tell: Tell) -> None:
-    """Tell what an actor says and at last that it is gone, or that it could not be made.
+    """Pass on an actor's events, and at last that it died or could not be made.
 
     Args:
-        listen: see `workers.heard`; gives events as JSON.
-        silence_seconds: after which it is gone.
-        tell: called with all but that it is alive.
+        listen: see `workers.heard`; yields events as JSON.
+        silence_seconds: after which the actor counts as dead.
+        tell: called with all events but `alive`.
     """
     try:
         for event in map(EVENT.validate_json, heard(listen, silence_seconds)):
@@ -120,22 +88,17 @@ def watch(listen: Callable[[float], Iterable[str]], silence_seconds: float, tell
 
 
 class Handle(Protocol):
-    """One actor that runs somewhere."""
+    """An actor that runs somewhere."""
 
     def introduce(self, peers: Mapping[str, Peer]) -> None:
-        """Tell it of all others; it takes part from then on."""
+        """Send it the addresses of all actors; it takes part from then on."""
 
     def stop(self) -> None:
-        """End it, whatever it does; of an actor that is gone, nothing."""
+        """End the actor, whatever it is doing, if it has not ended yet."""
 
 
 class Host(Protocol):
-    """Where actors live; one that is silent for too long is told as gone."""
+    """A place where actors run; an actor that is silent for too long counts as dead."""
 
     def start(self, task: ActorTask, tell: Tell) -> Handle:
-        """Start an actor.
-
-        Args:
-            task: its part of the job.
-            tell: called with what it says, on some thread.
-        """
+        """Start an actor; `tell` is called with its events, on another thread."""

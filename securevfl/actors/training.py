@@ -1,4 +1,4 @@
-"""A job by actors: as `securevfl.training.train`, with every party where it lives."""
+"""Training by actors: as `securevfl.training.train`, with each party in a process of its own."""
 
 import shutil
 import tempfile
@@ -35,43 +35,27 @@ MOST_PORT = 65_535
 
 @dataclass(frozen=True)
 class Places:
-    """Where actors find things.
+    """Where actors find things."""
 
-    Attributes:
-        output: folder of models and states, the same for all of them.
-        beside: folder that the parties' files are relative to.
-        guard_directory: where key owners remember what jobs revealed.
-        data_dir: where data sets by name are looked for first.
-        pads: pads made offline.
-        listen: HOST:PORT to listen at over TCP and TLS, each actor at the next port, 0 for free
-            ones; None for Unix sockets in a folder of their own.
-        row_shards: actors of every party, each with its part of the rows.
-    """
-
-    output: Path
-    beside: Path
-    guard_directory: Path
-    data_dir: Path | None = None
-    pads: PadPlaces | None = None
+    output: Path  # folder of models and states, the same for all actors
+    beside: Path  # folder that the paths of the parties' files are relative to
+    guard_directory: Path  # where key owners record what jobs revealed
+    data_dir: Path | None = None  # where named data sets are looked for first
+    pads: PadPlaces | None = None  # made offline
+    # HOST:PORT to listen at over TCP with TLS, each actor at the next port, or 0 for free ones;
+    # None for Unix sockets in a private folder
     listen: str | None = None
-    row_shards: int = 1
+    row_shards: int = 1  # actors per party, each with its part of the rows
 
 
 @dataclass(frozen=True)
 class Supervision:
-    """How a job is watched over.
+    """How a job is supervised."""
 
-    Attributes:
-        restarts: how often at most all actors are started again.
-        progress: called with rounds done.
-        say: called with what whoever waits should know.
-        threads: of linear algebra in each actor.
-    """
-
-    restarts: int = RESTARTS
+    restarts: int = RESTARTS  # the most restarts of all actors
     progress: Callable[[int], None] = lambda rounds: None
-    say: Callable[[str], None] = lambda line: None
-    threads: int = 1
+    say: Callable[[str], None] = lambda line: None  # called with lines for the user
+    threads: int = 1  # of linear algebra in each actor
 
 
 def train_by_actors(
@@ -83,22 +67,21 @@ def train_by_actors(
     resume: Mapping[str, SessionState] | None = None,
     supervision: Supervision | None = None,
 ) -> TrainingResult:
-    """Run all parties of a job as actors.
+    """Run all parties of a job as actors, and leave their models in the output folder.
 
-    Models are in the output folder when this returns. Times are measured: the job's `[network]`
-    plays no part.
+    Times are measured; the job's `[network]` has no effect.
 
     Args:
         job: the settings.
-        dataset: the data, as whoever plans the job knows them; no actor gets any of it.
-        host: where actors live.
-        places: where they find their own.
-        resume: by party, where to go on from; all from the same round.
-        supervision: how the job is watched over.
+        dataset: the data for planning the job; actors open their own data and get none of these.
+        host: where actors run.
+        places: where they find their files.
+        resume: the state to resume from by party, all of the same round.
+        supervision: how to supervise the job.
 
     Raises:
-        ConfigError: a job that does not fit the data or cannot be run by actors.
-        SecureVFLError: an actor failed, or died more often than it is started again.
+        ConfigError: the job does not fit the data, or cannot be run by actors.
+        SecureVFLError: an actor failed, or died after the last restart.
     """
     watched, resume = supervision or Supervision(), resume or {}
     require_own_data(job)
@@ -109,7 +92,7 @@ def train_by_actors(
         require_shardable(plan)
     rounds_before = max((each.rounds for each in resume.values()), default=0)
     sockets = Path(tempfile.mkdtemp(prefix="securevfl-"))
-    # Short ones, as no path of a socket has more than some 100 bytes.
+    # Short names, as a socket's path has at most about 100 bytes.
     names_of_sockets = (sockets / str(attempt) for attempt in count())
     work = places.output / WORK
     started = time.perf_counter()
@@ -135,7 +118,7 @@ def train_by_actors(
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
         shutil.rmtree(work, ignore_errors=True)
-        # Nobody is left that writes; one that was killed may have been about to.
+        # All writers have ended, but a killed one may have left an unfinished file.
         for name in plan.facts.names:
             remove_unfinished(places.output / f"{name}.state")
             remove_unfinished(places.output / f"{name}.safetensors")
@@ -151,12 +134,12 @@ def train_by_actors(
 
 
 def _names(plan: Plan) -> tuple[str, ...]:
-    """Of all actors: the parties, and whoever takes part without data."""
+    """The parties, and servers that take part without data."""
     return tuple(dict.fromkeys((*plan.facts.names, *plan.algorithm.programs(plan, {}))))
 
 
 def _actors(plan: Plan, places: Places) -> dict[str, tuple[str, int]]:
-    """Names of all actors, and for each whose it is and which of its shards."""
+    """The party and the shard of each actor, by the actor's name."""
     return {
         actor_name(name, shard): (name, shard)
         for shard in range(places.row_shards)
@@ -165,23 +148,23 @@ def _actors(plan: Plan, places: Places) -> dict[str, tuple[str, int]]:
 
 
 def _output_of(places: Places, shard: int) -> Path:
-    """Of a shard's model, which in all but the first lane is there to be compared."""
+    """The folder of a shard's model; models of later shards are only compared with the first."""
     return places.output if shard == 0 else places.output / WORK / f"shard {shard}"
 
 
 def require_one_model(outcomes: Mapping[str, PartyOutcome], places: Places) -> None:
-    """Check that all shards of a party have ended with its model.
+    """Check that all shards of a party have ended with the same model.
 
     Raises:
-        SecureVFLError: one has not, as training went wrong and they kept different states.
+        SecureVFLError: training diverged, and the shards selected different states.
     """
     for name, outcome in outcomes.items():
         for shard in range(1, places.row_shards):
             other = load_model(_output_of(places, shard) / f"{name}.safetensors")
             if not np.allclose(outcome.model.weights, other.weights, rtol=1e-6, atol=1e-9):
                 raise SecureVFLError(
-                    f"{name}: its row shards ended with different models, as training went wrong "
-                    "and each kept what its own rows said; take a smaller learning_rate"
+                    f"{name}: its row shards ended with different models, as training diverged and "
+                    "each selected its own checkpoint; take a smaller learning_rate"
                 )
 
 
@@ -200,9 +183,11 @@ def _tasks(
     threads: int,
     resume_rounds: int | None,
 ) -> dict[str, ActorTask]:
-    pads = () if places.pads is None else _pad_folders(places.pads)
+    pads: tuple[str, ...] = ()
+    if places.pads is not None:
+        pads = str(places.pads.folder.resolve()), str(places.pads.keys.resolve())
     job = plan.job.model_dump(mode="json", exclude_unset=True)
-    # Names of their own each time: one that is killed before all are connected leaves its socket.
+    # New names in each attempt: an actor that is killed before it is connected leaves its socket.
     own = next(sockets)
     return {
         name: ActorTask(
@@ -215,7 +200,7 @@ def _tasks(
             data_dir="" if places.data_dir is None else str(places.data_dir.resolve()),
             work=str((places.output / WORK).resolve()),
             output=str(_output_of(places, shard).resolve()),
-            # A server keeps no state.
+            # A server has no state.
             resume_rounds=resume_rounds if party in plan.facts.names else None,
             listen=_address(places.listen, f"{own}-{number}", number),
             guard_directory=str(places.guard_directory.resolve()),
@@ -226,10 +211,6 @@ def _tasks(
         )
         for number, (name, (party, shard)) in enumerate(_actors(plan, places).items())
     }
-
-
-def _pad_folders(pads: PadPlaces) -> tuple[str, ...]:
-    return str(pads.folder.resolve()), str(pads.keys.resolve())
 
 
 def _address(listen: str | None, path: str, number: int) -> str:
@@ -245,10 +226,10 @@ def _address(listen: str | None, path: str, number: int) -> str:
 
 
 def _restart_from(plan: Plan, places: Places) -> int | None:
-    """After how many rounds all actors can go on; None where they start from the beginning.
+    """The rounds after which all actors can resume; None to start from the beginning.
 
     Raises:
-        ConfigError: what has been released would be released again.
+        ConfigError: the job adds noise, and would release the same rounds again.
     """
     if plan.account is not None:
         raise ConfigError(f"it is not started again: {plan.never_resumes}")

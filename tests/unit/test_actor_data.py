@@ -262,7 +262,7 @@ def test_what_is_left_comes_back(
         back = outcome_at(tmp_path, tmp_path / "models", party, result.plan)
         assert np.array_equal(back.held_out, outcome.held_out)
         assert np.array_equal(back.model.weights, outcome.model.weights)
-        for field in ("rounds", "scores", "leakage", "ended", "learned", "kept", "losses"):
+        for field in ("rounds", "scores", "leakage", "ended", "learned", "selected", "losses"):
             assert getattr(back, field) == getattr(outcome, field)
         assert [each.l1 for each in back.path] == [each.l1 for each in outcome.path]
         for one, other in zip(back.path, outcome.path, strict=True):

@@ -208,10 +208,10 @@ def test_immunity_is_of_schemes_that_are_known(
 @pytest.mark.parametrize(
     ("attack", "scheme", "refused"),
     [
-        (ratio, "paillier", "c1 of bfv and ckks"),
-        (noise, "ckks", "noise of bfv replies"),
+        (ratio, "paillier", "ciphertext_ratio supports bfv and ckks"),
+        (noise, "ckks", "ciphertext_noise supports bfv"),
         (symbols, "bfv", "symbols are Paillier's"),
-        (approximate_key, "bfv", "the key of ckks"),
+        (approximate_key, "bfv", "ckks_key supports ckks"),
     ],
 )
 def test_attacks_refuse_schemes_that_their_reasons_do_not_know(
