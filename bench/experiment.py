@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import typer
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.settings.tradeoff import parted, values_of
@@ -26,6 +26,11 @@ from securevfl.reports.tables import Column
 
 HERE = Path(__file__).parent
 S = TypeVar("S", bound="Settings")
+T = TypeVar("T")
+# `--set KEY=VALUE` has one value of a setting that may have several.
+Several = Annotated[
+    tuple[T, ...], BeforeValidator(lambda v: v if isinstance(v, (tuple, list)) else (v,))
+]
 
 
 class Settings(BaseModel):

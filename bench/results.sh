@@ -151,13 +151,6 @@ result noise-lr 300 sweep noise --fresh --label-party second --model lr \
 result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 0,0.5,3,10 \
     --repeats 2 --learning-rate 3 --workers 1
 
-# docs/results/fdml.md
-result fdml 180 bench fdml
-for several in 1 8 16 32; do
-    result "fdml-messages-$several" 20 bench fdml --model lr --learning-rate 3 --l2 0 \
-        --batches-per-message "$several" --staleness "$((several - 1))"
-done
-
 # docs/results/scale.md; first, with ROWS 111112, 333334, 1111112 and 5000000:
 # `securevfl data make planted-sparse --rows ROWS --seed 17 --to results/planted-ROWS`
 result scale-lr 250 bench fdml-scale --shards results/planted-5000000 --epochs 2 \
@@ -178,9 +171,6 @@ result scale-nn 600 bench fdml-scale --model nn --shards results/planted-5000000
     --standardize --learning-rate 1 --no-alone --batch-size 1000 --batches-per-message 1
 result scale-phases 80 bench fdml-scale --shards results/planted-1111112 --learning-rate 30 \
     --epochs 2 --no-alone --batch-size 10000,1000 --batches-per-message 1,1 --profile
-
-# docs/results/fdml.md
-result staleness 300 bench staleness --label-party second
 
 # docs/results/horizontal.md
 horizontal() {

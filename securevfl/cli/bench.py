@@ -13,12 +13,10 @@ from typing_extensions import override
 from securevfl.benchmarks.settings.blind import BlindSettings, OfflineSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
-from securevfl.benchmarks.settings.fdml import FdmlBenchSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.scale import ScaleSettings
-from securevfl.benchmarks.settings.staleness import StalenessSettings
 from securevfl.benchmarks.settings.tradeoff import (
     SCHEME,
     STEPS,
@@ -47,11 +45,13 @@ if TYPE_CHECKING:
 
 MOVED = {
     "cost-law": "cost_law",
+    "fdml": "fdml",
     "l1": "l1",
     "networks": "networks",
     "overhead": "overhead",
     "overlap": "overlap",
     "rounds": "rounds",
+    "staleness": "staleness",
     "theorem1": "theorem1",
     "theorem2": "theorem2",
     "transfer": "transfer",
@@ -322,56 +322,6 @@ def horizontal(
         title = f"{name}, D = {mix:g}, to {target:g} %; medians of {settings.repeats}"
         show(output, HORIZONTAL, own, title)
     say(output, *marks((), quick=settings.quick), *HORIZONTAL_NOTES)
-
-
-@command(bench)
-def staleness(settings: StalenessSettings, data: options.A9a, output: options.Output) -> None:
-    """FDML at each party's own speed: time to an AUC, and regret."""
-    dataset = data.load()
-    from securevfl.benchmarks.staleness import staleness as run
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench staleness", settings, rows, dataset=dataset.name)
-    title = (
-        f"{dataset.name}, fdml, S = {settings.batch_size}, "
-        f"virtual time to AUC {settings.target_auc:g}"
-    )
-    show(output, bench_tables.STALENESS, rows, title)
-    if not all(row["reached_target"] for row in rows):
-        say(output, "* target not reached")
-
-
-@dataclass(frozen=True)
-class FdmlData(options.A9a):
-    """The paper's split: with the constant column, its second party has 57 of a9a's columns."""
-
-    label_party: Annotated[
-        str | None, typer.Option(help="Give the labels to this party; the second if absent.")
-    ] = None
-
-
-@command(bench)
-def fdml(settings: FdmlBenchSettings, data: FdmlData, output: options.Output) -> None:
-    """FDML beside training in one place and by each party alone."""
-    dataset = data.load()
-    from securevfl.benchmarks.fdml import fdml as run
-
-    if data.label_party is None:
-        dataset = replace(dataset, label_party=dataset.parties[1].name)
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench fdml", settings, rows, dataset=dataset.name)
-    title = (
-        f"{dataset.name}, S = {settings.batch_size}, {settings.epochs} epochs, "
-        f"{typed(settings.network)}; seconds an epoch, medians of {settings.repeats}"
-    )
-    show(output, bench_tables.FDML, rows, title)
-    for row in rows:
-        if row["training"] != "fdml":
-            continue
-        say(
-            output,
-            f"{row['model']}, fdml: {row['ratio_to_one_place']:.1f} x one place on the wall clock",
-        )
 
 
 @command(bench, "fdml-scale")

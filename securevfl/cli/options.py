@@ -152,13 +152,6 @@ class SplitJobData(SplitData, JobData):
     """A data set by name, split among the parties, or a job's."""
 
 
-@dataclass(frozen=True)
-class A9a(SplitData):
-    """The same, a9a if nothing is said."""
-
-    dataset: Dataset = "a9a"
-
-
 def names(text: str) -> tuple[str, ...]:
     """The names of a comma-separated option."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,14 +1,12 @@
 """Result rows and tables of benchmarks; see `rows` and `tables`."""
 
 from collections.abc import Sequence
-from typing import Literal, NotRequired
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
 from securevfl.reports.rows import any_offline
 from securevfl.reports.tables import Column, Row, seconds, share, size
-
-Staleness = int | Literal["unbounded"]
 
 
 class JointRun(TypedDict):
@@ -89,69 +87,6 @@ class CryptoRow(TypedDict):
     ratio_to_phe_3072: float | None
 
 
-class StalenessRun(TypedDict):
-    """One run; `seconds` to the target."""
-
-    seed: int
-    seconds: float | None
-    total_s: float
-    auc: float
-    refused: int
-    lead: int
-    regret_rounds: Sequence[int]
-    regret: Sequence[float]
-    slope: float | None
-
-
-class StalenessRow(TypedDict):
-    """One τ with one straggler, in virtual time; `largest_lead` is the largest of all runs."""
-
-    dataset: str
-    straggler: str
-    factor: float
-    staleness: Staleness
-    batch_size: int
-    target_auc: float
-    reached_target: bool
-    seconds_to_target: float | None
-    total_s: float
-    auc: float
-    refused_pulls: float
-    largest_lead: int
-    regret_rounds: Sequence[int]
-    regret: Sequence[float]
-    regret_slope: float | None
-    repeats: int
-    runs: Sequence[StalenessRun]
-
-
-class FdmlRow(TypedDict):
-    """One model trained one way.
-
-    `machinery_s` is wall time of an iteration of one party beside the parties' computation;
-    what is compared with one place is fdml's.
-    """
-
-    dataset: str
-    model: str
-    training: str
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    staleness: Staleness
-    batches_per_message: NotRequired[int]
-    precision: NotRequired[str]
-    repeats: int
-    auc: float
-    aucs: Sequence[float]
-    log_loss: float
-    log_losses: Sequence[float]
-    wall_s_per_epoch: float
-    ratio_to_one_place: NotRequired[float]
-    virtual_s_per_epoch: float | None
-    machinery_s: float | None
-
-
 class LabelGuardRow(TypedDict):
     """What a feature party reads at one ratio: means over seeds.
 
@@ -219,14 +154,6 @@ def _seconds_or_dash(value: float | None) -> str:
     return "-" if value is None else seconds(value)
 
 
-def _slope(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _time(value: float | None) -> str:
-    return "*" if value is None else seconds(value)
-
-
 JOINT: tuple[Column[JointRow], ...] = (
     ("K", lambda row: str(row["parties"])),
     ("exchange", lambda row: row["exchange"]),
@@ -260,26 +187,6 @@ CRYPTO_PHASES: tuple[Column[CryptoRow], ...] = (
     ("decrypt", lambda row: _seconds_or_dash(row.get("seconds_decrypt"))),
     CRYPTO[3],  # offline
     *CRYPTO[6:],  # up and down
-)
-
-STALENESS: tuple[Column[StalenessRow], ...] = (
-    ("straggler", lambda row: str(row["straggler"])),
-    ("tau", lambda row: str(row["staleness"])),
-    ("to target", lambda row: _time(row["seconds_to_target"])),
-    ("all rounds", lambda row: seconds(row["total_s"])),
-    ("AUC", lambda row: f"{row['auc']:.4f}"),
-    ("refused", lambda row: f"{row['refused_pulls']:,.0f}"),
-    ("lead", lambda row: str(row["largest_lead"])),
-    ("regret slope", lambda row: _slope(row["regret_slope"])),
-)
-
-FDML: tuple[Column[FdmlRow], ...] = (
-    ("training", lambda row: f"{row['model']}, {row['training']}"),
-    ("AUC", lambda row: f"{row['auc']:.4f}"),
-    ("log loss", lambda row: f"{row['log_loss']:.4f}"),
-    ("wall", lambda row: seconds(row["wall_s_per_epoch"])),
-    ("virtual", lambda row: _seconds_or_dash(row["virtual_s_per_epoch"])),
-    ("machinery", lambda row: _seconds_or_dash(row["machinery_s"])),
 )
 
 LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (

@@ -28,10 +28,8 @@ from securevfl.protocols.exchange import Exchange, Learns, Variant
 from securevfl.reports.benchmarks import (
     CRYPTO,
     CRYPTO_PHASES,
-    FDML,
     JOINT,
     LABEL_GUARD,
-    STALENESS,
 )
 from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
 from securevfl.reports.defaults import DEFAULTS
@@ -40,7 +38,6 @@ from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.scale import (
     COLUMNS,
-    MESSAGES,
     PHASES,
     RATIOS,
     SCALE,
@@ -162,10 +159,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),
-    "staleness": by_columns(*STALENESS),
-    "fdml": by_columns(*FDML),
     "fdml-phases": lambda rows: by_columns(*PHASES)(phases_of(rows)),
-    "fdml-messages": lambda rows: by_columns(*MESSAGES)(of_fdml(rows)),
     "scale": by_columns(*SCALE),
     "scale-ratios": lambda rows: by_columns(COLUMNS, *RATIOS)(of_fdml(rows)),
     "scale-laws": lambda rows: [["training"], *([line] for line in laws(rows))],

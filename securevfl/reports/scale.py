@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from securevfl.reports.benchmarks import FdmlRow
 from securevfl.reports.page import rows_page
 from securevfl.reports.tables import Column, seconds
 from securevfl.shown import curve
@@ -194,15 +193,6 @@ SCALE_IN_FULL: tuple[Column[ScaleRow], ...] = (
     COLUMNS,
     *SCALE[1:],
     *RATIOS[3:],
-)
-MESSAGES: tuple[Column[FdmlRow], ...] = (
-    ("a message", lambda row: str(row.get("batches_per_message", 1))),
-    ("AUC", lambda row: f"{row['auc']:.4f}"),
-    ("log loss", lambda row: f"{row['log_loss']:.4f}"),
-    ("wall", lambda row: seconds(row["wall_s_per_epoch"])),
-    ("to one place", lambda row: _times(row.get("ratio_to_one_place"))),
-    ("virtual", lambda row: seconds(row["virtual_s_per_epoch"] or 0.0)),
-    ("machinery", lambda row: seconds(row["machinery_s"] or 0.0)),
 )
 
 

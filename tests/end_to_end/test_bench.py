@@ -40,13 +40,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "crypto": (
         benchmarks.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
     ),
-    "staleness": (
-        benchmarks.StalenessRow, 2,
-        "--dataset breast_cancer --staleness 0,unbounded --straggler none --rounds 20",
-    ),
-    "fdml": (
-        benchmarks.FdmlRow, 9, "--dataset breast_cancer --epochs 1 --hidden 2 --repeats 1",
-    ),
     "blind": (
         blind.BlindRow, 6,
         "--parties 3 --steps 3:64 --loss logistic,taylor-logistic --rounds 2 --learning-rate 0.3 "
@@ -320,25 +313,6 @@ def test_a_killed_sweep_goes_on_and_fresh_forgets(capsys: Capture) -> None:
     (folder / "journal").touch()
     assert run(*sweep, "--fresh") == 0
     assert "going on" not in capsys.readouterr().err
-
-
-def test_staleness_shows_who_waits(capsys: Capture) -> None:
-    arguments = (
-        "--dataset breast_cancer --rounds 60 --batch-size 64 --staleness 0,3,unbounded "
-        "--learning-rate 0.3 --target-auc 0.98"
-    )
-    rows = rows_from("bench staleness", *arguments.split())
-    said(capsys)
-    assert [row["straggler"] for row in rows[::3]] == ["none", "party1", "party2", "turns"]
-    bulk, some, free = rows[3:6]
-    assert (bulk["largest_lead"], some["largest_lead"]) == (0, 3)
-    assert free["largest_lead"] > 3
-    assert free["refused_pulls"] == 0 < some["refused_pulls"] <= bulk["refused_pulls"]
-    alternating = rows[9:]
-    assert alternating[0]["total_s"] > alternating[2]["total_s"]
-    assert all(row["seconds_to_target"] <= row["total_s"] for row in rows)
-    # R(T) falls: batches are fitted better and better.
-    assert bulk["regret"][0] > bulk["regret"][-1]
 
 
 # ------------------------------------------------------------------------ of a job's file

@@ -10,7 +10,6 @@ Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
 # With a rate of its own: none is chosen, by training, before the mistake is seen.
 RATE = "bench tradeoff --learning-rate 0.3"
-STALENESS = "bench staleness --dataset breast_cancer"
 SWEEP = "sweep noise --dataset breast_cancer"
 AUDIT = "audit --exchange plain --workers 1 --repeats 1 --quiet"
 TAKES = "train job.toml --quiet"
@@ -52,11 +51,6 @@ MISTAKES = {
     "bench crypto --scheme bfv,": "expected names, separated by commas",
     "bench crypto --samples 8": "--features",
     "bench crypto --samples 0 --features 1": "from 1 on",
-    "bench staleness --staleness -1": "--staleness",
-    f"{STALENESS} --straggler me": "party1",
-    f"{STALENESS} --learning-rate 0.3 --rounds 2 --factor 0": "pace",
-    f"{STALENESS} --label-party me": "'me'",
-    "bench staleness --dataset digits": "10 classes",
     "sweep noise --noise 0,one": "--noise",
     f"{SWEEP} --noise=-1": "noise_multiplier",
     "sweep noise --model svm": "--model",

@@ -18,7 +18,7 @@ NEEDED_BY_WORK = {"numpy", "asyncio", "cryptography", "safetensors"}
 COMMANDS = [
     *("train", "audit", "sweep noise", "data list", "data where", "data get"),
     *("predict", "model show"),
-    *(f"bench {name}" for name in ("tradeoff", "crypto", "staleness", "fdml", "fdml-scale")),
+    *(f"bench {name}" for name in ("tradeoff", "crypto", "fdml-scale")),
     *(
         f"bench {name}"
         for name in (
@@ -134,7 +134,6 @@ def test_a_mistake_that_is_seen_at_once_loads_nothing_for_work(arguments: str, s
         ("bench tradeoff --dataset a9a", "data get a9a"),
         ("bench tradeoff --exchange plian", "nearest is 'plain'"),
         ("bench tradeoff --batch-size 100000", "456"),
-        ("bench staleness --dataset digits", "10 classes"),
         ("sweep noise --dataset breast_cancer --clip 0", "clip"),
         ("audit --exchange bvf", "'bvf'"),
         ("audit --dataset brest_cancer", "breast_cancer"),

@@ -1,43 +1,97 @@
 """FDML under stragglers: virtual time to a target AUC against τ, and regret against T.
 
-Parties run at their own speed in virtual time. What the model was at a moment is put together
-afterwards, from the weights that each party had then; no party sees it.
+Parties run at their own speed in virtual time. The model at a moment is put together afterwards,
+from the weights that each party had then; no party sees it.
 """
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
+from pydantic import PositiveInt
+from typing_extensions import TypedDict
 
+from bench.experiment import DataSettings, Experiment, Run, Several, main
 from securevfl.benchmarks.objective import LOSS, Objective, Trail
-from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.staleness import StalenessSettings
-from securevfl.data.tables import VerticalDataset
+from securevfl.benchmarks.progress import Report
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.fdml import SERVER, PulledSums, Staleness
-from securevfl.reports.benchmarks import StalenessRow, StalenessRun
-from securevfl.runtime.costs import FixedCosts, Pace, Slower, Stopwatch
+from securevfl.reports.tables import Column, seconds
+from securevfl.runtime.costs import FixedCosts, Pace, Slower
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 NOBODY, IN_TURNS = "none", "turns"
+FACTOR, TURN_S = 4.0, 0.1
+SERVER_SHARE = 0.02
+COMPUTATION_S = 1e-3
+"""Fixed, so that runs repeat to the bit; two computations make an iteration."""
 SCORED_MOMENTS = 200
 REGRET_POINTS = 12
-SERVER_SHARE = 0.02
 
 
-def staleness(
-    settings: StalenessSettings, dataset: VerticalDataset, report: Report = silent
-) -> Iterator[StalenessRow]:
+class StalenessSettings(DataSettings):
+    """Every τ under every kind of straggler: parties by name, `turns` or `none`; all if empty."""
+
+    dataset: str = "a9a"
+    staleness: Several[Staleness] = (0, 4, 64, 1024, "unbounded")
+    stragglers: Several[str] = ()
+    batch_size: PositiveInt = 100
+    rounds: PositiveInt = 3000
+    learning_rate: float = 3.0
+    target_auc: float = 0.9
+    repeats: PositiveInt = 1
+
+
+class StalenessRun(TypedDict):
+    """One run; `seconds` to the target."""
+
+    seed: int
+    seconds: float | None
+    total_s: float
+    auc: float
+    refused: int
+    lead: int
+    regret_rounds: Sequence[int]
+    regret: Sequence[float]
+    slope: float | None
+
+
+class StalenessRow(TypedDict):
+    """One τ with one straggler, in virtual time; `largest_lead` is the largest of all runs."""
+
+    dataset: str
+    straggler: str
+    factor: float
+    staleness: Staleness
+    batch_size: int
+    target_auc: float
+    reached_target: bool
+    seconds_to_target: float | None
+    total_s: float
+    auc: float
+    refused_pulls: float
+    largest_lead: int
+    regret_rounds: Sequence[int]
+    regret: Sequence[float]
+    regret_slope: float | None
+    repeats: int
+    runs: Sequence[StalenessRun]
+
+
+def staleness(settings: StalenessSettings, report: Report) -> Iterator[StalenessRow]:
     """One row for each τ and straggler.
 
     Raises:
         ConfigError: an unknown straggler, more than two classes, or a job that does not fit.
     """
+    dataset = settings.load()
+    dataset = replace(dataset, label_party=dataset.parties[1].name)
     known = (NOBODY, *(table.name for table in dataset.parties), IN_TURNS)
     unknown = [each for each in settings.stragglers if each not in known]
     if unknown:
@@ -58,7 +112,7 @@ def staleness(
             yield {
                 "dataset": dataset.name,
                 "straggler": straggler,
-                "factor": settings.factor if straggler != NOBODY else 1.0,
+                "factor": FACTOR if straggler != NOBODY else 1.0,
                 "staleness": limit,
                 "batch_size": settings.batch_size,
                 "target_auc": settings.target_auc,
@@ -93,7 +147,7 @@ def _job(settings: StalenessSettings, limit: Staleness, seed: int) -> Job:
             "start": "zero",
             "seed": seed,
         },
-        network=settings.network,
+        network={"preset": "lan"},
         fdml={"staleness": limit},
     )
 
@@ -111,14 +165,12 @@ def _run(
         trails[name] = Trail(model)
         return trails[name]
 
-    # Two computations make an iteration.
-    fixed = FixedCosts({"local": settings.compute_ms / 2e3})
     result = train(
         _job(settings, limit, seed),
         objective.dataset,
         Environment(
-            stopwatch=fixed if settings.compute_ms else Stopwatch(),
-            paces=_paces(settings, straggler, [p.name for p in objective.dataset.parties]),
+            stopwatch=FixedCosts({"local": COMPUTATION_S}),
+            paces=_paces(straggler, [p.name for p in objective.dataset.parties]),
             wrap_model=keep,
             record_views=True,
         ),
@@ -142,15 +194,14 @@ def _run(
     }
 
 
-def _paces(settings: StalenessSettings, straggler: str, names: list[str]) -> Mapping[str, Pace]:
-    paces: dict[str, Pace] = {}
-    if settings.compute_ms:  # which all computations take, the server's too
-        paces[SERVER] = Slower(SERVER_SHARE)
+def _paces(straggler: str, names: list[str]) -> Mapping[str, Pace]:
+    # The fixed time of a computation is the server's, too.
+    paces: dict[str, Pace] = {SERVER: Slower(SERVER_SHARE)}
     if straggler in names:
-        paces[straggler] = Slower(settings.factor)
+        paces[straggler] = Slower(FACTOR)
     if straggler == IN_TURNS:
         for index, name in enumerate(names):
-            paces[name] = Slower(settings.factor, settings.turn_s, index, len(names))
+            paces[name] = Slower(FACTOR, TURN_S, index, len(names))
     return paces
 
 
@@ -177,13 +228,13 @@ def _seconds_to(
 def regret_of(
     objective: Objective, result: TrainingResult, trails: Mapping[str, Trail]
 ) -> tuple[list[int], list[float]]:
-    """Regret, the largest of the parties': what its rounds cost it beyond the best weights.
+    """The largest regret of any party: what its rounds cost it beyond the best weights.
 
-    That is the mean over the rounds i so far of F_i(what the party saw) − F_i(Θ*), F_i the loss of
-    batch i; a party sees the newest pushed predictions of the others beside its own. Θ* minimizes
-    the loss over all rows. FDML's Proposition 1 has it O(1/√T) at η = η0/√t where no prediction is
-    older than τ iterations; here, as in the paper's own algorithm, one may be an epoch old at any
-    τ > 0 (decision 12).
+    A party's regret is the mean over the rounds i so far of F_i(what the party saw) − F_i(Θ*),
+    where F_i is the loss of batch i and Θ* minimizes the loss over all rows. A party sees its own
+    predictions and the newest that the others pushed. By FDML's Proposition 1 regret is O(1/√T) at
+    η = η0/√t if no prediction is older than τ iterations; here, as in the paper's own algorithm, a
+    prediction may be an epoch old at any τ > 0 (decision 12).
     """
     dataset = objective.dataset
     schedule = result.plan.schedule
@@ -218,3 +269,31 @@ def _slope(rounds: list[int], regret: list[float]) -> float | None:
     x, y = np.array(points).T
     centred = x - x.mean()
     return float(centred @ y / sqrt(centred @ centred) ** 2)
+
+
+COLUMNS: tuple[Column[StalenessRow], ...] = (
+    ("straggler", lambda row: str(row["straggler"])),
+    ("tau", lambda row: str(row["staleness"])),
+    ("to target", lambda row: "*" if (s := row["seconds_to_target"]) is None else seconds(s)),
+    ("all rounds", lambda row: seconds(row["total_s"])),
+    ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("refused", lambda row: f"{row['refused_pulls']:,.0f}"),
+    ("lead", lambda row: str(row["largest_lead"])),
+    ("regret slope", lambda row: "-" if (s := row["regret_slope"]) is None else f"{s:.2f}"),
+)
+
+EXPERIMENT = Experiment(
+    name="staleness",
+    about="FDML under stragglers: virtual time to an AUC by staleness, and regret (FDML).",
+    runs={"staleness": Run(300)},
+    quick={"dataset": "breast_cancer", "staleness": 0, "stragglers": "none", "rounds": 20},
+    settings=StalenessSettings,
+    measure=staleness,
+    columns=COLUMNS,
+    notes=lambda rows: (
+        () if all(row["reached_target"] for row in rows) else ("* target not reached",)
+    ),
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)

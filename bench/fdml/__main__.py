@@ -1,0 +1,229 @@
+"""FDML beside training in one place and on one party's columns (Table 2 of Hu et al., KDD 2019).
+
+Seconds per epoch: *virtual* on a network, of parties that work in parallel, and *wall*, all of them
+on this machine after each other, from their first message on. No row counts the time to scale
+columns and to draw θ⁰. The machinery is wall time beyond the parties' own computation: channel,
+codec, server and ledger, for one iteration of one party.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NotRequired
+
+from pydantic import PositiveInt
+from typing_extensions import TypedDict
+
+from bench.experiment import DataSettings, Experiment, Run, Several, main
+from bench.timed import timed_rounds
+from securevfl.benchmarks.in_one_place import train_in_one_place
+from securevfl.benchmarks.progress import Report
+from securevfl.data.tables import VerticalDataset
+from securevfl.job import Job
+from securevfl.protocols.vertical.fdml import SERVER
+from securevfl.reports.documents import by_columns
+from securevfl.reports.tables import Column, seconds
+from securevfl.runtime.costs import SCORING, SETUP
+from securevfl.training import TrainingResult
+
+Model = Literal["lr", "nn"]
+
+ONE_PLACE, SUM_IN_ONE_PLACE = "one place", "sum in one place"
+LEARNING_RATE = 3.0
+L2 = {"lr": 0.0, "nn": 1e-4}
+
+
+class FdmlExperimentSettings(DataSettings):
+    """Every model by fdml, in one place, and by each party alone."""
+
+    dataset: str = "a9a"
+    models: Several[Model] = ("lr", "nn")
+    epochs: PositiveInt = 20
+    hidden: PositiveInt = 32
+    batch_size: PositiveInt = 100
+    batches_per_message: PositiveInt = 1
+    repeats: PositiveInt = 3
+
+
+class FdmlRow(TypedDict):
+    """One model trained one way.
+
+    `machinery_s` is wall time of an iteration of one party beside the parties' computation;
+    `ratio_to_one_place` is in the row of fdml.
+    """
+
+    dataset: str
+    model: str
+    training: str
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    staleness: int
+    batches_per_message: int
+    repeats: int
+    auc: float
+    aucs: Sequence[float]
+    log_loss: float
+    log_losses: Sequence[float]
+    wall_s_per_epoch: float
+    ratio_to_one_place: NotRequired[float]
+    virtual_s_per_epoch: float | None
+    machinery_s: float | None
+
+
+def fdml(settings: FdmlExperimentSettings, report: Report) -> Iterator[FdmlRow]:
+    """For each model a row for each party's own columns, one for one place, one for fdml.
+
+    In one place a network spans all columns, as in the paper. The sum of the parties' networks in
+    one place, which fdml at τ = 0 equals by construction, has a row of its own.
+    """
+    dataset = settings.load()
+    # With the constant column, the second party has 57 of a9a's columns, as in the paper.
+    dataset = replace(dataset, label_party=dataset.parties[1].name)
+    for model in settings.models:
+        yield from _rows(settings, dataset, model, report)
+
+
+def _rows(
+    settings: FdmlExperimentSettings, dataset: VerticalDataset, model: Model, report: Report
+) -> Iterator[FdmlRow]:
+    rows = len(dataset.train_labels)
+    seeds = range(settings.seed, settings.seed + settings.repeats)
+    jobs = [_job(settings, model, rows, seed) for seed in seeds]
+
+    def row(
+        training: str,
+        scores: Sequence[tuple[float, float]],
+        wall: float,
+        virtual: float | None = None,
+        machinery: float | None = None,
+    ) -> FdmlRow:
+        aucs, losses = map(list, zip(*scores, strict=True))
+        return {
+            "dataset": dataset.name,
+            "model": model,
+            "training": training,
+            "epochs": settings.epochs,
+            "batch_size": settings.batch_size,
+            "learning_rate": LEARNING_RATE,
+            "staleness": settings.batches_per_message - 1,
+            "batches_per_message": settings.batches_per_message,
+            "repeats": settings.repeats,
+            "auc": statistics.median(aucs),
+            "aucs": aucs,
+            "log_loss": statistics.median(losses),
+            "log_losses": losses,
+            "wall_s_per_epoch": wall / settings.epochs,
+            "virtual_s_per_epoch": None if virtual is None else virtual / settings.epochs,
+            "machinery_s": machinery,
+        }
+
+    places: dict[str, dict[str, Any]] = {
+        **{f"{table.name} alone": {"parties": [table.name]} for table in dataset.parties},
+        ONE_PLACE: {"one_model": True},
+        **({SUM_IN_ONE_PLACE: {}} if model == "nn" else {}),
+    }
+    walls = {}
+    for name, place in places.items():
+        report(f"{model}, {name}")
+        found = [train_in_one_place(job, dataset, **place) for job in jobs]
+        walls[name] = statistics.median(each.training_s for each in found)
+        yield row(name, [(each.auc, each.loss) for each in found], walls[name])
+    report(f"{model}, fdml")
+    timed = [timed_rounds(job, dataset) for job in jobs]
+    runs = [run for run, _ in timed]
+    wall = statistics.median(seconds for _, seconds in timed)
+    of_fdml = row(
+        "fdml",
+        [(run.clear_auc, run.clear_loss) for run in runs],
+        wall,
+        statistics.median(run.costs().total_s for run in runs),
+        statistics.median(_machinery(*each, len(dataset.parties)) for each in timed),
+    )
+    yield {**of_fdml, "ratio_to_one_place": wall / walls[ONE_PLACE]}
+
+
+def _machinery(run: TrainingResult, seconds: float, parties: int) -> float:
+    computed = sum(
+        seconds
+        for name, ledger in run.ledgers.items()
+        for phase, seconds in ledger.seconds.items()
+        # What the server computes belongs to the machinery.
+        if name != SERVER and phase not in {SETUP, SCORING}
+    )
+    return (seconds - computed) / (run.rounds * parties)
+
+
+def _job(settings: FdmlExperimentSettings, model: Model, rows: int, seed: int) -> Job:
+    network = {"model": "mlp", "hidden": [settings.hidden], "activation": "tanh"}
+    together = settings.batches_per_message
+    return Job.of(
+        job={
+            "name": "fdml",
+            "algorithm": "fdml",
+            "rounds": settings.epochs * (rows // settings.batch_size),
+            "batch_size": settings.batch_size,
+            "learning_rate": LEARNING_RATE,
+            "l2": L2[model],
+            "sampling": "shuffle",
+            "seed": seed,
+            **({"start": "zero"} if model == "lr" else network),
+        },
+        network={"preset": "lan"},
+        fdml={"staleness": together - 1, "batches_per_message": together},
+    )
+
+
+def _dash(value: float | None) -> str:
+    return "-" if value is None else seconds(value)
+
+
+COLUMNS: tuple[Column[FdmlRow], ...] = (
+    ("training", lambda row: f"{row['model']}, {row['training']}"),
+    ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("log loss", lambda row: f"{row['log_loss']:.4f}"),
+    ("wall", lambda row: seconds(row["wall_s_per_epoch"])),
+    ("virtual", lambda row: _dash(row["virtual_s_per_epoch"])),
+    ("machinery", lambda row: _dash(row["machinery_s"])),
+)
+MESSAGES: tuple[Column[FdmlRow], ...] = (
+    ("per message", lambda row: str(row["batches_per_message"])),
+    *COLUMNS[1:4],
+    ("to one place", lambda row: f"{row['ratio_to_one_place']:.2f} x"),
+    *COLUMNS[4:],
+)
+
+
+def notes(rows: Sequence[FdmlRow]) -> list[str]:
+    """How many times as long as one place fdml takes, a line per model."""
+    return [
+        f"{row['model']}, fdml: {row['ratio_to_one_place']:.1f} x one place on the wall clock"
+        for row in rows
+        if row["training"] == "fdml"
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="fdml",
+    about="FDML beside training in one place and by each party alone (FDML, Table 2).",
+    runs={
+        "fdml": Run(180),
+        **{
+            f"messages-{several}": Run(20, {"models": "lr", "batches_per_message": several})
+            for several in (1, 8, 16, 32)
+        },
+    },
+    quick={"dataset": "breast_cancer", "epochs": 1, "hidden": 2, "repeats": 1},
+    settings=FdmlExperimentSettings,
+    measure=fdml,
+    columns=COLUMNS,
+    notes=notes,
+    tables={
+        "messages": lambda rows: by_columns(*MESSAGES)(
+            [row for row in rows if row["training"] == "fdml"]
+        )
+    },
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)
