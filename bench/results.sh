@@ -7,7 +7,6 @@
 # The number before each command is about how many seconds it took on 2 cores with other work on
 # them. Run it where nothing else runs, from a checkout without changes: a result names its commit.
 # a9a, cifar10, credit, icu2012, mnist, wikipedia and mfeat have to be there (`securevfl data get NAME`, or SECUREVFL_DATA),
-# and for joint-fate-* FATE's examples (examples/data/*_hetero_{guest,host}.csv) in results/fate.
 set -eu
 cd "$(dirname "$0")/.."
 wanted=${*:-all}
@@ -25,23 +24,6 @@ result() {
     done
 }
 
-fate_job() {
-    mkdir -p results/fate
-    cat >"results/fate/$1.toml" <<END
-[job]
-name = "fate-$1"
-[[party]]
-name = "guest"
-role = "label"
-data = "$1_hetero_guest.csv"
-label_column = "y"
-[[party]]
-name = "host"
-role = "feature"
-data = "$1_hetero_host.csv"
-END
-}
-
 # docs/reference/exchanges.md
 result opening-breast_cancer 20 bench tradeoff --exchange plain,bfv --local-steps 1,10,exact \
     --tuning per-q --network wan --repeats 3
@@ -51,26 +33,6 @@ result opening-credit 60 bench tradeoff --dataset credit --exchange plain,bfv --
 # docs/results/engines.md
 result tradeoff 20 bench tradeoff
 result crypto 180 bench crypto
-
-# docs/results/exact-steps.md
-for data in breast_cancer digits a9a credit icu2012 icu2012-714 mnist-3v8; do
-    result "joint-$data" 100 bench joint --dataset "$data" --repeats 5
-done
-for data in breast default_credit; do
-    fate_job "$data"
-    result "joint-fate-$data" 10 bench joint "results/fate/$data.toml" --repeats 5
-done
-for network in wan intercontinental; do
-    result "exact-a9a-$network" 20 bench tradeoff --dataset a9a --exchange plain,bfv \
-        --local-steps exact --target-auc 0.90,0.9015 --repeats 3 --network "$network"
-    for target in 0.90 0.9015; do
-        for size in 256 1024 full; do
-            result "fedsgd-a9a-$size-$target-$network" 100 bench tradeoff --dataset a9a \
-                --exchange plain --local-steps 1 --batch-size "$size" --target-auc "$target" \
-                --max-rounds 600 --repeats 3 --network "$network"
-        done
-    done
-done
 
 # docs/results/defaults.md
 for data in breast_cancer digits a9a credit icu2012 icu2012-714 mfeat-even-odd wikipedia-biology; do

@@ -3,7 +3,7 @@
 from typing import Any
 
 from securevfl.reports.rows import HOMOMORPHIC
-from securevfl.reports.tables import TRADEOFF, Column, Row
+from securevfl.reports.tables import TRADEOFF, Column, Row, rate
 
 
 def shown(*names: str) -> tuple[Column[Any], ...]:
@@ -15,3 +15,17 @@ def shown(*names: str) -> tuple[Column[Any], ...]:
 def homomorphic_s(row: Row) -> float:
     """Seconds of encryption, products and decryption in all rounds."""
     return float(sum(row["compute_by_phase_s"][phase] for phase in HOMOMORPHIC))
+
+
+def network(row: Row) -> str:
+    """The network of a run of `bench tradeoff`: a preset, or latency and bandwidth."""
+    if chosen := row.get("varied", {}).get("network"):
+        return str(chosen)
+    settings = row["settings"]
+    chosen = settings["network"] if "network" in settings else settings["job"]["network"]
+    return chosen["preset"] or f"{chosen['latency_ms']:g} ms, {chosen['bandwidth_mbit']:g} Mbit/s"
+
+
+NETWORK: Column[Any] = ("network", network)
+BATCH: Column[Any] = ("S", lambda row: str(row["batch_size"]))
+RATE: Column[Any] = ("η0", lambda row: rate(row["learning_rate"]))

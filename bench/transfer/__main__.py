@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.experiment import Experiment, Run, Settings, main
-from bench.tables import homomorphic_s, shown
+from bench.tables import RATE, homomorphic_s, shown
 from securevfl.reports.documents import Cells, by_columns
-from securevfl.reports.tables import Column, Row, rate, seconds
+from securevfl.reports.tables import Column, Row, seconds
 
 GRID = "bench tradeoff --algorithm ftl --alignment 0.001 --repeats 3"
 ROLES = f"{GRID} --overlap 4000 --learning-rate 3 --local-steps 1,5,10"
@@ -46,7 +46,7 @@ TARGET: Column[Any] = ("AUC", lambda row: f"{row['target_auc']:g}")
 CELL: tuple[Column[Any], ...] = (
     *shown("Q"),
     ("μ", lambda row: f"{row['proximal']:g}"),
-    ("η0", lambda row: rate(row["learning_rate"])),
+    RATE,
     ("R", shown("rounds")[0][1]),
 )
 _COSTS = by_columns(

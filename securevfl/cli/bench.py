@@ -1,10 +1,9 @@
 """`securevfl bench`: what encryption costs and what theory promises, measured."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -14,7 +13,6 @@ from securevfl.benchmarks.settings.blind import BlindSettings, OfflineSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
-from securevfl.benchmarks.settings.joint import JointSettings
 from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.benchmarks.settings.tradeoff import (
@@ -31,7 +29,7 @@ from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.reporting import finished, keep, measured, say, show
 from securevfl.errors import ConfigError
-from securevfl.job import Job, read_job
+from securevfl.job import Job
 from securevfl.reports import benchmarks as bench_tables
 from securevfl.reports import blind as blind_tables
 from securevfl.reports import tables
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
 MOVED = {
     "cost-law": "cost_law",
     "fdml": "fdml",
+    "joint": "joint",
     "l1": "l1",
     "networks": "networks",
     "overhead": "overhead",
@@ -165,54 +164,6 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
         )
         show(output, tables.varied(rows), own, title)
     say(output, *marks((), quick=settings.quick), *tables.tradeoff_notes(rows))
-
-
-@dataclass(frozen=True)
-class JointData:
-    """A data set, or what a job file says of its parties' own files."""
-
-    job: Annotated[
-        Path | None, typer.Argument(help="Job file: its parties and their data, nothing else.")
-    ] = None
-    dataset: Annotated[
-        str | None, typer.Option(help="Data set by name; breast_cancer where no job is given.")
-    ] = None
-    parties: Annotated[
-        tuple[int, ...], typer.Option(help="Values of K, by commas; 2,5,17 where no job is given.")
-    ] = ()
-    data_dir: options.DataDir = None
-
-    def load(self) -> "list[VerticalDataset]":
-        """The data by number of parties.
-
-        Raises:
-            ConfigError: a job beside what only a data set has, or see `Data.load`.
-            DataError: missing or malformed files.
-        """
-        if self.job is None:
-            name = self.dataset or "breast_cancer"
-            return [
-                options.dataset(name, count, self.data_dir) for count in self.parties or (2, 5, 17)
-            ]
-        if self.dataset is not None or self.parties:
-            raise ConfigError("--dataset and --parties: the job file says what data and parties")
-        from securevfl.data.tables import as_arrays
-
-        return [as_arrays(options.job_dataset(read_job(self.job), self.job, self.data_dir))]
-
-
-@command(bench)
-def joint(settings: JointSettings, data: JointData, output: options.Output) -> None:
-    """Rounds, with nothing set, to the model of one place with all columns."""
-    datasets = data.load()
-    from securevfl.benchmarks.joint import joint as run
-
-    rows = measured(output, lambda report: run(settings, datasets, report))
-    name = datasets[0].name
-    keep(output, "bench joint", settings, rows, dataset=name)
-    title = f"{name}, {typed(settings.network)}; medians of {settings.repeats}"
-    show(output, bench_tables.JOINT, rows, title)
-    say(output, *bench_tables.joint_notes(rows))
 
 
 @command(bench)

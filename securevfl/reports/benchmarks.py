@@ -1,57 +1,10 @@
 """Result rows and tables of benchmarks; see `rows` and `tables`."""
 
-from collections.abc import Sequence
 from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from securevfl.reports.rows import any_offline
-from securevfl.reports.tables import Column, Row, seconds, share, size
-
-
-class JointRun(TypedDict):
-    """One run; `rounds_to` is null where it never came so near."""
-
-    seed: int
-    rounds_to: int | None
-    rounds: int
-    score: float
-    ended: str
-    learned: bool
-
-
-class JointRow(TypedDict):
-    """One exchange among K parties against one place that has all columns.
-
-    Rounds to within so much of it are the median and the most, null where half the runs, or one,
-    never came so near. The rest is of whole runs, which end by themselves or at the most rounds.
-    """
-
-    dataset: str
-    parties: int
-    exchange: str
-    rows: int
-    columns: int
-    score_name: str
-    joint_score: float
-    within: float
-    rounds_to: float | None
-    most_rounds_to: float | None
-    rounds: float
-    score: float
-    ended: str
-    label_guard_ratio: float | None
-    round_trips: float
-    bytes_sent: float
-    compute_s: float
-    communication_s: float
-    total_s: float
-    offline_compute_s: NotRequired[float]
-    offline_communication_s: NotRequired[float]
-    offline_bytes: NotRequired[float]
-    wall_s: float
-    repeats: int
-    runs: Sequence[JointRun]
+from securevfl.reports.tables import Column, Row, seconds, size
 
 
 class CryptoRow(TypedDict):
@@ -146,26 +99,9 @@ def _times(row: Row, figure: str) -> str:
     return f"x{row[figure] / own:.2f} {row[f'bound_{figure}'] / own:.2f}"
 
 
-def _count(value: float | None) -> str:
-    return "*" if value is None else f"{value:g}"
-
-
 def _seconds_or_dash(value: float | None) -> str:
     return "-" if value is None else seconds(value)
 
-
-JOINT: tuple[Column[JointRow], ...] = (
-    ("K", lambda row: str(row["parties"])),
-    ("exchange", lambda row: row["exchange"]),
-    ("joint", lambda row: f"{row['joint_score']:.4f}"),
-    ("to within", lambda row: _count(row["rounds_to"])),
-    ("most", lambda row: _count(row["most_rounds_to"])),
-    ("rounds", lambda row: f"{row['rounds']:g}"),
-    ("score", lambda row: f"{row['score']:.4f}"),
-    ("guard", lambda row: share(row["label_guard_ratio"])),
-    ("sent", lambda row: size(row["bytes_sent"])),
-    ("total", lambda row: seconds(row["total_s"])),
-)
 
 CRYPTO: tuple[Column[CryptoRow], ...] = (
     ("scheme", _scheme),
@@ -200,25 +136,3 @@ LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (
     ("1 % FPR", lambda row: _times(row, "true_positives")),
     ("leverage 1", lambda row: str(row["exposed_rows"])),
 )
-
-
-def joint_notes(rows: Sequence[JointRow]) -> list[str]:
-    """What the columns of a table against one place mean, a line each."""
-    name = "AUC" if rows[0]["score_name"] == "auc" else rows[0]["score_name"]
-    notes = [
-        f"joint: {name} of scikit-learn's LogisticRegression on all columns in one place",
-        f"to within: rounds to within {rows[0]['within']:g} of it, and the most of any run",
-        "guard: the label guard's ratio; score and what follows: where training ended",
-    ]
-    if any_offline(rows):
-        notes.append("sent and total hold what was made before rounds")
-    if any(row["most_rounds_to"] is None for row in rows):
-        notes.append("* never that near: half the runs, or one; the JSON has each")
-    by_ending: dict[str, dict[int, None]] = {}
-    for row in rows:
-        by_ending.setdefault(row["ended"], {})[row["parties"]] = None
-    notes += [
-        f"ended at K = {', '.join(map(str, parties))}: {ending}"
-        for ending, parties in by_ending.items()
-    ]
-    return notes

@@ -28,7 +28,6 @@ from securevfl.protocols.exchange import Exchange, Learns, Variant
 from securevfl.reports.benchmarks import (
     CRYPTO,
     CRYPTO_PHASES,
-    JOINT,
     LABEL_GUARD,
 )
 from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
@@ -141,13 +140,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
         ("S", lambda row: str(row["batch_size"])),
         *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
-    "first": by_columns(
-        ("network", _network),
-        ("AUC", lambda row: f"{row['target_auc']:.4f}"),
-        ("S", lambda row: str(row["batch_size"])),
-        ("η0", lambda row: rate(row["learning_rate"])),
-        *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
-    ),
     "defaults": by_columns(*DEFAULTS),
     "horizontal": by_columns(*WITH_PAPERS),
     "horizontal-costs": by_columns(*COSTS),
@@ -156,7 +148,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "blind-wall": by_columns(*BLIND, ("wall", lambda row: seconds(row["wall_s"]))),
     "blind-round": lambda rows: by_columns(*BLIND_ROUND)(by_round(rows)),
     "blind-ahead": by_columns(*PLACES),
-    "joint": by_columns(("data", lambda row: str(row["dataset"])), *JOINT),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),
     "fdml-phases": lambda rows: by_columns(*PHASES)(phases_of(rows)),

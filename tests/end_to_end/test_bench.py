@@ -33,9 +33,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--exchange plain,ckks --he-per-step false,true --local-steps 5,exact --max-rounds 2 "
         "--learning-rate 0.3 --schedule inverse-sqrt",
     ),
-    "joint": (
-        benchmarks.JointRow, 4, "--exchange plain,bfv --parties 2,5 --max-rounds 3 --repeats 2",
-    ),
     "defaults": (defaults.DefaultsRow, 1, "--dataset breast_cancer --repeats 1"),
     "crypto": (
         benchmarks.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
@@ -242,12 +239,6 @@ def test_each_q_may_have_a_step_size_of_its_own() -> None:
 
 
 # --------------------------------------------------------------------- joint, crypto
-
-
-def test_joint_takes_the_files_of_a_job(capsys: Capture) -> None:
-    (row,) = rows_from("bench joint", two_organizations(), "--repeats", "2")
-    assert (row["dataset"], row["parties"], len(row["runs"])) == ("job", 2, 2)
-    assert row["dataset"] in capsys.readouterr().out
 
 
 def test_crypto_measures_every_engine_in_one_process(capsys: Capture) -> None:

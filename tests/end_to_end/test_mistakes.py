@@ -46,7 +46,6 @@ MISTAKES = {
     "bench tradeoff --local-steps 1,,5": "separated by commas",
     "bench tradeoff --network 20:fast": "20:100",
     "bench rounds": "now `python -m bench.rounds`",
-    "bench joint job.toml --parties 5": "the job file says",
     "bench crypto --scheme bvf": "bfv, paillier, ckks",
     "bench crypto --scheme bfv,": "expected names, separated by commas",
     "bench crypto --samples 8": "--features",

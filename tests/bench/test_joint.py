@@ -1,5 +1,6 @@
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,13 +8,18 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from bench.joint import __main__ as module
+from bench.joint.__main__ import JointSettings, joint
 from securevfl.benchmarks.in_one_place import score_in_one_place
-from securevfl.benchmarks.joint import joint
-from securevfl.benchmarks.settings.joint import JointSettings
+from securevfl.benchmarks.progress import silent
 from securevfl.data import load
 from securevfl.models.scores import auc
+from tests.end_to_end.commands import two_organizations
 
-SETTINGS = JointSettings(repeats=2, max_rounds=15)
+
+def rows(**changes: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    settings = {"parties": (2,), "repeats": 2, "max_rounds": 15, **changes}
+    return list(joint(JointSettings(**settings), silent))
 
 
 def test_one_place_is_scikit_learns_pipeline_whoever_holds_the_columns() -> None:
@@ -37,26 +43,17 @@ def test_beyond_two_classes_accuracy_counts() -> None:
 
 
 def test_rounds_are_counted_to_the_first_score_near_enough() -> None:
-    datasets = [load("digits", parties=2), load("digits", parties=4)]
-    settings = replace(SETTINGS, within=0.02)
-    rows = list(joint(settings, datasets))
-    assert [row["parties"] for row in rows] == [2, 4]
-    for row in rows:
+    found = rows(dataset="digits", parties=(2, 4), within=0.02)
+    assert [row["parties"] for row in found] == [2, 4]
+    for row in found:
         counts = [run["rounds_to"] for run in row["runs"]]
         assert [run["seed"] for run in row["runs"]] == [0, 1]
         assert all(
             count is not None and count <= run["rounds"]
             for count, run in zip(counts, row["runs"], strict=True)
         )
-        assert row["rounds_to"] == median(count for count in counts if count is not None)
-        assert row["most_rounds_to"] == max(count for count in counts if count is not None)
-        assert row["score"] >= row["joint_score"] - settings.within
-
-
-def test_a_run_that_never_comes_near_leaves_no_median() -> None:
-    (row,) = joint(replace(SETTINGS, max_rounds=1, within=0.0), [load("digits")])
-    assert (row["rounds_to"], row["most_rounds_to"]) == (None, None)
-    assert row["ended"] == "rounds"
+        assert (row["rounds_to"], row["most_rounds_to"]) == (median(counts), max(counts))
+        assert row["score"] >= row["joint_score"] - 0.02
 
 
 @pytest.mark.parametrize(
@@ -70,16 +67,24 @@ def test_a_run_that_never_comes_near_counts_as_the_most(
     most: int | None,
 ) -> None:
     left = iter(counts)
-    monkeypatch.setattr("securevfl.benchmarks.joint.rounds_to", lambda *_: next(left))
-    (row,) = joint(replace(SETTINGS, repeats=3, max_rounds=1), [load("breast_cancer")])
+    monkeypatch.setattr(module, "rounds_to", lambda *_: next(left))
+    (row,) = rows(repeats=3, max_rounds=1)
     assert (row["rounds_to"], row["most_rounds_to"]) == (median, most)
+    assert row["ended"] == "rounds"
+    assert any("never came near" in note for note in module.notes([row])) == (most is None)
 
 
-def test_each_exchange_is_a_row_and_costs_its_own() -> None:
-    settings = replace(SETTINGS, exchanges=("plain", "bfv"), max_rounds=3, repeats=1)
-    plain, bfv = joint(settings, [load("breast_cancer")])
+def test_an_encrypted_job_costs_more_and_has_a_label_guard() -> None:
+    (plain,) = rows(max_rounds=3, repeats=1)
+    (bfv,) = rows(max_rounds=3, repeats=1, exchange="bfv")
     assert (plain["label_guard_ratio"], plain["exchange"]) == (None, "plain")
     assert bfv["label_guard_ratio"] is not None
     assert bfv["bytes_sent"] > plain["bytes_sent"]
     assert bfv["total_s"] > 0
     assert all(row["offline_compute_s"] == row["offline_bytes"] == 0 for row in (plain, bfv))
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_the_parties_of_a_job_file_take_the_place_of_a_data_set() -> None:
+    (row,) = rows(job=two_organizations(), max_rounds=2)
+    assert (row["dataset"], row["parties"], len(row["runs"])) == ("job", 2, 2)
