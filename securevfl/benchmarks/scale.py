@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from securevfl.benchmarks.fdml import timed_rounds
 from securevfl.benchmarks.fdml_processes import timed_processes
 from securevfl.benchmarks.fdml_profile import profiled
 from securevfl.benchmarks.in_one_place import InOnePlace, one_table, train_in_one_place
 from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.settings.scale import ScaleSettings
+from securevfl.benchmarks.timed import timed_rounds
 from securevfl.data.planted_sparse import PARTIES
 from securevfl.data.shards import open_shard
 from securevfl.data.tables import PartyTable, VerticalDataset

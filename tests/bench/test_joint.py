@@ -88,3 +88,10 @@ def test_an_encrypted_job_costs_more_and_has_a_label_guard() -> None:
 def test_the_parties_of_a_job_file_take_the_place_of_a_data_set() -> None:
     (row,) = rows(job=two_organizations(), max_rounds=2)
     assert (row["dataset"], row["parties"], len(row["runs"])) == ("job", 2, 2)
+
+
+def test_notes_say_whether_costs_include_what_was_made_offline() -> None:
+    row = {"parties": 2, "score_name": "auc", "within": 0.001, "most_rounds_to": 5, "ended": "x"}
+    told = "sent and total include what was made before the rounds"
+    assert told in module.notes([row, {**row, "offline_bytes": 1000}])
+    assert told not in module.notes([row])

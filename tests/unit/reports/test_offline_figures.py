@@ -1,12 +1,11 @@
 """What was made before rounds in tables, pages and notes, and rows that know nothing of it."""
 
 import io
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from securevfl.reports.benchmarks import JointRow, joint_notes
 from securevfl.reports.documents import TABLES
 from securevfl.reports.rows import JobRow, any_offline, made_offline, offline_s
 from securevfl.reports.tables import (
@@ -131,12 +130,3 @@ def test_a_jobs_costs_list_what_was_made_offline_once() -> None:
     assert listed["network before rounds"] == "250 ms"
     assert listed["in all"] == "6.75 s"
     assert (listed["sent"], listed["of it offline"]) == ("9 kB", "1 kB")
-
-
-def test_notes_of_a_comparison_say_what_its_columns_hold() -> None:
-    of_all = {"parties": 2, "score_name": "auc", "within": 0.001}
-    of_all |= {"most_rounds_to": 5, "ended": "settled"}
-    with_some, without = cast("JointRow", SOME | of_all), cast("JointRow", OLD | of_all)
-    told = "sent and total hold what was made before rounds"
-    assert told in joint_notes([without, with_some])
-    assert told not in joint_notes([without])
