@@ -15,8 +15,8 @@ from pydantic import PositiveFloat, PositiveInt, model_validator
 from typing_extensions import TypedDict
 
 from bench.experiment import Experiment, Run, Settings, main
+from bench.objective import Objective, Trail
 from securevfl.arrays import FloatArray
-from securevfl.benchmarks.objective import Objective, Trail
 from securevfl.benchmarks.progress import Report
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset

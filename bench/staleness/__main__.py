@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 from typing_extensions import TypedDict
 
 from bench.experiment import DataSettings, Experiment, Run, Several, main
-from securevfl.benchmarks.objective import LOSS, Objective, Trail
+from bench.objective import LOSS, Objective, Trail
 from securevfl.benchmarks.progress import Report
 from securevfl.errors import ConfigError
 from securevfl.job import Job

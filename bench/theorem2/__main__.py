@@ -22,7 +22,7 @@ from pydantic import PositiveInt, model_validator
 from typing_extensions import TypedDict
 
 from bench.experiment import DataSettings, Experiment, Run, main
-from securevfl.benchmarks.objective import Objective
+from bench.objective import Objective
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset, some_rows

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
+from bench.objective import Objective
 from bench.theorem2.__main__ import (
     Theorem2Settings,
     bound,
@@ -11,7 +12,6 @@ from bench.theorem2.__main__ import (
     with_drift,
 )
 from securevfl.arrays import FloatArray
-from securevfl.benchmarks.objective import Objective
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.errors import ConfigError

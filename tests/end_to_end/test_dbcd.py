@@ -13,8 +13,8 @@ import pytest
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.svm import LinearSVC
 
+from bench.objective import Trail
 from securevfl.arrays import FloatArray
-from securevfl.benchmarks.objective import Trail
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError, TrainingDiverged
 from securevfl.models.local_model import LocalModel

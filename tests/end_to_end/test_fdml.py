@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.objective import LOSS, Trail
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks import in_one_place
 from securevfl.benchmarks.in_one_place import one_table, train_in_one_place
-from securevfl.benchmarks.objective import LOSS, Trail
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import BudgetExhausted, ConfigError, TrainingDiverged

@@ -2,7 +2,7 @@
 
 import pytest
 
-from securevfl.benchmarks.objective import Objective
+from bench.objective import Objective
 from securevfl.job import Job
 from tests.jobs import breast_cancer, run_job
 

@@ -1,6 +1,6 @@
 """The loss that linear logistic FedBCD minimizes, over all training rows, and its constants.
 
-A benchmark may put the parties' columns side by side; no program of a party does.
+An experiment may put the columns of all parties side by side; no program of a party does.
 """
 
 from collections.abc import Iterator, Mapping
