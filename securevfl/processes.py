@@ -1,4 +1,4 @@
-"""Independent pieces of work over processes, each with one thread of linear algebra."""
+"""Independent tasks in several processes, each with one thread of linear algebra."""
 
 import json
 import signal
@@ -25,10 +25,10 @@ from securevfl.workers import Gone
 T = TypeVar("T")
 R = TypeVar("R")
 Tell = Callable[[str, float, float], None]
-"""Told what a task is doing, and how many pieces of it are done of how many."""
+"""Called with what a task is doing, how much of it is done, and of how much."""
 TellOf = Callable[[int, str, float, float], None]
 OFTEN_SECONDS = 0.1
-MOST_TOLD = 200
+MOST_CHARACTERS = 200
 
 
 @contextmanager
@@ -38,34 +38,32 @@ def in_processes(
     workers: int,
     what: str,
     *,
-    told: Callable[[int, str, float], None] = lambda task, what, done: None,
+    progress: Callable[[int, str, float], None] = lambda task, what, done: None,
     costs: Sequence[float] | None = None,
     ray: str | None = None,
 ) -> Iterator[Iterator[tuple[int, R]]]:
-    """What every task gives, with the task's place, as it is there.
+    """Iterate over the tasks' results, each with its task's place, in the order in which they end.
 
     Args:
-        work: what to do with a task, a function that other processes can import; it may tell how
-            far it is, in a few words.
-        tasks: its arguments.
-        workers: processes; 1 works in this one.
-        what: the whole of it in a word, for messages.
-        told: called, while results are waited for, with a task's place, what it says, and how much
-            of all work is done, from 0 to 1.
-        costs: of each task beside the others; the same where not given.
-        ray: address of a Ray cluster whose cores are taken instead. Its machines see this one's
-            folder of temporary files; they tell nothing before a task is done.
+        work: a function of a task that other processes can import; it may report its progress.
+        tasks: the function's arguments.
+        workers: number of processes; 1 stays in this one.
+        what: one word for all tasks together, for error messages.
+        progress: called, while results are awaited, with a task's place, its report, and the share
+            of all work that is done.
+        costs: the tasks' relative costs; equal by default.
+        ray: address of a Ray cluster to use instead. Its machines must see this machine's folder of
+            temporary files; they report no progress within a task.
 
     Raises:
-        SecureVFLError: there is no such cluster, a process was killed, or there is no room for
-            what they work on.
+        SecureVFLError: the cluster is missing, a process was killed, or the disk is full.
     """
     costs = costs or [1.0] * len(tasks)
     done_of = [0.0] * len(tasks)
 
     def tell(place: int, what: str, done: float, total: float) -> None:
         done_of[place] = costs[place] * done / total
-        told(place, what, sum(done_of) / sum(costs))
+        progress(place, what, sum(done_of) / sum(costs))
 
     def ended(results: Iterator[tuple[int, R]]) -> Iterator[tuple[int, R]]:
         for place, result in results:
@@ -86,7 +84,7 @@ def in_processes(
 
 @contextmanager
 def _in_a_file(work: Callable[[T, Tell], R]) -> Iterator[str]:
-    """Work with its data: a pipe full of data blocks for ever when its reader is killed."""
+    """Work and its data in a file: a full pipe would block forever if its reader is killed."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "work"
         try:
@@ -98,7 +96,7 @@ def _in_a_file(work: Callable[[T, Tell], R]) -> Iterator[str]:
 
 @contextmanager
 def _on_ray(path: str, tasks: Sequence[T], address: str) -> Iterator[Iterator[tuple[int, Any]]]:
-    """In a Ray cluster; through it pass tasks and results, and never the work's data."""
+    """Run in a Ray cluster, through which only tasks and results pass, not the work's data."""
     from securevfl.ray_cluster import as_they_end, cluster  # noqa: PLC0415  # an extra
 
     with cluster(address):
@@ -107,10 +105,10 @@ def _on_ray(path: str, tasks: Sequence[T], address: str) -> Iterator[Iterator[tu
 
 @contextmanager
 def _pool(
-    path: str, tasks: Sequence[T], workers: int, what: str, told: TellOf
+    path: str, tasks: Sequence[T], workers: int, what: str, tell: TellOf
 ) -> Iterator[Iterator[tuple[int, Any]]]:
-    """In processes of this machine, which are all stopped where one is gone or anything fails."""
-    # A fresh interpreter each: a fork would share the threads' state of the libraries.
+    """Run in processes of this machine, all of which are stopped if one dies or anything fails."""
+    # Fresh interpreters: a fork would inherit the state of the libraries' threads.
     spawn = get_context("spawn")
     others = set(active_children())
     ours, theirs = spawn.Pipe(duplex=False)
@@ -118,13 +116,13 @@ def _pool(
     try:
         with _ignoring_interrupts():
             places = {pool.submit(_do, path, task, n): n for n, task in enumerate(tasks)}
-        yield _as_they_end(places, ours, told)
+        yield _as_they_end(places, ours, tell)
     except BrokenProcessPool as error:
         raise Gone(
-            f"a process of the {what} was killed, for lack of memory perhaps: try --workers 1"
+            f"a process of the {what} was killed, perhaps for lack of memory: try --workers 1"
         ) from error
     except BaseException:
-        # An interrupt ends what runs now, and not only what was planned.
+        # An interrupt ends running tasks, too, and not only waiting ones.
         for process in set(active_children()) - others:
             process.terminate()
         raise
@@ -135,23 +133,23 @@ def _pool(
 
 
 def _as_they_end(
-    places: Mapping["Future[R]", int], line: Connection, told: TellOf
+    places: Mapping["Future[R]", int], line: Connection, tell: TellOf
 ) -> Iterator[tuple[int, R]]:
-    """What tasks give, by place; what they tell is passed on in between."""
+    """Yield results with their places, and pass on reports in between."""
     left = set(places)
     while left:
         ended, left = wait(left, OFTEN_SECONDS, FIRST_COMPLETED)
         while line.poll():
-            told(*json.loads(line.recv_bytes()))
+            tell(*json.loads(line.recv_bytes()))
         for future in sorted(ended, key=places.__getitem__):
             yield places[future], future.result()
 
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Processes that start here never hear of one: who started them ends them.
+    """Processes that start within ignore interrupts: their parent ends them.
 
-    An interrupt within their imports would be a traceback, or be swallowed.
+    An interrupt within their imports would print a traceback, or be swallowed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -164,7 +162,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 _lines: list[Connection] = []
-"""In a process of a pool: where it tells how far its tasks are."""
+"""In a process of a pool: the connection for progress reports."""
 
 
 def _begin(line: Connection) -> None:
@@ -173,11 +171,8 @@ def _begin(line: Connection) -> None:
 
 @lru_cache(maxsize=1)
 def _work_at(path: str) -> Callable[[Any, Tell], Any]:
-    """The work in a file, read once by a process that does tasks of it.
-
-    Processes are the parallelism: threads of linear algebra beside them only contend.
-    """
-    threadpool_limits(1)
+    """The work in a file, read once per process."""
+    threadpool_limits(1)  # the processes use all cores already
     try:
         work: Callable[[Any, Tell], Any] = ForkingPickler.loads(Path(path).read_bytes())
     except OSError as error:
@@ -201,7 +196,7 @@ def _do(path: str, task: object, place: int) -> Any:  # noqa: ANN401
         if time.monotonic() < last + OFTEN_SECONDS:
             return
         last = time.monotonic()
-        # Short, for writes of several processes to a pipe are whole up to 4096 bytes.
-        _lines[0].send_bytes(json.dumps([place, what[:MOST_TOLD], done, total]).encode())
+        # Short, as writes of several processes to a pipe are atomic up to 4096 bytes.
+        _lines[0].send_bytes(json.dumps([place, what[:MOST_CHARACTERS], done, total]).encode())
 
     return _work_at(path)(task, tell)

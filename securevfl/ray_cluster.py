@@ -1,7 +1,7 @@
-"""Ray, in one place: objects and functions that run in a cluster, or in one made on this machine.
+"""All use of Ray: objects and functions that run in a cluster, or in one on this machine.
 
-What passes through Ray is words: what to do, where data are, progress and metrics. Data stay where
-they are opened, and nothing is put into the object store on purpose.
+Only short texts pass through Ray: what to do, where data are, progress and metrics. Data stay where
+they are opened, and nothing is put into the object store deliberately.
 """
 
 import importlib
@@ -24,63 +24,62 @@ from securevfl.workers import Gone
 
 HOST_PORT = re.compile(r"(?:ray://)?\[?([^/\]]+)\]?:(\d+)")
 REACHED_SECONDS = 5.0
-"""Of a head that is there; Ray itself tries for minutes."""
+"""To connect with a cluster's head; Ray itself would try for minutes."""
 T = TypeVar("T")
 R = TypeVar("R")
 LOCAL = "local"
-# The least that Ray takes: the store is for words.
-STORE_BYTES = 80 << 20
+STORE_BYTES = 80 << 20  # the smallest object store that Ray accepts
 LEAVE_SECONDS = 20.0
 
 
 def require_ray() -> None:
-    """Check that Ray is there, without importing it."""
+    """Check that Ray is installed, without importing it."""
     if find_spec("ray") is None:
         raise ConfigError("--ray needs ray: pip install 'securevfl[ray]'")
 
 
 def require_head(address: str) -> None:
-    """Check that something listens where an address HOST:PORT says that a cluster's head is."""
-    if (said := HOST_PORT.fullmatch(address)) is None:
+    """Check that something listens at an address HOST:PORT of a cluster's head."""
+    if (parts := HOST_PORT.fullmatch(address)) is None:
         return
     try:
-        socket.create_connection((said[1], int(said[2])), REACHED_SECONDS).close()
+        socket.create_connection((parts[1], int(parts[2])), REACHED_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
         raise ConfigError(f"--ray {address}: no cluster there ({error})") from error
 
 
 def require_token() -> None:
-    """See that a cluster on this machine obeys nobody else.
+    """Make a cluster on this machine require a token.
 
-    Its ports are open to the network, and whoever reaches one without a token can run anything. So
-    it is refused where Ray was imported without, as it would not take one any more.
+    Its ports are open to the network, and without a token anybody who reaches one can run code. If
+    Ray was imported before, it ignores a new token, so the cluster is refused.
     """
     if os.environ.get("RAY_AUTH_MODE") == "token":  # of an earlier cluster, or the user's own
         return
     if "ray" in sys.modules:
         raise ConfigError(
-            f"--ray {LOCAL}: ray was imported before and takes no token any more, without which "
-            "anyone in the network can use its cluster: import it later, or set RAY_AUTH_MODE=token"
+            f"--ray {LOCAL}: ray was imported already and ignores new tokens, without which anyone "
+            "in the network can use its cluster: import it later, or set RAY_AUTH_MODE=token"
         )
     os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
 
 
 @contextmanager
 def cluster(address: str) -> Iterator[None]:
-    """Be connected, quietly, with the cluster whose head has this address.
+    """Connect with the cluster whose head has this address, without output.
 
-    `local` is one on this machine, which ends with the context and takes orders from this process
-    and those that it starts.
+    `local` is a cluster on this machine that ends with the context and obeys only this process and
+    its children.
 
     Raises:
-        ConfigError: Ray is not installed, or no cluster is there; see `require_token`.
+        ConfigError: Ray is not installed, there is no cluster, or it is refused by `require_token`.
     """
     require_ray()
     require_head(address)
-    # Before it is imported: no statistics to its makers, no warning about accelerators.
+    # Set before the import: no usage statistics, no warning about accelerators, no metrics (whose
+    # export prints two lines per minute).
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Two lines a minute otherwise, of a head that nobody asked to export metrics.
     os.environ.setdefault("RAY_enable_metrics_collection", "0")
     if address == LOCAL and not _is_connected():
         require_token()
@@ -88,7 +87,7 @@ def cluster(address: str) -> Iterator[None]:
         warnings.simplefilter("ignore")
         import ray  # noqa: PLC0415  # an extra, and slow to import
 
-        if ray.is_initialized():  # whoever is connected stays so
+        if ray.is_initialized():  # an existing connection stays open
             yield
             return
         with tempfile.TemporaryDirectory(prefix="svfl-", ignore_cleanup_errors=True) as folder:
@@ -101,13 +100,12 @@ def cluster(address: str) -> Iterator[None]:
                 }
             try:
                 ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
-            except Exception as error:  # that it did not start in time is no kind of its own
+            except Exception as error:  # a timeout of the start has no class of its own
                 which = "" if address == LOCAL else ", or one with another token"
                 raise ConfigError(
                     f"--ray {address}: no cluster there{which} ({first_line(error)})"
                 ) from error
-            # It says there of every process that ends, and what is left of that as it shuts down;
-            # whoever started it knows better.
+            # Ray prints a line for each process that ends, also while it shuts down.
             with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
                 try:
                     yield
@@ -121,7 +119,7 @@ def _is_connected() -> bool:
 
 
 class _Remote:
-    """What lives in a process of Ray's: an object made there, of which methods are called."""
+    """Holds an object in a process of Ray, and calls its methods."""
 
     def __init__(self, factory: str) -> None:
         module, _, name = factory.partition(":")
@@ -134,22 +132,22 @@ class _Remote:
         return os.getpid()
 
     def leave(self) -> None:
-        """End the process now: whoever asked sees it break off, and nothing is written later."""
+        """End the process at once, so that nothing is written later."""
         os._exit(0)
 
 
 def own_address() -> str:
-    """Of the machine that a remote object is on, as others in the cluster reach it."""
+    """The address of a remote object's machine within the cluster."""
     import ray  # noqa: PLC0415
 
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
 class RemoteObject:
-    """An object in a process of its own somewhere in the cluster.
+    """An object in a process of its own in the cluster.
 
-    Its `factory` is `module:name` of a function or class without arguments. It lives only where
-    there is one of `resource`, and anywhere in a cluster that has none.
+    `factory` is `module:name` of a function or class without arguments. If some machine has the
+    `resource`, the object runs there.
     """
 
     def __init__(self, factory: str, resource: str) -> None:
@@ -157,7 +155,7 @@ class RemoteObject:
 
         there = ray.cluster_resources()  # type: ignore[no-untyped-call]
         wanted = {resource: 0.001} if resource in there else {}
-        # They wait more than they compute, and all have to run at once: no core is booked.
+        # All have to run at once and mostly wait, so they reserve no core.
         kind = ray.remote(_Remote).options(
             num_cpus=0,
             max_restarts=0,
@@ -168,25 +166,25 @@ class RemoteObject:
         self._actor: Any = kind.remote(factory)
 
     def begin(self, method: str, *words: str) -> None:
-        """Call a method, and do not wait for it."""
+        """Call a method without waiting for its end."""
         self._actor.call.remote(method, *words)
 
     def call(self, method: str, *words: str, seconds: float | None = None) -> Any:  # noqa: ANN401
-        """What a method gives within some `seconds`; None waits on.
+        """A method's result; None waits without limit.
 
         Raises:
-            ConfigError: it was never there, as its machine lacks what it needs.
-            Gone: the process is gone.
-            TimeoutError: it gave nothing in time.
+            ConfigError: the object could not be made on its machine.
+            Gone: the process died.
+            TimeoutError: the time is over.
         """
         return self._got(self._actor.call.remote(method, *words), seconds)
 
     def process_id(self) -> int:
-        """Of its process, on its machine."""
+        """The id of its process, on its machine."""
         return int(self._got(self._actor.process_id.remote()))
 
     def stop(self) -> None:
-        """End its process, and return when it is gone."""
+        """End its process, and wait for its end."""
         import ray  # noqa: PLC0415
 
         try:
@@ -204,21 +202,22 @@ class RemoteObject:
         except ray.exceptions.ActorUnavailableError as error:
             raise Gone("it cannot be reached") from error
         except ray.exceptions.ActorDiedError as error:
-            if error.actor_init_failed:  # it would fail again
+            if error.actor_init_failed:  # a restart would fail again
                 reason = str(error).splitlines()[-1]
                 raise ConfigError(f"its machine cannot make it: {reason}") from error
             raise Gone(str(error).splitlines()[0]) from error
-        except ray.exceptions.RayError as error:  # out of memory, and more, are no RayActorError
+        except ray.exceptions.RayError as error:  # such as out of memory, which is no RayActorError
             raise Gone(str(error).splitlines()[0]) from error
 
 
 def as_they_end(work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
-    """What every task gives, with its place, as it is there; each on a core of the cluster.
+    """Yield the tasks' results with their places, as they end, each from a core of the cluster.
 
-    Other processes must be able to import `work`; a task is a few words. What it raises is raised.
+    Other processes must be able to import `work`, and tasks must be small. Errors of `work` are
+    raised here.
 
     Raises:
-        Gone: the process of one was killed, again and again.
+        Gone: a process was killed, also after Ray's retries.
     """
     import ray  # noqa: PLC0415
 

@@ -1,36 +1,34 @@
-"""How a worker dies: an actor, a process on Ray or one of a pool, all in the same way.
+"""One notion of a dead worker, for actors, processes of a pool and processes of Ray.
 
-A worker is a process that somebody waits for. It may end without a word: by a signal, for lack of
-memory, with its machine, or by silence. Whoever waits then gets one error, `Gone`, and stops the
-other workers. `stop` ends a worker, whatever it does, and returns when it is gone.
+A worker is a process that somebody waits for. It may die silently: by a signal, for lack of memory,
+with its machine, or by hanging. The waiting side then gets a `Gone` and stops the other workers.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 
 SILENCE_SECONDS = 60.0
-"""A worker that has said nothing for so long is gone, as one that was stopped by a signal is.
+"""A worker that is silent for so long counts as dead, as one that was stopped by a signal does.
 
-A thread of its process says that it is alive, whatever the program computes; only a call that keeps
-Python's interpreter to itself for so long would be taken for a death.
+A thread of its process reports that it is alive, whatever the program computes. Only a call that
+holds Python's interpreter lock for so long would be mistaken for a death.
 """
 START_SECONDS = 60.0
-"""At least so long it has until its first word, as a busy machine starts processes slowly."""
+"""The least time until a worker's first word, as a busy machine starts processes slowly."""
 
 
 class Gone(Exception):
-    """A worker is gone without a word; the text says how."""
+    """A worker died silently; the text says how."""
 
 
-def heard(listen: Callable[[float], Iterable[str]], silence_seconds: float) -> Iterator[str]:
-    """What a worker says, as long as it lives.
+def reports_of(listen: Callable[[float], Iterable[str]], silence_seconds: float) -> Iterator[str]:
+    """What a worker reports, as long as it lives.
 
     Args:
-        listen: waits so many seconds at most for what it says next; a TimeoutError where that is
-            nothing.
-        silence_seconds: after which it is gone.
+        listen: waits for the next reports, at most so many seconds, and then raises TimeoutError.
+        silence_seconds: after which the worker counts as dead.
 
     Raises:
-        Gone: it is.
+        Gone: the worker died.
     """
     seconds = max(silence_seconds, START_SECONDS)
     while True:

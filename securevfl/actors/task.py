@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 from pydantic import ConfigDict, TypeAdapter
 
 from securevfl.errors import ConfigError
-from securevfl.workers import Gone, heard
+from securevfl.workers import Gone, reports_of
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ def watch(listen: Callable[[float], Iterable[str]], silence_seconds: float, tell
     """Pass on an actor's events, and at last that it died or could not be made.
 
     Args:
-        listen: see `workers.heard`; yields events as JSON.
+        listen: see `workers.reports_of`; yields events as JSON.
         silence_seconds: after which the actor counts as dead.
         tell: called with all events but `alive`.
     """
     try:
-        for event in map(EVENT.validate_json, heard(listen, silence_seconds)):
+        for event in map(EVENT.validate_json, reports_of(listen, silence_seconds)):
             if event.kind != "alive":
                 tell(event)
     except ConfigError as error:

@@ -84,7 +84,13 @@ def audit(
 
     try:
         with in_processes(
-            attack, tasks, settings.workers, "audit", told=progress, costs=costs, ray=settings.ray
+            attack,
+            tasks,
+            settings.workers,
+            "audit",
+            progress=progress,
+            costs=costs,
+            ray=settings.ray,
         ) as results:
             for place, measured in results:
                 found[tasks[place]] = measured

@@ -164,7 +164,7 @@ class _Federations:
         workers = min(self.settings.workers or os.cpu_count() or 1, max(len(left), 1))
         costs = [float(planned_rounds(self.settings, task)) for task in left]
         work = partial(run, self.settings, self.data_dir)
-        with in_processes(work, left, workers, "bench", told=told, costs=costs) as results:
+        with in_processes(work, left, workers, "bench", progress=told, costs=costs) as results:
             for place, result in results:
                 done[left[place].key] = result
                 if self.journal is not None:

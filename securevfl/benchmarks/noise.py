@@ -103,7 +103,7 @@ def sweep(
     report("runs", before, len(tasks))
     workers = settings.workers or os.cpu_count() or 1
     try:
-        with in_processes(run, left, workers, "sweep", told=told, ray=ray) as results:
+        with in_processes(run, left, workers, "sweep", progress=told, ray=ray) as results:
             for place, result in results:
                 done[left[place].key] = result
                 if journal is not None:

@@ -42,7 +42,7 @@ def test_results_come_with_their_places_and_what_tasks_tell_on_the_way(workers: 
         told.append((place, what, done))
 
     costs = [1.0, 1.0, 1.0, 1.0, 4.0]
-    with in_processes(work, range(5), workers, "test", told=note, costs=costs) as results:
+    with in_processes(work, range(5), workers, "test", progress=note, costs=costs) as results:
         assert sorted(results) == [(0, 0), (1, 3), (2, 6), (3, 9), (4, 12)]
     by_place = {place: [what for at, what, _ in told if at == place] for place in range(5)}
     assert by_place == {place: ["scaling", "done"] for place in range(5)}
