@@ -1,4 +1,4 @@
-"""The arrays that everything here works on."""
+"""Types of the arrays used throughout."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 RealArray = NDArray[np.floating[Any]]
-"""Of float32 or float64, whichever is given."""
+"""float32 or float64."""
 IntArray = NDArray[np.int64]
 Labels = NDArray[np.int64 | np.float64]
-"""Class numbers, or real targets."""
+"""Class numbers or real targets."""
 
 
 def is_real(labels: Labels) -> bool:
-    """Whether these are real targets."""
+    """Whether labels are real targets."""
     return labels.dtype.kind == "f"
 
 

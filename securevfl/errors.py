@@ -1,24 +1,24 @@
-"""Every error that securevfl raises on purpose, as one tree.
+"""Every error that securevfl raises on purpose, as one hierarchy.
 
-A check raises, it never returns False. A message names the parameter, its value and what was
-expected; never a secret and never a peer's data.
+Checks raise; they never return False. A message names the parameter, its value and what was
+expected, and never contains a secret or a peer's data.
 """
 
 
 class SecureVFLError(Exception):
-    """Root of the tree: catching it catches everything this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class ConfigError(SecureVFLError, ValueError):
-    """A job, an option or an argument that cannot be run as it stands."""
+    """A job, an option or an argument that cannot be run."""
 
 
 class DataError(SecureVFLError, ValueError):
-    """Data that is missing, malformed or does not fit the other parties' data."""
+    """Data that are missing, malformed or do not match the other parties' data."""
 
 
 class PeerError(SecureVFLError):
-    """Something another party did, or failed to do."""
+    """A failure or violation by another party."""
 
 
 class PeerUnreachable(PeerError):
@@ -26,15 +26,15 @@ class PeerUnreachable(PeerError):
 
 
 class PeerTimeout(PeerError):
-    """A peer did not send what was waited for."""
+    """A peer did not send an expected message in time."""
 
 
 class PeerNotTrusted(PeerError):
-    """A peer could not prove who it is."""
+    """A peer could not prove its identity."""
 
 
 class PeerViolation(PeerError):
-    """A peer broke the protocol: another job, another version, or bytes that do not fit."""
+    """A peer violated the protocol: another job, another version, or invalid bytes."""
 
 
 class MalformedMessage(PeerViolation):
@@ -54,15 +54,15 @@ class KeyMismatch(CryptoError):
 
 
 class RangeExceeded(CryptoError):
-    """Values that could leave the plaintext space; refused before anything is sent."""
+    """Values could exceed the plaintext space; raised before anything is sent."""
 
 
 class LabelLeakRefused(ConfigError):
-    """The aggregated gradients of this job would carry too much about the labels."""
+    """The aggregated gradients of this job would reveal too much about the labels."""
 
 
 class HeldOutLeakRefused(ConfigError):
-    """The scorings of this job would show too much of a party's held-out rows."""
+    """The evaluations of this job would reveal too much about a party's held-out rows."""
 
 
 class TrainingDiverged(SecureVFLError):
@@ -70,4 +70,4 @@ class TrainingDiverged(SecureVFLError):
 
 
 class BudgetExhausted(SecureVFLError):
-    """A job would pass its privacy budget."""
+    """A job would exceed its privacy budget."""

@@ -1,4 +1,4 @@
-"""Files read whole, and written in one step: a reader sees the old one or the new one."""
+"""Reading whole files, and replacing files atomically."""
 
 import glob
 import gzip
@@ -27,10 +27,10 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_content(path: Path) -> bytes:
-    """A file's content, gunzipped where it is gzip; archives (.tar.gz) stay as they are.
+    """A file's content, decompressed if it is gzip, except for archives (.tar.gz).
 
     Raises:
-        DataError: No such file, not readable, or damaged gzip.
+        DataError: a file that is missing, unreadable, or damaged gzip.
     """
     try:
         data = path.read_bytes()
@@ -44,17 +44,17 @@ def read_content(path: Path) -> bytes:
 
 
 def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, "NDArray[Any]"]]:
-    """A safetensors file's texts and arrays, by name."""
+    """The metadata and arrays of a safetensors file, by name."""
     with safetensors.safe_open(path, "numpy") as file:
         return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 @contextmanager
 def reading(what: str, *, verb: str = "is") -> Iterator[None]:
-    """Around what reads a kept file; `what` it is, with its path, for the error.
+    """Converts errors of reading a saved file; `what` names it, with its path.
 
     Raises:
-        DataError: it cannot be read, or holds something else than was kept.
+        DataError: the file cannot be read, or its content is invalid.
     """
     try:
         yield
@@ -66,10 +66,10 @@ def reading(what: str, *, verb: str = "is") -> Iterator[None]:
 
 @contextmanager
 def only_one(path: Path, what: str) -> Iterator[None]:
-    """Keep other processes off a file, which need not be there, while it is read and replaced.
+    """Lock a file, which need not exist, against other processes.
 
     Raises:
-        DataError: somebody else holds it for a minute, or its folder cannot be written.
+        DataError: another process holds the lock for a minute, or the folder cannot be written.
     """
     from filelock import FileLock, Timeout  # noqa: PLC0415  # only records need it
 
@@ -88,10 +88,10 @@ def only_one(path: Path, what: str) -> Iterator[None]:
 
 
 def replace_file(path: Path, data: bytes, what: str) -> None:
-    """Write `data` to `path`, making its folder if need be; `what` it is, for the error.
+    """Write `data` to `path` atomically, creating its folder if necessary; `what` is for the error.
 
     Raises:
-        DataError: it cannot be written (no room, no permission); the old file is as it was.
+        DataError: it cannot be written (no space, no permission); the old file is unchanged.
     """
     temporary = None
     try:
@@ -109,16 +109,15 @@ def replace_file(path: Path, data: bytes, what: str) -> None:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what processes that are gone were about to put at `path` by `replace_file`."""
+    """Remove temporary files of `replace_file` that dead processes left for `path`."""
     for each in path.parent.glob(f".{glob.escape(path.name)}-*"):
         each.unlink(missing_ok=True)
 
 
 def wipe_file(path: Path) -> None:
-    """Overwrite a file with zeros, on disk before this returns.
+    """Overwrite a file with zeros and flush it to disk.
 
-    A file system that writes elsewhere than before (copy on write, flash) keeps what was there
-    until it takes the place again.
+    A file system with copy-on-write, or flash memory, may keep the old blocks until it reuses them.
     """
     with path.open("r+b", buffering=0) as file:
         file.write(bytes(path.stat().st_size))
@@ -126,7 +125,7 @@ def wipe_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have what was made, renamed and deleted in a folder on disk before this returns."""
+    """Flush creations, renames and deletions in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -135,12 +134,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def require_room(sizes: Mapping[Path, int], what: str) -> None:
-    """Find out before work whether files of these sizes, in bytes, could be written after it.
+    """Check before work that files of these sizes, in bytes, can be written after it.
 
-    Nothing is left behind. Permissions say little (root may write to /proc), so it is tried.
+    Tries it, as permissions say little (root may write to /proc), and leaves nothing behind.
 
     Raises:
-        DataError: a folder cannot be made or written to, has too little free space, or a path is a
+        DataError: a folder cannot be created or written, has too little free space, or a path is a
             folder itself.
     """
     for folder in {path.parent for path in sizes}:
@@ -160,7 +159,7 @@ def require_room(sizes: Mapping[Path, int], what: str) -> None:
 
 
 def _free_bytes(folder: Path) -> int:
-    """Free space in a folder that can be written to, which is made for as long as that takes."""
+    """Free space in a folder that can be written, which is created temporarily if missing."""
     made: list[Path] = []
     try:
         for each in reversed([folder, *folder.parents]):

@@ -1,4 +1,4 @@
-"""How an interrupt ends work: with what was done before it, and at once where it comes again."""
+"""Interrupts: the first ends work and keeps what is done, the second ends the process at once."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt of long work: rows that were done before it, and lines on what was not."""
+    """An interrupt of long work, with the rows done so far and lines about the missing ones."""
 
     def __init__(self, rows: Sequence[Any], missing: Sequence[str]) -> None:
         super().__init__(*missing)
@@ -24,7 +24,7 @@ def leave_at_the_next() -> None:
 
 
 def leave(_number: int = signal.SIGINT, _frame: FrameType | None = None) -> None:
-    """End the process at once, as interrupted."""
-    # No exit handlers: they could be interrupted, too, and there is nothing to finish.
+    """End the process at once with the status of an interrupt."""
+    # Exit handlers could be interrupted too, and there is nothing left to finish.
     os.write(2, b"securevfl: interrupted\n")
     os._exit(INTERRUPTED)

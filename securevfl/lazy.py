@@ -1,14 +1,14 @@
-"""Modules that are slow to import, loaded when something of them is first used."""
+"""Modules that are slow to import, loaded on first use."""
 
 from importlib import import_module
 
 
 class Lazy:
-    """Stands for a module: `pl = Lazy("polars")`, beside the import that a type checker sees."""
+    """A placeholder for a module: `pl = Lazy("polars")`, beside the import for type checkers."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> object:
-        """What the module has."""
+        """An attribute of the module."""
         return getattr(import_module(self._name), attribute)

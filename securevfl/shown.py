@@ -1,4 +1,4 @@
-"""How results show themselves: a line or a few, a small table in a notebook, a figure's data."""
+"""How results are displayed: as text, as a small table in a notebook, and as a figure's data."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,14 +10,14 @@ ONE_LINE = 100
 
 
 class Shown:
-    """Says what it is in a few facts, whatever its arrays hold.
+    """Base of results that display a few facts about themselves.
 
-    It is abstract by `shown`, and no ABC: `isinstance` of rows, which every round asks, would take
-    several times as long.
+    Abstract by `shown`, but not an ABC: `isinstance` of sparse rows, which every round calls, would
+    take several times as long.
     """
 
     def shown(self) -> Mapping[str, object]:
-        """What to show, by name."""
+        """The facts to display, by name."""
         raise NotImplementedError
 
     @override
@@ -41,7 +41,7 @@ class Shown:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says in one line; its kind where it says nothing."""
+    """The first line of an error's message, or its type if it has none."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -56,7 +56,7 @@ def curve(
     log_x: bool = False,
     log_y: bool = False,
 ) -> dict[str, Any]:
-    """A figure over something, as reports draw it; `lines` are levels to compare with."""
+    """The data of a figure, as reports draw it; `lines` are reference levels."""
     return {
         "title": title,
         "x_label": x_label,

@@ -1,7 +1,7 @@
-"""What a finished job has to say of itself: each party alone, what went wrong, and a status.
+"""Warnings about a finished job: nothing learned, training went wrong, or one party is better.
 
-In a simulation all parties' columns are at hand, so that a feature party can be lent the labels
-for a model of its own. No real party can do that: it shows what joining is worth.
+A simulation has all parties' columns, so it can lend the labels to a feature party for a model of
+its own, to show what joining is worth. No real party can do that.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,17 +31,17 @@ from securevfl.warned import Warned
 
 MOST_ROWS = 20_000
 MOST_VALUES = 20_000_000
-"""What a party's own model is fitted on: rows, and rows times columns."""
+"""Limits on the rows, and on rows times columns, that a party's own model is fitted to."""
 ERRORS, WORTH = 2.0, 0.002
-"""A party alone is better by more than so many standard errors, and by so much AUC or accuracy."""
+"""A party alone is better by more than `ERRORS` standard errors, and `WORTH` AUC or accuracy."""
 
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """A party's own model, of its own columns, fitted on so many rows.
+    """A party's own model on its own columns, fitted to this many rows.
 
-    The score and the predictions, shape (test rows, C), are of the held-out rows. Where labels were
-    lent, the party has none: no party can compute this.
+    Score and predictions, shape (test rows, C), are of the held-out rows. With `labels_lent`, the
+    party has no labels and could not compute this itself.
     """
 
     score: Score
@@ -53,11 +53,10 @@ class Alone:
 def alone(
     plan: Plan, dataset: VerticalDataset[Matrix], *, binormal: bool = False
 ) -> dict[str, Alone]:
-    """Each party's own model by scikit-learn, standardized.
+    """Each party's own model on standardized columns; empty without held-out rows.
 
-    Logistic regression with C = 1, or ridge regression with alpha = 1 of real targets; none where
-    there are no held-out rows to compare them on. `binormal` scores them from sums over classes, as
-    the joint model is that they stand beside.
+    Logistic regression with C = 1, or ridge regression with alpha = 1 for real targets, as in
+    scikit-learn. `binormal` scores them from sums per class, if the joint model is scored that way.
     """
     tables = dataset.parties if plan.facts.test_rows else ()
     return {table.name: _alone(plan, dataset, table, binormal=binormal) for table in tables}
@@ -76,7 +75,7 @@ def _alone(
     scaling = Scaling.fit(train[kept])
     if not (dataset.standardize if standardize is None else standardize):
         scaling = Scaling(np.zeros(train.shape[1]), np.ones(train.shape[1]))
-    if isinstance(train, SparseRows):  # an intercept without penalty makes up for the mean
+    if isinstance(train, SparseRows):  # the unpenalized intercept absorbs the mean
         scaling = Scaling(np.zeros(train.shape[1]), scaling.scale)
     features, held_out = scaling.apply(train[kept]), scaling.apply(table.test)
     if isinstance(features, SparseRows):
@@ -87,7 +86,7 @@ def _alone(
     if dataset.classes > 2:  # noqa: PLR2004
         if predictions.shape[1] == 1:
             predictions = np.column_stack([np.zeros(len(predictions)), predictions])
-        # A class that no training row has comes last everywhere.
+        # A class without training rows ranks last.
         every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
         every[:, np.unique(labels[kept])] = predictions
         predictions = every
@@ -108,9 +107,9 @@ def _ridge(features: Any, targets: Labels) -> tuple[FloatArray, FloatArray]:  # 
 def _logistic(features: Any, labels: Labels) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
     """Weights, shape (C, P), and intercepts as of scikit-learn's LogisticRegression(max_iter=1000).
 
-    By its own steps of SciPy's L-BFGS: importing scikit-learn would take longer than most jobs.
-    Features are finite, and labels of two classes at least; where squares of features leave
-    float64, weights stay 0, as they do there.
+    Computed with SciPy's L-BFGS directly: importing scikit-learn would take longer than most jobs.
+    Features are finite, with labels of at least two classes. As there, weights stay 0 if squares of
+    features overflow.
     """
     from scipy.optimize import minimize  # noqa: PLC0415  # slow to import
 
@@ -141,7 +140,7 @@ def _logistic(features: Any, labels: Labels) -> tuple[FloatArray, FloatArray]:  
 
 
 def _some_rows(labels: Labels, columns: int) -> IntArray:
-    """Rows that a model is fitted on: evenly from all, and one of every class at least."""
+    """Rows to fit a model to: evenly spaced, and at least one of every class."""
     rows = len(labels)
     most = min(rows, MOST_ROWS, max(1000, MOST_VALUES // columns))
     even = np.linspace(0, rows - 1, most).astype(np.int64)
@@ -158,28 +157,28 @@ def warned(
     labels: Labels,
     noisy: Score | None = None,
 ) -> Iterator[Warned]:
-    """What there is to say of a job, the gravest first.
+    """Warnings about a job, the most serious first.
 
     Predictions of all parties' models, shape (test rows, C), and labels are of the held-out rows.
-    `selected` are the parties' states, `own` says what each party is alone, and `noisy` is the
-    score of noisy predictions, where users of the model get only these.
+    `kept` are the parties' selected states, `own` computes what each party achieves alone, and
+    `noisy` is the score of noisy predictions, if users of the model receive those.
     """
     remedy = _remedy(plan)
     if not learned:
         moved = plan.local_steps != "exact"
         longer = (
-            "; where the loss still fell at the end, a larger learning_rate (or one in place of "
-            "'auto'), or more rounds"
+            "; if the loss was still falling, a larger learning_rate (instead of 'auto'), or more "
+            "rounds"
         )
         yield Warned(
             "learned nothing",
-            "the model has learned nothing that can be told from chance, or its training loss is "
-            f"no lower than that of a constant; it is written all the same. {remedy}"
+            "the model is not distinguishable from chance, or its training loss is no lower than "
+            f"that of a constant; it is saved anyway. {remedy}"
             f"{longer if moved else ''}",
         )
     for text in _what_went_wrong(plan, selected):
         yield Warned("went wrong", f"{text}. {remedy}")
-    # Transfer learning is for rows that one party does not hold and the other has no labels of.
+    # Transfer learning scores rows that no party could score alone.
     given = "" if noisy is None else "'s noisy predictions"
     compares = learned and not plan.algorithm.own_components
     for name, each in own().items() if compares else ():
@@ -188,7 +187,7 @@ def warned(
             what = "R²" if is_real(labels) else "AUC"
             better, error = _beyond_noise(each.score, noisy, labels)
         if better > max(ERRORS * error, WORTH):
-            lent = ", were it lent the labels," if each.labels_lent else ""
+            lent = ", if it had the labels," if each.labels_lent else ""
             yield Warned(
                 "better alone",
                 f"party {name!r} alone{lent} has a held-out {what} {better:.3f} above that of the "
@@ -197,7 +196,7 @@ def warned(
 
 
 def _beyond_noise(own: Score, noisy: Score, labels: Labels) -> tuple[float, float]:
-    """How much better one score is, and a standard error where rows cannot be compared."""
+    """The difference of two scores, and its standard error for independent rows."""
     better = own.figure - noisy.figure
     if is_real(labels):
         return better, r2_error(len(labels))
@@ -209,18 +208,18 @@ def _what_went_wrong(plan: Plan, selected: Mapping[str, SelectedState]) -> Itera
     if seen.seen is not None:
         figure = "R²" if plan.facts.real_targets else "AUC"
         what = "training loss" if seen.seen == "loss" else f"held-out {figure}"
-        said = (
+        text = (
             f"training went wrong: the {what} was {seen.best:.3g} after round {seen.better}, "
             f"clearly worse from round {seen.since} on, and {seen.last:.3g} at the end"
         )
         if seen.rounds < seen.done:
-            yield f"{said}: the state after round {seen.rounds} of {seen.done} is kept"
+            yield f"{text}: the state after round {seen.rounds} of {seen.done} is kept"
         else:
-            yield f"{said}: the end is kept, as going back would tell of exact labels"
+            yield f"{text}: the last state is kept, as going back would reveal exact labels"
     lost = {name: each.lost for name, each in selected.items() if each.lost is not None}
     if lost:
         places = ", ".join(f"{name!r} after round {rounds}" for name, rounds in lost.items())
-        yield f"weights left float64 at party {places}: they moved no more from there on"
+        yield f"weights overflowed float64 at party {places}: they stayed unchanged from there on"
 
 
 def _remedy(plan: Plan) -> str:

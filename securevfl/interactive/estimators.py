@@ -1,7 +1,7 @@
-"""Estimators as scikit-learn has them, trained by a job's parties over the simulated network.
+"""scikit-learn estimators that are trained by a job's parties over the simulated network.
 
-All data are in one process: this is a simulation for experiments, and nothing is protected by it.
-An estimator says what the job would cost and how much of labels it would tell.
+All data are in one process: this is a simulation for experiments and protects nothing. An estimator
+reports what the job would cost and how much it would reveal about labels.
 """
 
 import warnings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from securevfl.training import TrainingResult
 
 SEEDS = 2**31
-"""Of jobs, drawn where random_state is no number."""
+"""Seeds of jobs are drawn below this if random_state is not a number."""
 TWO_DIMENSIONS = 2
 Columns = dict[str, IntArray]
 """By party, the numbers of its columns."""
@@ -35,44 +35,45 @@ Columns = dict[str, IntArray]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What estimators over vertical jobs share: parameters, parties, training, coefficients.
+    """Base of the estimators: parameters, parties, training, coefficients.
 
-    Every parameter is what the key of the same name is in a job file, and None leaves it to the
-    job's own default, unless it says otherwise.
+    Every parameter corresponds to the key of the same name in a job file, and None means the job's
+    default, unless stated otherwise.
 
     Args:
-        parties: who holds which columns: a list of lists of column names or numbers, or a mapping
-            from the parties' names to such lists; two nearly equal halves by default. Where X is a
-            list of tables these are the parties, and this stays None.
-        label_party: who holds y: a party's name, or its number.
+        parties: which columns each party holds: a list of lists of column names or numbers, or a
+            mapping from party names to such lists; two nearly equal halves by default. If X is a
+            list of tables, each is a party, and this stays None.
+        label_party: the party that holds y, by name or number.
         algorithm: by name.
         exchange: by name, or a mapping of the keys of `[exchange]`.
         local_steps: Q, or "exact".
         batch_size: S, or "full".
-        rounds: at most; where not given, as a job takes them.
+        rounds: the most rounds.
         learning_rate: η0, or "auto".
-        hide: "residuals", or "both", of homomorphic exchanges.
-        standardize: each party its own columns.
-        tol: with learning_rate = "auto" training ends once three rounds gain less, as a part of
-            the loss of the best constant.
+        hide: "residuals", or "both", with homomorphic exchanges.
+        standardize: each party standardizes its own columns.
+        tol: with learning_rate = "auto", training stops when three rounds together lower the loss
+            by less than this fraction of the best constant prediction's loss.
         random_state: of starts, batches and offsets; keys and masks never repeat.
         verbose: show rounds as they are done.
-        job: further sections of a job file by name, as {"network": {"preset": "wan"}}.
+        job: other sections of a job file by name, such as {"network": {"preset": "wan"}}.
 
     Attributes:
         coef_: in the units of X.
         intercept_: the label party's.
         n_iter_: rounds done.
-        cost_: the cost ledger: seconds of computation by phase and of communication on the
-            critical path, bytes, messages (`securevfl.runtime.costs.JobCosts`).
-        history_: by round the training loss of its batch, as it was exchanged: rows of "round" and
-            "loss", for a data frame; of fedsgd and fedbcd, where the label party sees it without
-            noise, and else empty.
-        label_guard_ratio_: equations that gradients told others over unknown labels; None where
-            they tell none. Real parties refuse a job by such figures, here it is only said.
-        result_: the job (`securevfl.training.TrainingResult`); it is not pickled, as it holds keys.
-        n_features_in_: columns of X.
-        feature_names_in_: their names, where X has any.
+        cost_: seconds of computation by phase and of communication on the critical path, bytes and
+            messages (`securevfl.runtime.costs.JobCosts`).
+        history_: the training loss of each round's batch as rows of "round" and "loss", for a data
+            frame; empty unless the algorithm is fedsgd or fedbcd and the label party sees the loss
+            without noise.
+        label_guard_ratio_: equations about labels that gradients revealed, divided by the number of
+            unknown labels; None if they reveal none. Real parties refuse jobs by this ratio, which
+            is only reported here.
+        result_: the job (`securevfl.training.TrainingResult`); not pickled, as it holds keys.
+        n_features_in_: number of columns of X.
+        feature_names_in_: their names, if X has any.
     """
 
     parties: Any = field(default=None, kw_only=False)
@@ -97,11 +98,11 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return state
 
     def _read(self, X: Any, y: Any, *, numeric: bool) -> tuple[FloatArray, Any, Columns]:  # noqa: ANN401
-        """X as numbers, y, and who holds which columns of X."""
+        """X as numbers, y, and the columns of X by party."""
         widths = [table.shape[1] for table in X] if is_by_party(X) else None
         if widths is not None:
             if self.parties is not None:
-                raise ConfigError("parties: X is a list of tables, which says who holds what")
+                raise ConfigError("parties: must be None if X is a list of tables, one per party")
             X = side_by_side(X)
         X, y = validate_data(
             self,
@@ -118,7 +119,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return X, y, columns_of(self.parties, names, X.shape[1])
 
     def _train(self, dataset: "VerticalDataset", **settings: object) -> "TrainingResult":
-        """Run the job, with keys of `[job]` that are the estimator's own affair; keep its costs."""
+        """Run the job, with these settings of `[job]`, and record its costs."""
         from securevfl.interactive.jobs import line_of_progress
         from securevfl.training import Environment, plan_for, train
 
@@ -128,8 +129,8 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             raise ConfigError(f"{type(self).__name__} is linear: securevfl.train trains networks")
         with line_of_progress(self.verbose) as tell:
             rounds = plan.rounds
-            told = Environment(progress=lambda done: tell(f"round {done} of at most {rounds}"))
-            result = train(job, dataset, told)
+            shown = Environment(progress=lambda done: tell(f"round {done} of at most {rounds}"))
+            result = train(job, dataset, shown)
         self.result_ = result
         self.n_iter_ = result.rounds
         self.cost_ = result.costs()
@@ -144,7 +145,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
         sections = {name: dict(keys) for name, keys in (self.job or {}).items()}
         if "exchange" in sections:
-            raise ConfigError("job: [exchange] is the parameter exchange")
+            raise ConfigError("job: set [exchange] by the parameter exchange")
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(SEEDS)
@@ -161,22 +162,22 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         }
         more = sections.pop("job", {})
         for key in own.keys() & more.keys():
-            raise ConfigError(f"job: {key} of [job] is the estimator's to say")
-        # A default depends on whether the job says a number: under blind it is another one.
+            raise ConfigError(f"job: {key} of [job] is a parameter of the estimator")
+        # Some defaults depend on which keys a job sets.
         own = {key: value for key, value in own.items() if value is not None}
         exchange = self.exchange
         keys = {"scheme": exchange} if isinstance(exchange, str) else dict(exchange)
         return Job.of(**sections, job={**more, **own}, exchange={"hide": self.hide, **keys})
 
     def _warn(self, result: "TrainingResult") -> None:
-        """Say what whoever fits has to know."""
+        """Pass the job's warnings on."""
         for each in result.warnings:
             warnings.warn(each.text, UserWarning, stacklevel=4)
         watched = self.learning_rate == "auto" and not result.plan.exchange.shares_parameters
         if watched and result.ended == "rounds":
             warnings.warn(
-                f"rounds = {result.job.job.rounds} were done before the loss had settled (tol = "
-                f"{self.tol:g}): more rounds go on",
+                f"rounds = {result.job.job.rounds}: the loss has not converged (tol = "
+                f"{self.tol:g}), set more rounds",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -251,17 +252,17 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: ignore[misc]
-    """Logistic regression, multinomial beyond two classes, whose columns parties hold.
+    """Logistic regression, multinomial beyond two classes, on columns that parties hold.
 
-    With an exchange in clear or exact under encryption its coefficients are those of scikit-learn's
-    `LogisticRegression(C)` on standardized columns, as far as `tol` goes. Under hide = "both" the
-    loss is its quadratic Taylor expansion, of two classes.
+    With a plain or exactly encrypted exchange its coefficients are those of scikit-learn's
+    `LogisticRegression(C)` on standardized columns, within `tol`. With hide = "both" the loss is
+    its quadratic Taylor expansion, for two classes.
 
     Args:
         C: as in scikit-learn, for standardized columns: λ = 1/(C·N).
 
     Attributes:
-        classes_: as in y, sorted.
+        classes_: the classes in y, sorted.
 
     Example:
         >>> from securevfl import VerticalLogisticRegression
@@ -278,11 +279,11 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         """Train a job on all rows.
 
         Args:
-            X: shape (N, P): a data frame or an array; or a list of them, one a party.
-            y: shape (N,), two classes or more: numbers or text.
+            X: shape (N, P): a data frame or an array; or a list of them, one per party.
+            y: shape (N,), at least two classes, as numbers or text.
 
         Raises:
-            ValueError: data or parameters that make no job.
+            ValueError: invalid data or parameters.
         """
         X, y, columns = self._read(X, y, numeric=False)
         check_classification_targets(y)
@@ -307,7 +308,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         return self
 
     def decision_function(self, X: Any) -> FloatArray:  # noqa: ANN401
-        """H: shape (S,) of two classes, log odds; (S, C) of more."""
+        """H: log odds of shape (S,) for two classes, else shape (S, C)."""
         predictions = self._linear_predictions(X)
         return predictions[:, 0] if len(self.classes_) == 2 else predictions  # noqa: PLR2004
 
@@ -316,7 +317,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: ANN401
-        """Their logarithms."""
+        """Logarithms of the classes' probabilities, shape (S, C)."""
         odds = self.decision_function(X)
         if odds.ndim == 1:
             odds = np.column_stack([np.zeros_like(odds), odds])
@@ -334,10 +335,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VerticalRidge(RegressorMixin, VerticalEstimator):  # type: ignore[misc]
-    """Least squares with L2, whose columns parties hold.
+    """Least squares with an L2 penalty, on columns that parties hold.
 
-    With an exchange in clear or exact under encryption its coefficients are those of scikit-learn's
-    `Ridge(alpha)` on standardized columns, as far as `tol` goes.
+    With a plain or exactly encrypted exchange its coefficients are those of scikit-learn's
+    `Ridge(alpha)` on standardized columns, within `tol`.
 
     Args:
         alpha: as in scikit-learn, for standardized columns: λ = alpha/N.
@@ -357,11 +358,11 @@ class VerticalRidge(RegressorMixin, VerticalEstimator):  # type: ignore[misc]
         """Train a job on all rows.
 
         Args:
-            X: shape (N, P): a data frame or an array; or a list of them, one a party.
+            X: shape (N, P): a data frame or an array; or a list of them, one per party.
             y: shape (N,), numbers.
 
         Raises:
-            ValueError: data or parameters that make no job.
+            ValueError: invalid data or parameters.
         """
         X, y, columns = self._read(X, y, numeric=True)
         dataset = self._dataset(X, columns, y.astype(np.float64), classes=0, names=())
@@ -402,17 +403,17 @@ def side_by_side(tables: Sequence[Any]) -> Any:  # noqa: ANN401  # whatever scik
 
 
 def columns_of(parties: object, names: Sequence[str] | None, width: int) -> Columns:
-    """The columns of each party, of one table of so many.
+    """The columns of each party, out of `width` columns of one table.
 
-    Parties are column lists, by name of party or without; None for two nearly equal halves.
-    Columns that have only numbers have no `names`.
+    Parties are column lists, with or without names of the parties; None for two nearly equal
+    halves. `names` are the columns' names, if they have any.
     """
     if parties is None:
         from securevfl.data.splits import block_sizes
 
         return blocks(block_sizes(width, 2))
     if not isinstance(parties, Mapping | list | tuple):
-        raise ConfigError(f"parties: {parties!r}, expected a list of column lists, one a party")
+        raise ConfigError(f"parties: {parties!r}, expected a list of column lists, one per party")
     lists = parties if isinstance(parties, Mapping) else _numbered(parties)
     if len(lists) < 2:  # noqa: PLR2004
         raise ConfigError(f"parties: {len(lists)}, expected at least 2")
@@ -420,13 +421,13 @@ def columns_of(parties: object, names: Sequence[str] | None, width: int) -> Colu
     holders = np.bincount(np.concatenate(list(columns.values())), minlength=width)
     for number in np.flatnonzero(holders != 1).tolist():
         column = repr(names[number]) if names is not None else number
-        held = f"is held by {holders[number]} parties" if holders[number] else "is nobody's"
+        held = f"is held by {holders[number]} parties" if holders[number] else "is held by no party"
         raise ConfigError(f"parties: column {column} {held}, expected one party")
     return columns
 
 
 def blocks(widths: Sequence[int]) -> Columns:
-    """Parties that hold so many columns each, one after another."""
+    """Parties that hold consecutive columns, with these widths."""
     return _numbered([np.arange(start, end) for start, end in pairwise(np.cumsum([0, *widths]))])
 
 
@@ -435,7 +436,7 @@ def _numbered(parts: Sequence[Any]) -> dict[str, Any]:
 
 
 def _numbers(party: object, own: object, names: Sequence[str] | None, width: int) -> IntArray:
-    """The numbers of a party's columns, given by name or by number."""
+    """The numbers of a party's columns, given by name or number."""
     listed = [own] if isinstance(own, str) else list(own) if isinstance(own, Sequence) else None
     if listed is None:
         listed = np.asarray(own).tolist()

@@ -1,4 +1,4 @@
-"""A job from Python: trained, or audited, in this process."""
+"""Jobs from Python: training and audits in this process."""
 
 import sys
 import time
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 AnyJob = Job | Mapping[str, Any] | str | Path
 AnyData = VerticalDataset | Mapping[str, Any]
-"""Data that are at hand, or by party a data frame or a file in place of the job's."""
+"""A data set, or by party a data frame or a file that replaces the job's."""
 WIDTH = 100
 SECONDS_BETWEEN = 0.2
 
@@ -43,20 +43,19 @@ def train(
 ) -> TrainingResult:
     """Train all parties of a job in this process, over the simulated network.
 
-    A simulation: the label guard's ratio is told and refuses nothing, unless the environment names
-    a `guard_directory`, as the command line does. Models are written by `save_models`.
+    In this simulation the label guard's ratio is reported but refuses nothing, unless the
+    environment sets a `guard_directory`, as the command line does. `save_models` saves the models.
 
     Args:
         job: a job, its file, or its sections as mappings of keys to values.
-        data: in place of what the job names, which are a set by name or files beside the job file:
-            a data set, or by party a pandas or polars data frame or the path of a file, with the
-            columns that `[[party]]` says. They are joined by id as files are.
-        data_dir: where to look for a set by name first.
-        environment: see there; it may bring modules of networks.
+        data: replaces the job's data set or files: a data set, or by party a pandas or polars data
+            frame or the path of a file, with the columns that `[[party]]` names, joined by id.
+        data_dir: searched first for a built-in data set.
+        environment: see there; it may provide modules of networks.
         verbose: show rounds as they are done.
 
     Raises:
-        ConfigError: a job that cannot be, or not on these data.
+        ConfigError: an invalid job, or one that does not match these data.
         DataError: missing or malformed data.
         RangeExceeded: fixed-point products could overflow.
 
@@ -69,22 +68,22 @@ def train(
     described, dataset = _read(job, data, data_dir)
     environment = environment or Environment()
     with line_of_progress(verbose) as tell:
-        told = environment.progress
+        own_progress = environment.progress
 
         def progress(done: int) -> None:
             tell(f"round {done} of at most {described.job.rounds}")
-            if told is not None:
-                told(done)
+            if own_progress is not None:
+                own_progress(done)
 
         return run_training(described, dataset, replace(environment, progress=progress))
 
 
 @dataclass(frozen=True, repr=False)
 class AuditResult:
-    """What attacks found in recorded runs of a job.
+    """Results of attacks on recorded runs of a job.
 
     Attributes:
-        job: that was audited.
+        job: the audited job.
         rows: as in the JSON of `securevfl audit`: attack, case, metric, value, chance, verdict.
     """
 
@@ -93,7 +92,7 @@ class AuditResult:
 
     @cached_property
     def verdicts(self) -> dict[str, str]:
-        """By attack the worst of its cases: leaks, not_shown, resists, immune."""
+        """By attack, the worst of its cases: leaks, not_shown, resists, immune."""
         order = ("leaks", "not_shown", "resists", "immune")
         own = [r for r in self.rows if not (r["detail"]["control"] or r["detail"]["what_if"])]
         return {
@@ -103,7 +102,7 @@ class AuditResult:
 
     @property
     def broken(self) -> "list[Violation]":
-        """What breaks the job's policy, `[audit] must_resist`."""
+        """Violations of the job's policy, `[audit] must_resist`."""
         from securevfl.auditing.matrix import violations
 
         return violations(self.rows, self.job.audit.must_resist, [self.job.exchange.scheme])
@@ -140,20 +139,20 @@ def audit(
 ) -> AuditResult:
     """Attack recorded runs of a job: what leaks, to whom.
 
-    A cell is a measurement of these attacks on this job, not a proof.
+    A result is a measurement of these attacks on this job, not a proof.
 
     Args:
         job: a job, its file, or its sections as mappings of keys to values.
         data: see `train`; with held-out rows.
         attacks: by name; all by default.
-        repeats: seeds, from the job's on.
-        workers: processes; a script that asks for more than one guards its own start by
-            `if __name__ == "__main__"`.
-        data_dir: where to look for a set by name first.
+        repeats: number of seeds, starting from the job's.
+        workers: processes; a script that asks for more than one needs an
+            `if __name__ == "__main__"` guard.
+        data_dir: searched first for a built-in data set.
         verbose: show runs as they are done.
 
     Raises:
-        ConfigError: a job that cannot be, or not on these data, or an unknown attack.
+        ConfigError: an invalid job, one that does not match these data, or an unknown attack.
         DataError: missing or malformed data.
     """
     from securevfl.auditing.matrix import AuditSettings
@@ -191,11 +190,11 @@ def _read(
 
 
 def _with_tables(job: Job, tables: Mapping[str, Any], folder: Path) -> Job:
-    """The job with these tables as its parties' files, written into a folder of this user's."""
+    """The job with these tables as its parties' files, saved in `folder`."""
     names = [party.name for party in job.party]
     for name in tables:
         if name not in names:
-            raise ConfigError(f"data of {name!r}, who is no [[party]] of the job: {names}")
+            raise ConfigError(f"data of {name!r}, which is not a [[party]] of the job: {names}")
     files = {name: _file_of(table, folder / f"{name}.parquet") for name, table in tables.items()}
     parties = [
         party.model_copy(update={"data": files.get(party.name, party.data)}) for party in job.party
@@ -208,7 +207,7 @@ def _file_of(table: Any, path: Path) -> Path:  # noqa: ANN401
         return Path(table).absolute()
     import polars as pl
 
-    if hasattr(table, "isna"):  # pandas: by values, as its own conversion takes another library
+    if hasattr(table, "isna"):  # pandas: by values, as its own conversion needs pyarrow
         missing = table.isna()
         columns = {
             str(name): [
@@ -226,7 +225,7 @@ def _file_of(table: Any, path: Path) -> Path:  # noqa: ANN401
 
 @contextmanager
 def line_of_progress(shown: bool) -> Iterator[Callable[[str], None]]:
-    """What to tell of how far a work is, on stderr where it is shown; the last word stays."""
+    """A function that shows progress on stderr, if `shown`; the last line stays."""
     written, last = 0.0, ""
 
     def tell(text: str) -> None:

@@ -1,7 +1,7 @@
-"""A job in one process: every party as a program of its own, over the simulated network.
+"""Training in one process: every party is its own program, over the simulated network.
 
-A program gets its party's columns, and the labels only at the label party or where the algorithm
-gives them to all; nothing here reads two parties' data together.
+A program gets its party's columns, and labels only at the label party or if the algorithm gives
+them to all; nothing here reads two parties' data together.
 """
 
 import time
@@ -53,22 +53,20 @@ class Environment:
 
     Attributes:
         keys: makes homomorphic keys.
-        stopwatch: how computation is timed.
-        record_views: keep every party's view.
+        stopwatch: measures computation.
+        record_views: record every party's view.
         tamper: fault injection into the network.
-        guard_directory: where earlier jobs' leakage is remembered and this one's refused or
-            noted; None only reports the ratio, as benchmarks do.
-        checkpoints: where parties write their models as training goes on, and what it takes to go
-            on from there (`session.checkpoints`); None writes none.
-        progress: called with rounds done.
-        modules: by party what makes its network, where its model is custom: a function of the
-            numbers of features and outputs.
-        wrap_model: gives what a party trains in place of its local model at θ⁰, from its name
-            and that model; None trains the model itself.
-        paces: by party, how much longer than measured it computes.
-        keep_state: called after every round of every party with what it takes to go on.
-        resume: by party, where to go on from; all from the same round.
-        pads: where pads are that `make_offline` made: used once if they are there. None keeps none.
+        guard_directory: records of earlier jobs' leakage, by which this job may be refused; None
+            only reports the ratio.
+        checkpoints: where parties save models and the state to resume from during training
+            (`session.checkpoints`); None saves nothing.
+        progress: called with the number of rounds done.
+        modules: by party, a function from the numbers of features and outputs to its network.
+        wrap_model: maps a party's name and its local model at θ⁰ to the model that it trains.
+        paces: by party, the factor by which its computation is slower than measured.
+        keep_state: called after every round of every party with its state.
+        resume: by party, the state to resume from; all of the same round.
+        pads: where `make_offline` stored pads, which are used once; None stores none.
     """
 
     keys: KeyMaker = field(default_factory=KeyMaker)
@@ -92,7 +90,7 @@ def workplace_of(
     table: PartyTable[Matrix],
     environment: Environment,
 ) -> Workplace:
-    """What a party's program is given of an environment, and of the data its own alone."""
+    """What a party's program receives of an environment and of the data: its own part only."""
     name, facts, wrap = table.name, plan.facts, environment.wrap_model
     return Workplace(
         data=data_of(plan, dataset, table),
@@ -110,7 +108,7 @@ def workplace_of(
 
 
 def data_of(plan: Plan, dataset: VerticalDataset[Matrix], table: PartyTable[Matrix]) -> PartyData:
-    """A party's own part of a data set: its columns, and labels where it may have them."""
+    """A party's own part of a data set: its columns, and labels if it may have them."""
     is_label_party = table.name == plan.facts.label_party
     with_labels = plan.algorithm.labels_everywhere or is_label_party
     return PartyData(
@@ -128,10 +126,10 @@ def train(
     """Run all parties of a job in this process.
 
     Raises:
-        ConfigError: a job that does not fit the data, or would leak too much about labels.
+        ConfigError: a job that does not match the data, or would reveal too much about labels.
         RangeExceeded: fixed-point products could overflow; before anything is sent.
-        BudgetExhausted: the job would spend more than its privacy budget.
-        PeerError: a party broke the protocol (with fault injection).
+        BudgetExhausted: the job would exceed its privacy budget.
+        PeerError: a party violated the protocol (with fault injection).
     """
     environment = environment or Environment()
     plan, dataset = resolved(job, dataset, environment.modules)
@@ -168,12 +166,12 @@ def _simulated(
 
 
 def plan_for(job: Job, dataset: VerticalDataset[Matrix], modules: Collection[str] = ()) -> Plan:
-    """The job resolved for a data set, before any work; `modules` names parties with a custom one.
+    """The job resolved for a data set; `modules` names the parties with a custom network.
 
     Raises:
-        ConfigError: a loss, local model, exchange, network or batch size that does not fit.
+        ConfigError: a loss, local model, exchange, network or batch size that does not match.
         DataError: data that no job could train on.
-        BudgetExhausted: the job would spend more than its privacy budget.
+        BudgetExhausted: the job would exceed its privacy budget.
     """
     return resolved(job, dataset, modules)[0]
 
@@ -181,7 +179,7 @@ def plan_for(job: Job, dataset: VerticalDataset[Matrix], modules: Collection[str
 def resolved(
     job: Job, dataset: VerticalDataset[Matrix], modules: Collection[str]
 ) -> tuple[Plan, VerticalDataset[Matrix]]:
-    """The plan, and the rows that take part."""
+    """The plan, and the data set of the rows that take part."""
     check_dataset(dataset)
     taken = algorithm_of(job).rows(job, dataset)
     if taken is not dataset:
@@ -191,35 +189,34 @@ def resolved(
 
 @dataclass(frozen=True)
 class Made:
-    """What was made by each party, and its costs, which the job that uses it counts too."""
+    """What each party generated offline, and its costs, which the job that uses it includes."""
 
     parts: dict[str, MadeOffline]
     costs: JobCosts
 
 
 def require_offline(plan: Plan) -> MakeOffline:
-    """How a job's exchange makes something ahead; ConfigError where rounds take nothing such."""
+    """How a job's exchange generates pads; a ConfigError if it has none."""
     if not isinstance(plan.exchange, TrainsOnShares):
         raise ConfigError(
-            f"--offline: exchange {plan.exchange.name!r} makes no pads: nothing that rounds use "
-            "can be made before them; scheme = 'blind' does"
+            f"--offline: exchange {plan.exchange.name!r} has no offline phase; use scheme = 'blind'"
         )
     return plan.exchange.make_offline
 
 
 def make_offline(job: Job, dataset: VerticalDataset[Matrix], environment: Environment) -> Made:
-    """Make the pads of a job, and write them to `environment.pads`.
+    """Generate the pads of a job, and save them to `environment.pads`.
 
     Raises:
-        ConfigError: a job that has none, or does not fit the data.
-        DataError: pads are there already, or cannot be written; what was written is dropped.
+        ConfigError: a job without pads, or that does not match the data.
+        DataError: pads exist already or cannot be written; anything written is deleted.
         RangeExceeded: fixed point has no room for the job.
-        PeerError: a party broke the protocol (with fault injection).
+        PeerError: a party violated the protocol (with fault injection).
     """
     plan, dataset = resolved(job, dataset, environment.modules)
     make = require_offline(plan)
     if environment.pads is None:
-        raise ConfigError("--offline: nowhere to write pads to, and to keep their keys")
+        raise ConfigError("--offline: set a folder for pads and their keys")
     stores = [environment.pads.of(name) for name in plan.facts.names]
     for store in stores:
         store.require_none()

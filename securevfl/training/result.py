@@ -1,4 +1,4 @@
-"""A finished job: how training went, what it cost, and the models it left."""
+"""The result of a finished job: how training went, what it cost, and the models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,14 +31,14 @@ class TrainingResult(Shown):
     """A finished job.
 
     Attributes:
-        plan: the job in force, resolved.
+        plan: the resolved job.
         outcomes: by party.
         ledgers: each party's costs.
         wall_s: seconds on this machine's clock.
         data: the rows that took part.
-        rounds_before: rounds of an earlier run, from which this one went on.
-        views: each party's view, where recorded.
-        others: what the programs of those without data returned, by name.
+        rounds_before: rounds of an earlier run that this one resumed.
+        views: each party's view, if recorded.
+        others: results of programs without data, by name.
     """
 
     plan: Plan
@@ -64,7 +64,7 @@ class TrainingResult(Shown):
             "parties": ", ".join(facts.names),
             "rounds": f"{self.rounds}, ended: {self.ended}",
             **{name: f"{each:.4g}" for name, each in figures.items() if each is not None},
-            "learned": "yes" if self.learned else "nothing that can be told from chance",
+            "learned": "yes" if self.learned else "nothing distinguishable from chance",
             "total": f"{costs.total_s:.3g} s ({costs.compute_s:.3g} s of it computation)",
             **(
                 {"made offline": f"{costs.offline_s:.3g} s of the total"} if costs.offline_s else {}
@@ -75,7 +75,7 @@ class TrainingResult(Shown):
 
     @property
     def job(self) -> Job:
-        """The job in force."""
+        """The resolved job."""
         return self.plan.job
 
     @property
@@ -90,12 +90,12 @@ class TrainingResult(Shown):
 
     @property
     def rounds(self) -> int:
-        """Rounds done, those of an earlier run among them."""
+        """Rounds done, including those of an earlier run."""
         return self.label.rounds
 
     @property
     def label_guard_ratio(self) -> float | None:
-        """The highest ratio at any key owner; None where gradients stay hidden."""
+        """The highest ratio at any key owner; None if gradients stay hidden."""
         ratios = (each.leakage.ratio for each in self.outcomes.values())
         return max(ratios) if self.plan.learns.gradients else None
 
@@ -106,23 +106,23 @@ class TrainingResult(Shown):
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """By party, rows of its file that took no part."""
+        """By party, the number of rows of its file that took no part."""
         return self.data.dropped
 
     def costs(self, rounds: int | None = None) -> JobCosts:
-        """Costs of the rounds up to one, the last by default, without those of an earlier run."""
+        """Costs up to a round, by default the last, without those of an earlier run."""
         return job_costs(self.ledgers, (rounds or self.rounds) - self.rounds_before)
 
     @property
     def privacy(self) -> Promise | None:
-        """What the job's noise promises; None where there is none."""
+        """The privacy guarantee of the job's noise; None without noise."""
         return next(iter(self.outcomes.values())).privacy
 
     @property
     def clear_auc(self) -> float:
         """Held-out AUC of the trained models' exact predictions.
 
-        No party can compute it: under noise they score noisy predictions.
+        No party can compute it under noise, where parties score noisy predictions.
 
         Raises:
             ConfigError: targets are real.
@@ -131,19 +131,19 @@ class TrainingResult(Shown):
 
     @property
     def exact_score(self) -> Score:
-        """Of the trained models' exact predictions, which no party has under noise."""
+        """Score of the trained models' exact predictions, which no party has under noise."""
         return Score.of(self.rounds, self.predictions, self.test_labels, self.plan.loss.middle)
 
     @property
     def clear_loss(self) -> float:
-        """The mean held-out loss of exact predictions, which no party can compute either."""
+        """The mean held-out loss of exact predictions, which no party has under noise."""
         return self.plan.loss.value(self.predictions, self.test_labels)
 
     @property
     def calibration(self) -> Calibration | None:
-        """How far held-out probabilities are what they say, as the label party can tell.
+        """Calibration of held-out probabilities, as the label party can compute it.
 
-        None where it does not see exact predictions of rows, or where they are no probabilities.
+        None if it does not see exact predictions of rows, or if they are not probabilities.
         """
         sees_rows = bool(self.scores) and not self.scores[-1].binormal
         loss, real = self.plan.loss.name, self.plan.facts.real_targets
@@ -153,17 +153,17 @@ class TrainingResult(Shown):
 
     @property
     def ended(self) -> Ending:
-        """What ended training."""
+        """Why training ended."""
         return self.label.ended
 
     @property
     def learned(self) -> bool:
-        """Whether the model is of any use, as far as the label party can tell.
+        """Whether the model is useful, as far as the label party can tell.
 
-        Its training loss has fallen below that of the best constant prediction, and held-out rows,
-        where there are some, are ranked better than chance by two of its standard errors; or R² is
-        above what says nothing of real targets has. After one round the only loss is the start's:
-        scores alone tell.
+        Its training loss has fallen below that of the best constant prediction, and its held-out
+        AUC, if there are held-out rows, is above ½ by two standard errors (or its R² is above that
+        of uninformative predictions). After one round the only loss is that of the start, so only
+        scores count.
         """
         useful = True
         if self.scores and self.scores[-1].r2 is not None:
@@ -175,27 +175,27 @@ class TrainingResult(Shown):
 
     @property
     def kept_rounds(self) -> int:
-        """Rounds after which the model was as it is kept: the last, if nothing went wrong."""
+        """The round of the selected model: the last, unless training went wrong."""
         return self.label.selected.rounds
 
     @property
     def went_wrong(self) -> bool:
-        """Whether the end of training was clearly worse than what had been there before."""
+        """Whether training ended clearly worse than it had been before."""
         return any(each.selected.went_wrong for each in self.outcomes.values())
 
     @cached_property
     def alone(self) -> Mapping[str, Alone]:
-        """What each party's columns give by themselves, scored as the joint model is.
+        """What each party's columns achieve by themselves, scored like the joint model.
 
-        Computed when first asked for. The label party can do it with what it has; the others were
-        lent the labels, which no real party is (`Alone.labels_lent`).
+        Computed on first use. The label party can compute its own; the others are lent the labels,
+        which no real party is (`Alone.labels_lent`).
         """
         binormal = bool(self.scores) and self.scores[-1].binormal
         return alone(self.plan, self.data, binormal=binormal)
 
     @cached_property
     def warnings(self) -> tuple[Warned, ...]:
-        """What whoever trained has to know, the gravest first; needs `alone`."""
+        """Warnings for the user, the most serious first; computes `alone`."""
         return tuple(
             warned(
                 self.plan,
@@ -210,7 +210,7 @@ class TrainingResult(Shown):
 
     @property
     def status(self) -> int:
-        """The exit status: 0 where all is well, see `warned.STATUSES`."""
+        """The exit status: 0 without warnings, see `warned.STATUSES`."""
         return status_of(self.warnings)
 
     @cached_property
@@ -226,7 +226,7 @@ class TrainingResult(Shown):
 
     @property
     def key_bits(self) -> int | None:
-        """Key size in force, where the scheme has a choice."""
+        """Key size in use, if the scheme has a choice."""
         sizes = [outcome.key_bits for outcome in self.outcomes.values()]
         return next((size for size in sizes if size is not None), None)
 

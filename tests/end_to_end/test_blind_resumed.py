@@ -263,11 +263,11 @@ def test_there_must_be_something_to_make_and_a_place_for_it(
     dataset: VerticalDataset, places: PadPlaces
 ) -> None:
     job = job_of()
-    with pytest.raises(ConfigError, match="nowhere to write"):
+    with pytest.raises(ConfigError, match="set a folder for pads"):
         make_offline(job, dataset, Environment())
     with pytest.raises(ConfigError, match="drop offline_rounds"):
         make_offline(job_of(offline_rounds=2), dataset, Environment(pads=places))
-    with pytest.raises(ConfigError, match="'plain' makes no pads"):
+    with pytest.raises(ConfigError, match="'plain' has no offline phase"):
         make_offline(Job.of(exchange={"scheme": "plain"}), dataset, Environment(pads=places))
     make_offline(job, dataset, Environment(pads=places))
     with pytest.raises(DataError, match="there are some already"):

@@ -237,7 +237,7 @@ def test_the_servers_name_is_taken() -> None:
 def test_divergence_is_said_and_nothing_that_is_no_number_kept() -> None:
     result = run(learning_rate=1e10, l2=10.0)
     assert result.status in {3, 5}
-    assert any("left float64" in each.text for each in result.warnings)
+    assert any("overflowed float64" in each.text for each in result.warnings)
     assert all(np.isfinite(each.model.weights).all() for each in result.outcomes.values())
 
 

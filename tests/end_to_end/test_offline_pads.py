@@ -95,7 +95,7 @@ def test_the_next_run_uses_them_and_counts_what_they_cost(
 @pytest.mark.parametrize(
     ("scheme", "options", "why"),
     [
-        ("plain", (), "exchange 'plain' makes no pads"),
+        ("plain", (), "exchange 'plain' has no offline phase"),
         ("blind", ("--resume",), "--offline makes pads for a job that starts"),
         ("blind", ("--json", "out.json"), "--offline trains nothing"),
         ("blind", ("--html", "out.html"), "--offline trains nothing"),

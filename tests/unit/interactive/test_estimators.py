@@ -117,7 +117,7 @@ def parted(*parties: list[str | int]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
-        (parted(["age", "income"], ["visits"]), "column 'spent' is nobody's"),
+        (parted(["age", "income"], ["visits"]), "column 'spent' is held by no party"),
         (parted(["age", "income"], ["income", "visits", "spent"]), "column 'income' is held by 2"),
         (parted(["age", "incom"], ["visits"]), "no column 'incom'"),
         (parted(["age", 7], ["visits"]), "no column 7"),
@@ -128,7 +128,7 @@ def parted(*parties: list[str | int]) -> dict[str, Any]:
         ({"label_party": 2}, "label_party: 2"),
         ({"C": 0.0}, "C = 0.0"),
         ({"job": {"job": {"model": "mlp"}}}, "is linear"),
-        ({"job": {"job": {"rounds": 3}}}, "rounds of .job. is the estimator's"),
+        ({"job": {"job": {"rounds": 3}}}, "rounds of .job. is a parameter"),
         ({"job": {"exchange": {"scheme": "bfv"}}}, "parameter exchange"),
         ({"exchange": "bvf"}, "nearest is 'bfv'"),
         ({"job": {"job": {"target_auc": 0.9}}}, "target_auc needs held-out rows"),
@@ -190,7 +190,7 @@ def test_a_fitted_estimator_is_pickled_without_its_job_whose_keys_stay_here() ->
 
 def test_rounds_that_run_out_are_warned_of_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     X, y = table()
-    with pytest.warns(ConvergenceWarning, match="rounds = 2 were done before"):
+    with pytest.warns(ConvergenceWarning, match="rounds = 2: the loss has not converged"):
         model = VerticalLogisticRegression(rounds=2, verbose=True).fit(X, y)
     assert model.n_iter_ == 2
     assert [row["round"] for row in model.history_] == [1, 2]

@@ -166,8 +166,8 @@ class Centred(Fixed):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda f, c: nn.Sequential(nn.Linear(f, c), nn.Dropout()), "depend on chance"),
-        (lambda f, c: nn.Sequential(nn.BatchNorm1d(f), nn.Linear(f, c)), "depend on chance"),
+        (lambda f, c: nn.Sequential(nn.Linear(f, c), nn.Dropout()), "are random or depend"),
+        (lambda f, c: nn.Sequential(nn.BatchNorm1d(f), nn.Linear(f, c)), "are random or depend"),
         (Centred, "are random or depend on other rows"),
         (lambda f, c: nn.Linear(f, c + 1), r"predictions \(4, 2\) .* expected \(4, 1\)"),
         (lambda f, c: nn.Linear(f + 1, c), r"the module fails on features \(4, 6\)"),
