@@ -23,7 +23,7 @@ from securevfl.privacy.mechanisms import GradientNoise, Mechanism
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.local_steps import LocalSteps, ResidualSignal
 from securevfl.protocols.session.early_stopping import Decision
-from securevfl.protocols.vertical.private_gradients import PrivateGradients
+from securevfl.protocols.vertical.private_gradients import with_private_gradients
 from securevfl.sparse import dense
 
 MOST_WEIGHTS = 300
@@ -62,7 +62,7 @@ def log_likelihood(seen: Sequence[WorldRound], world: GuessedWorld, skipped: int
     noise, moved = world.gradients, model
     if noise is not None:
         silent = replace(noise, noise_multiplier=0.0)
-        moved = PrivateGradients(model, silent, NoiseStream(bytes(KEY_BYTES)))
+        moved = with_private_gradients(model, silent, NoiseStream(bytes(KEY_BYTES)))
     steps = world.steps(moved)
     variance = mechanism.scale**2 * (1 if mechanism.name == "gaussian" else 2)
     size = model.weights.size

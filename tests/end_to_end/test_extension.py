@@ -178,7 +178,7 @@ def test_who_hides_held_out_predictions_does_not_give_them_row_by_row() -> None:
 
 def test_gradients_that_nobody_counts_are_refused() -> None:
     told = replace(LEARNS, residuals="hidden", gradients=True)
-    refused("'other' gives gradients and names no key_owners", learns=lambda *_: told)
+    refused("'other' reveals gradients and names no key_owners", learns=lambda *_: told)
 
 
 def test_a_word_that_no_guard_knows_is_refused() -> None:

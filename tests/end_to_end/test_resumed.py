@@ -156,7 +156,7 @@ def test_a_session_does_not_go_on_with_other_data() -> None:
     labels = labels_of(generator, blocks)
     kept = whole_run(job, dataset_of(blocks, labels))[1][1]
     changed = dataset_of([blocks[0], blocks[1] + 0.5], labels)
-    with pytest.raises(DataError, match="'party1': its data are not those of the session"):
+    with pytest.raises(DataError, match="'party1': its data differ from those of the session"):
         resumed(job, kept, changed)
 
 

@@ -148,7 +148,7 @@ def test_a_session_goes_on_with_the_data_it_had(capsys: Capture) -> None:
     killed(path)
     shop = Path("shop.csv").read_text(encoding="utf-8")
     Path("shop.csv").write_text(re.sub(r"(?m)^3,(-?)", r"3,\g<1>9", shop), encoding="utf-8")
-    assert "party 'shop': its data are not those of the session" in refused(
+    assert "party 'shop': its data differ from those of the session" in refused(
         capsys, "train", path, "--resume"
     )
 

@@ -2,21 +2,20 @@
 
 A round, at common predictions H = Σ_k X_kθ_k:
 
-1. label → feature parties: residuals d, from which f″ follows (`CurvedLoss`).
+1. label → feature parties: residuals d, which determine f″ (`CurvedLoss`).
 2. all: minimize their local approximation over a working set (`L1Block`): a direction Δ_k.
-3. feature → label party: X_k(θ_k + Δ_k), and penalties for a grid of steps. The label party knows
-   X_kθ_k, or the sum, from before: this is the paper's X_kΔ_k, and noise on it does not add up
-   over rounds.
-4. label → feature parties: the step of its line search, and whether the objective is as low as the
-   tolerance asks; 4(K − 1) messages a round.
+3. feature → label party: X_k(θ_k + Δ_k), and penalties for a grid of steps. The label party
+   subtracts the X_kθ_k that it knows and has the paper's X_kΔ_k; noise does not add up over rounds.
+4. label → feature parties: the step of its line search, and whether the objective is within the
+   tolerance. A round takes 4(K − 1) messages.
 
-In the paper all nodes hold the labels; here the label party alone does and gives residuals.
+In the paper all nodes hold the labels; here only the label party does, and sends residuals.
 
 Learns:
     label party: X_k(θ_k + Δ_k) of every round and party, and so X_kθ_k and X_kΔ_k; ‖θ_k‖₁ for a
         grid of steps. Under masks only their sums.
-    feature party: d of every round, and so every label and H of logistic loss and of squared loss
-        in time (d = H − y); of squared hinge where it is not 0. The steps, and how many.
+    feature party: d of every round. With logistic loss this reveals every label and H, with squared
+        loss (d = H − y) eventually, with squared hinge where it is not 0. The steps, and how many.
 """
 
 from collections.abc import Iterator
@@ -64,10 +63,10 @@ GREEDY_SIZE = 10
 
 @message_kind(47, stage="round", shows="stopping")
 class StepTaken(StepMessage):
-    """The label party's word after its line search.
+    """The result of the label party's line search.
 
-    `length` is ω and ψ, shape (2,); where `settled` the objective at this λ₁ is low enough, and the
-    next λ₁ is on, if there is one.
+    `length` is (ω, ψ). Where `settled` the objective at this λ₁ is within the tolerance, and the
+    next λ₁ follows, if there is one.
     """
 
     length: FloatArray
@@ -75,11 +74,10 @@ class StepTaken(StepMessage):
 
 
 class DbcdPart(Part):
-    """One party's rounds; `path` fills as one λ₁ after another ends.
+    """One party's rounds; `path` gets a point whenever training at a λ₁ ends.
 
-    The label party keeps H, what it was before the last step and the others' part of it, the
-    objective after a round and a bound on how far it was above the least before the last step, as
-    a part of it.
+    The label party stores H before and after the last step, the others' part of it, the objective
+    after a round, and a bound on its relative gap before the last step.
     """
 
     _objective: float | None = None
@@ -95,7 +93,7 @@ class DbcdPart(Part):
         self._sums = PenaltySums(party, masks)
         own = plan.job.section(DbcdSettings, plan.algorithm.name)
         self._lasts = LASTS if own.momentum and not noisy else NO_LAST
-        # Under noise nobody says how far from optimal it is.
+        # Under noise parties do not say how far they are from optimal.
         self._bounds_gap = not noisy
         self._batch = PartyBatches(plan, self.place.data, self.inputs).at(0)
         self._total = self._before = self._others = np.zeros((len(self._batch.rows), 1))
@@ -106,7 +104,7 @@ class DbcdPart(Part):
 
     @override
     async def round(self, index: int) -> Seen:
-        """Aim, search and move; at the last λ₁ a gap that is small enough ends training."""
+        """Find a direction, search along it and step; a small gap at the last λ₁ ends training."""
         party, loss = self.party, None
         step = Step(index, receivers=party.names, fresh=party.names)
         if party.holds_labels:
@@ -173,12 +171,12 @@ class DbcdPart(Part):
     def _judged(
         self, step: Step, search: LineSearch, place: tuple[int, int], optimality: FloatArray
     ) -> StepTaken:
-        """The step, and whether the objective is low enough or falls no further."""
+        """The step, and whether the objective is within the tolerance or no longer falls."""
         start, self._objective = search.objective((0, 0)), search.objective(place)
         settled = False
         if self._bounds_gap:
             slack, beyond = optimality.tolist()
-            # A party says 1 for all that is more, for which F alone is a bound.
+            # Parties cap `beyond` at 1, where F itself is the bound.
             bound = start if beyond >= 1 else min(start, slack + beyond * start)
             self._gap = max(bound, 0.0) / start if start > 0 else 0.0
             settled = self._gap <= self.plan.job.job.tolerance or place == (0, 0)
@@ -187,7 +185,7 @@ class DbcdPart(Part):
 
     @override
     def after(self, done: int, seen: Seen, scoring: Scoring, *, reached: bool) -> None:
-        """Note the point where training at a λ₁ ends, and go to the next one."""
+        """Where training at a λ₁ ends, add a point to the path and go to the next λ₁."""
         block, settled = self._block, self._settled
         if not (settled or reached or done == self.plan.rounds):
             return
@@ -202,7 +200,7 @@ class DbcdPart(Part):
 
     @override
     def learned(self, selected: SelectedState) -> bool:
-        """At the label party, whose loss is without penalty; under noise nobody can tell."""
+        """By the loss without penalties, at the label party; unknown under noise."""
         if self.plan.exchange.adds_noise or not self.party.holds_labels:
             return True
         return self._loss < baseline_of(self.plan, self._labels)
@@ -218,7 +216,7 @@ class DbcdPart(Part):
 
 
 def _block(training: Training, batch: Batch) -> L1Block:
-    """This party's block at θ = 0, where DBCD starts whatever the job's start is."""
+    """This party's block at θ = 0, where DBCD always starts."""
     plan, model = training.plan, training.model
     own = plan.job.section(DbcdSettings, plan.algorithm.name)
     assert isinstance(plan.loss, CurvedLoss)  # noqa: S101
@@ -273,7 +271,7 @@ class Dbcd(VerticalAlgorithm):
 
 
 def _refusals(plan: Plan, own: DbcdSettings) -> Iterator[tuple[object, str]]:
-    """What is wrong with a job, if it is true, and what to say then."""
+    """Conditions under which the job is refused, each with its error."""
     settings, privacy = plan.job.job, plan.job.privacy
     yield (
         (own.path is None) == (settings.l1 == 0),

@@ -1,18 +1,18 @@
-"""A party's block of an L1-regularized problem, its penalties, and how far all parties' steps go.
+"""A party's block of an L1-regularized problem, its penalties, and the label party's line search.
 
-For residuals d and f″ at the common H, a party minimizes over its own columns, or a working set W
-of them, the quadratic that has their slopes and bends:
+For residuals d and f″ at the common H, a party minimizes a local quadratic approximation over its
+own columns, or a working set W of them:
 gᵀΔ + ½Δᵀ(X_Wᵀdiag(f″)X_W/N + (λ + μ)I)Δ + λ₁‖θ + Δ‖₁, with g = X_Wᵀd/N + λθ.
 
-The label party searches along the sum of all directions, from the common predictions alone:
-F(ω, ψ) = f(H + ω·D + ψ·M) + Σ_k penalty_k(ω, ψ) for the new direction D and, with momentum, the
-last step M: the label party has H, D and M, and the penalties as sums for a grid of (ω, ψ). First
+The label party searches along the sum of all directions:
+F(ω, ψ) = f(H + ω·D + ψ·M) + Σ_k penalty_k(ω, ψ), with the new direction D and, for momentum, the
+last step M. It knows H, D and M, and receives the penalties for a grid of (ω, ψ). First it takes
 the ω of Armijo's rule at ψ = 0, F(ω, 0) ≤ F(0, 0) + σωp with p = ∇f(H)·D + penalty(1, 0) −
-penalty(0, 0); then any neighbour on the grid that is better still.
+penalty(0, 0); then it moves to better neighbours on the grid.
 
 Learns:
-    label party: for a grid of steps the penalty λ₁‖θ_k‖₁ + ½λ‖θ_k‖² that they would leave, and
-        two numbers on how far θ_k is from optimal; of a job that masks predictions, their sums.
+    label party: the penalty λ₁‖θ_k‖₁ + ½λ‖θ_k‖² after each step of a grid, and two numbers that
+        bound how far θ_k is from optimal; only their sums where predictions are masked.
 Source: DBCD (Mahajan, Keerthi, Sundararajan, JMLR 2017), whose search is that along D alone; p is
 Tseng and Yun's (Math. Program. 117, 2009).
 """
@@ -37,7 +37,7 @@ LEAST_BEND = 1e-6
 
 
 class L1Block:
-    """A party's columns, with what it keeps from round to round.
+    """A party's columns, with their state from round to round.
 
     Args:
         model: linear; moves change its weights, once a round.
@@ -139,9 +139,9 @@ class L1Block:
         return np.array([slack, np.clip(np.max(beyond, initial=0.0) / self.l1, 0.0, 1.0)])
 
     def move(self, step: float, last: float, *, settled: bool) -> None:
-        """Take the step; where training at this λ₁ ends with it, none is the last one any more.
+        """Take the step. Where it settles this λ₁, momentum starts anew.
 
-        Where all training does, weights become those to be kept.
+        Where it settles the last λ₁, weights become final: `with_zeros` applies.
         """
         weights = self._weights
         moved = weights + step * (self._target - weights) + last * (weights - self._before)
@@ -151,9 +151,9 @@ class L1Block:
         self._model.weights = moved[:, None]
 
     def with_zeros(self) -> FloatArray:
-        """The weights, those 0 that the target has at 0: they come to it in the limit while ω ≠ 1.
+        """The weights with 0 wherever the target has 0, which they approach while ω ≠ 1.
 
-        The label party's H does not follow, so that this is for models to be kept. Shape (P, 1).
+        For final models only, as the label party's H does not change with it. Shape (P, 1).
         """
         return np.where(self._target == 0, 0.0, self._weights)[:, None]
 
@@ -205,7 +205,7 @@ class LineSearch:
         return there
 
     def best(self) -> tuple[int, int]:
-        """The place to go to; (0, 0), which is where it starts, if nothing is lower."""
+        """The place of the lowest F found; the start (0, 0) if none is lower."""
         place = (self._armijo(), 0)
         if place == (0, 0):
             return place
@@ -249,7 +249,7 @@ class MaskedPenalties(StepMessage):
 
 
 class PenaltySums:
-    """Feature parties give, the label party takes the sum: in clear where there are no masks."""
+    """The sum of all parties' penalties at the label party; single ones if there are no masks."""
 
     def __init__(self, party: Party, masks: PairwiseMasks | None) -> None:
         self._party, self._masks = party, masks

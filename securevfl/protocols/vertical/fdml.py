@@ -1,26 +1,24 @@
 """FDML (Hu et al., KDD 2019): asynchronous parties around a server of local predictions.
 
-The prediction of a sample is σ(Σ_k h_k(x_k)). The server keeps the newest H_k of every sample and
+The prediction of a sample is σ(Σ_k h_k(x_k)). The server stores the newest H_k of every sample and
 party. At iteration i a party *pushes* its predictions of that batch and *pulls* the sum of the
-others' for the same batch; the server refuses the pull, and answers as soon as it may, while the
-party is more than τ iterations ahead of the slowest (stale-synchronous parallel). τ = 0 is bulk
-synchronous: every sum is fresh, and at a given rate the steps are those of one trainer with all
-columns.
+others' for the same batch. The server delays its answer while the party is more than τ iterations
+ahead of the slowest (stale-synchronous parallel). τ = 0 is bulk synchronous: every sum is fresh, as
+if one trainer had all columns.
 
 Departures from the paper's Algorithm 1 (docs/decisions/0024-departures-from-fdml.md):
 
-- Noise: there a party steps on the row sum with its own noisy push in it, here on the others'
-  noisy sum and its own exact prediction; `own_prediction = "noisy"` is the paper's.
-- Refusal: there from a lead of τ on, here beyond it; our τ is the paper's τ + 1.
-- Step: there the sum of a batch's gradients, here their mean; our η0 is S times the paper's. There
-  η0/√t, here by default what a party's columns and the noise of batches allow (decision 48).
-- Messages: there one batch's predictions, here several batches', or in float32, on request
-  (decision 40).
+- Noise: the paper's sums include the party's own noisy push; here a party adds its exact prediction
+  to the others' noisy sum. `own_prediction = "noisy"` is the paper's way.
+- Waiting: in the paper from a lead of τ on, here beyond it; our τ is the paper's τ + 1.
+- Step: the paper sums a batch's gradients, we average them: our η0 is S times the paper's. The
+  paper takes η0/√t; our default follows a party's columns and the noise of batches (decision 48).
+- Messages: here one message may hold several batches, or float32 (decision 40).
 
 Learns:
     server: every party's predictions per sample, clipped and noisy under `dp`; no label.
-    every party: all labels, given to it in advance, and Σ_{j≠k} of the others' predictions per
-        sample of each batch: with two parties the other's prediction itself.
+    every party: all labels, which it holds from the start, and per sample of each batch the sum of
+        the others' predictions: with two parties the other's prediction itself.
 """
 
 from collections.abc import Mapping
@@ -69,9 +67,9 @@ TYPES: dict[Precision, type[np.floating[Any]]] = {"double": np.float64, "single"
 
 @message_kind(12, stage="round", carries="values", shows="predictions")
 class PushedPredictions(StepMessage):
-    """FDML, a party to the server: its predictions of one batch or more, shape (ΣS, C).
+    """A party to the server: its predictions of one batch or more, shape (ΣS, C).
 
-    `step` is the iteration of the first of them.
+    `step` is the iteration of the first batch.
     """
 
     values: RealArray
@@ -79,17 +77,17 @@ class PushedPredictions(StepMessage):
 
 @message_kind(13, stage="round", carries="values", shows="sums")
 class PulledSums(StepMessage):
-    """FDML, the server to a party: the newest of the others for the same batches, summed."""
+    """The server to a party: the sum of the others' newest predictions of the same batches."""
 
     values: RealArray
 
 
 LARGEST_SINGLE = 1e30
-"""Sums of any number of such predictions stay in float32."""
+"""Sums of predictions up to this size stay in float32."""
 
 
 def as_it_travels(predictions: FloatArray, precision: Precision) -> RealArray:
-    """Predictions in float64, or rounded to float32, where sums of such must stay within it."""
+    """Predictions in float64, or in float32 if their sums fit."""
     if precision == "double":
         return predictions
     if not np.abs(predictions).max(initial=0.0) <= LARGEST_SINGLE:
@@ -151,7 +149,7 @@ class FdmlPart(Part):
             for index, part in enumerate(stretch.parts, first):
                 inputs, labels = stretch.of(part)
                 if several > 1 or pull_back is None:
-                    # At the weights now, as a party's own predictions need not be old.
+                    # At the current weights: a party's own predictions need not be stale.
                     predictions, pull_back = model.linearize(inputs)
                 own = shared[part] if settings.own_prediction == "noisy" else predictions
                 total = np.add(pulled.values[part], own, dtype=np.float64)
@@ -181,7 +179,7 @@ class FdmlPart(Part):
 
 
 class ServerScoring(Scoring):
-    """Every party's side of the one scoring: the server gives it the sum of the others."""
+    """One scoring at the end: the server sends every party the sum of the others."""
 
     def __init__(self, training: Training) -> None:
         super().__init__(training.party, training.plan.timetable, training.part.held_out)
@@ -206,12 +204,11 @@ class ServerScoring(Scoring):
 
 @dataclass(frozen=True)
 class Served:
-    """What the server saw of the parties' speed.
+    """The parties' speed as the server saw it.
 
     Attributes:
-        refused: by party, pulls that had to wait.
-        leads: by party and pull, how many iterations it was ahead of the slowest when it was
-            answered.
+        refused: by party, the number of pulls that had to wait.
+        leads: by party and pull, its lead over the slowest party when the server answered.
     """
 
     refused: dict[str, int]
@@ -235,7 +232,7 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
     together, limit = settings.batches_per_message, settings.staleness
 
     def may_pull(lead: int) -> bool:
-        # At the last of its batches a party's sums are so many iterations older.
+        # The sums for the last batch of a message are this many iterations older.
         return limit == "unbounded" or lead + together - 1 <= limit
 
     pushed_by = dict.fromkeys(workers, 0)

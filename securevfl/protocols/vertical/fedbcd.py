@@ -1,14 +1,15 @@
 """FedSGD, FedBCD-p and FedBCD-s (Liu et al. 2019, Algorithm 1), one program for each role.
 
-In a round of FedBCD-p all parties exchange once and then take Q local steps at the same time.
-In FedBCD-s they take turns on the same batch, the label party first: the party whose turn it is
-gets a signal that holds everyone's newest predictions. FedSGD is FedBCD-p at Q = 1.
-The paper's turns are 1, …, K with the labels last. Ours are the same cycle begun one turn earlier,
-which saves the message that tells the label party of the last feature party's steps: its next
-predictions do (docs/decisions/0023-departures-from-fedbcd.md).
+In a round of FedBCD-p all parties exchange once and then take Q local steps at the same time. In
+FedBCD-s they take turns on the same batch, the label party first; each turn's signal uses all
+parties' newest predictions. FedSGD is FedBCD-p with Q = 1. The paper's turns end with the label
+party. Ours are the same cycle begun one turn earlier, which saves a message
+(docs/decisions/0023-departures-from-fedbcd.md).
 
-The program is the same at both roles: what differs is the side of the exchange they hold, and
-who scores.
+Both roles run the same program. They differ in their side of the exchange, and the label party
+scores.
+
+Learns: what the exchange says (`Exchange.learns`), and decisions of `session.early_stopping`.
 """
 
 from collections.abc import Mapping
@@ -124,7 +125,7 @@ class FedBcdPart(Part):
     async def _loss(
         self, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> float | None:
-        """The training loss where this party has labels and sees the sum of predictions."""
+        """The training loss, at a label party that sees the sum of predictions."""
         if batch.labels is None or others is None:
             return None
         async with self.party.costs.compute("local"):
@@ -133,7 +134,7 @@ class FedBcdPart(Part):
     def _offset(
         self, batch: Batch, predictions: FloatArray, others: FloatArray | None
     ) -> tuple[FloatArray, FloatArray | None]:
-        """What signals are of: with row offsets on others' sum, or where it is hidden, its own."""
+        """Predictions for the signal: row offsets go onto the others' sum, or its own if hidden."""
         offsets = self.local.row_offsets
         if offsets is None:
             return predictions, others
@@ -167,7 +168,7 @@ class FedBcdPart(Part):
         if self._stopping is not None:
             self._stopping.restore(of("watch"))
         if self.local.row_offsets is not None:
-            # Those drawn anew would show X times the difference.
+            # New offsets would reveal X times the difference.
             np.copyto(self.local.row_offsets, of("row")["offsets"])
 
     @override
@@ -196,7 +197,7 @@ class FedBcd(VerticalAlgorithm):
 
     @override
     def check(self, plan: Plan) -> None:
-        """Refuse L1 where no proximal step would follow it."""
+        """Refuse L1 where no soft threshold would follow gradient steps."""
         if not plan.job.job.l1:
             return
         if plan.networks:
@@ -205,13 +206,13 @@ class FedBcd(VerticalAlgorithm):
             raise ConfigError(f"l1 takes exchanges in clear, not {plan.exchange.name!r}")
         if plan.rule.exact or plan.rule.accelerated:
             raise ConfigError(
-                "l1 takes local_steps as a number and no acceleration: a quadratic's minimum and "
-                "its extrapolation know no threshold; algorithm = 'dbcd' does"
+                "l1 needs a number of local_steps and no acceleration: exact steps and "
+                "extrapolation have no soft threshold; or use algorithm = 'dbcd'"
             )
 
     @override
     def visits(self, plan: Plan) -> Visits:
-        """One release a visit; between two turns the party that stepped releases once more."""
+        """One release per visit; a party in turns releases once more after its steps."""
         steps = plan.rule.local_steps
         if not self.alternating:
             return Visits(1, 1, steps)

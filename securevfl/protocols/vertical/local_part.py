@@ -1,12 +1,11 @@
-"""What a party trains: its scaled inputs, its model, and what the label party adds to predictions.
+"""What a party trains: its scaled inputs, its model, and the label party's row offsets.
 
-*Row offsets* e are numbers that the label party adds to H of its training rows for the whole job,
-so that the residuals σ(H + e) − y are known to nobody else though all H may be. They are drawn
-afresh for every job, and belong to no model (docs/decisions/0022-row-offsets.md).
+*Row offsets* e are secret numbers that the label party adds to H of its training rows throughout a
+job. So the residuals σ(H + e) − y stay secret even if all H are known. They are drawn for each job
+and are not part of the model (docs/decisions/0022-row-offsets.md).
 
-Sparse rows are refused before any work where more of them would have to be an array than is
-reasonable. What leaves a party is sized by its P columns whether cells are stored or not: which
-columns occur in a batch is data, and a product of fewer columns would tell it.
+Jobs that would turn too many sparse rows into an array are refused. Messages are sized by all P
+columns, stored or not: the set of columns that occur in a batch is private.
 """
 
 from collections.abc import Callable
@@ -32,12 +31,12 @@ from securevfl.sparse import Matrix, SparseRows
 class LocalPart:
     """What a party trains.
 
-    `with_intercept` says whether the constant column is this party's: by default the label party's.
+    `with_intercept` gives this party the constant column; by default the label party has it.
 
     Attributes:
-        phi: computes what the party's file holds beside its layer, by which others' units score.
-        row_offsets: e of all rows, shape (N, C); None where this party adds none.
-        targets: how the label party scales real ones; its file keeps it.
+        phi: computes Φ of transfer learning, which the label party's model file holds.
+        row_offsets: e of all rows, shape (N, C); None at parties without offsets.
+        targets: the label party's scaling of real targets, which its model file holds.
 
     Raises:
         ConfigError: a module that does not fit, or sparse rows that do not fit the job.
@@ -83,7 +82,7 @@ class LocalPart:
         self.row_offsets: FloatArray | None = None
         if plan.row_offsets and table.name == plan.facts.label_party:
             shape = len(table.train), plan.loss.outputs
-            # Whoever foretells them subtracts them.
+            # Predictable offsets could be subtracted.
             stream = NoiseStream(start.bytes(KEY_BYTES))
             self.row_offsets = plan.row_offsets * stream.gaussian(shape)
 
@@ -94,7 +93,7 @@ class LocalPart:
 
     def _start(self, features: Matrix, intercept: bool, start: np.random.Generator) -> LocalModel:
         job, outputs, network = self._plan.job, self._plan.given, self._network
-        # A promise end to end covers θ⁰, which predictions show.
+        # Predictions show θ⁰, so an end-to-end guarantee must cover it.
         private = job.privacy.gradient_clip is not None
         depends_on_none = private or self._plan.representation is not None
         if network is not None and network.kind == "dense":
@@ -163,11 +162,11 @@ class LocalPart:
 
 
 DENSE_BYTES = 1 << 28
-"""Of a batch over all P columns, where its rows have to be an array."""
+"""Limit on a batch as a dense array over all P columns."""
 
 
 def check_sparse(plan: Plan, table: PartyTable[Matrix], network: Network | None) -> None:
-    """Refuse a job that would need more of a party's sparse rows as an array than is reasonable."""
+    """Refuse a job that would turn too many of a party's sparse rows into an array."""
     if not isinstance(table.train, SparseRows):
         return
     party, columns = table.name, table.train.shape[1]

@@ -1,80 +1,61 @@
-"""DP-SGD at a party: what its samples do to its weights is clipped, and noisy, at every step.
+"""DP-SGD at a party: in every step each sample's gradient is clipped, and the sum gets noise.
 
 Source: Abadi et al., CCS 2016, without their amplification by sampling;
 docs/decisions/0011-what-a-promise-covers.md.
 """
 
-from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.models.local_model import LocalModel, PullBack, StateDict
+from securevfl.models.local_model import LocalModel, PullBack
 from securevfl.privacy.mechanisms import GradientNoise
 from securevfl.privacy.streams import NoiseStream
 from securevfl.sparse import Matrix, dense, lengths_of
 
-# A Jacobian of more is not made: rows go back through the network one by one.
+# Larger Jacobians are not built: rows go back through the network one by one.
 MOST_JACOBIAN_VALUES = 1 << 26
 
 
-class PrivateGradients:
-    """A local model whose gradients are sums of clipped ones, one a sample, plus noise.
-
-    Only `linearize` differs from the model itself, which keeps θ; steps from a tangent alone, as
-    encryption has them, are not private. Gradients of penalties depend on no sample.
-    """
-
+class _PrivateGradients:
     def __init__(self, model: LocalModel, noise: GradientNoise, stream: NoiseStream) -> None:
-        self._model = model
-        self._noise = noise
-        self._stream = stream
-        self.is_linear = model.is_linear
-        self.intercept = model.intercept
+        self._model, self._noise, self._stream = model, noise, stream
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._model, name)
 
     @property
     def weights(self) -> FloatArray:
-        """θ of the model."""
         return self._model.weights
 
     @weights.setter
     def weights(self, value: FloatArray) -> None:
         self._model.weights = value
 
-    def inputs(self, features: Matrix) -> Matrix:
-        """As the model."""
-        return self._model.inputs(features)
-
-    def predict(self, inputs: Matrix) -> FloatArray:
-        """As the model."""
-        return self._model.predict(inputs)
-
     def linearize(self, inputs: Matrix) -> tuple[FloatArray, PullBack]:
-        """H at θ, and d ↦ Σ_s clip(J_sᵀd_s) + noise."""
-
         def pull_back(residuals: FloatArray) -> FloatArray:
             total = clipped_sum(self._model, inputs, residuals, self._noise.clip)
             return total + self._noise.noise(total.shape, self._stream)
 
         return self._model.predict(inputs), pull_back
 
-    def tangent(self, inputs: Matrix) -> Callable[[], Matrix]:
-        """As the model."""
-        return self._model.tangent(inputs)
 
-    def state(self) -> StateDict | None:
-        """As the model."""
-        return self._model.state()
+def with_private_gradients(
+    model: LocalModel, noise: GradientNoise, stream: NoiseStream
+) -> LocalModel:
+    """The model with `linearize` replaced: gradients are sums of clipped samples' plus noise.
 
-    def penalty_gradient(self, l2: float) -> FloatArray:
-        """As the model."""
-        return self._model.penalty_gradient(l2)
+    Weights are the model's own. Steps from a tangent alone, as under encryption, are not private;
+    gradients of penalties depend on no sample.
+    """
+    return cast(LocalModel, _PrivateGradients(model, noise, stream))
 
 
 def clipped_sum(
     model: LocalModel, inputs: Matrix, residuals: FloatArray, clip: float
 ) -> FloatArray:
-    """Σ_s J_sᵀd_s, in the shape of θ, each summand no longer than `clip` (Euclidean)."""
+    """Σ_s J_sᵀd_s, in the shape of θ, each summand clipped to Euclidean length `clip`."""
     if model.is_linear:  # x_s d_sᵀ is as long as x_s times d_s
         lengths = lengths_of(inputs) * np.linalg.norm(residuals, axis=1)
         return inputs.T @ (_factors(lengths, clip) * residuals)

@@ -1,9 +1,9 @@
 """One party's program, the same for every algorithm: `run_party`.
 
-It asks the guards, agrees with the others, sets up the exchange, starts or goes on from a state,
-takes the rounds, has them scored and kept, and says what is left. What an algorithm has of its own
-is its `Part`. The same coroutine runs in simulation and over a real network. It is given its own
-columns, and the labels only where the algorithm says so.
+It asks the guards, agrees with the other parties, sets up the exchange, starts or resumes, takes
+rounds with scoring and checkpoints, and returns the outcome. An algorithm contributes its `Part`.
+The same coroutine runs in simulation and over a real network. It has the party's own columns, and
+labels only where the algorithm needs them.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ from securevfl.protocols.session.privacy_account import LeakageCount, Noise
 from securevfl.protocols.session.scoring import ByRow, GatheredScoring, HeldOut, Scoring
 from securevfl.protocols.session.workplace import Ending, PartyOutcome, PathPoint, Workplace
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.protocols.vertical.private_gradients import PrivateGradients
+from securevfl.protocols.vertical.private_gradients import with_private_gradients
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import SETUP, Costs
 from securevfl.runtime.simulation import Program
@@ -52,13 +52,13 @@ from securevfl.runtime.simulation import Program
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What a party starts from.
+    """A party before it has talked to any other.
 
     Attributes:
-        part: what it trains.
+        part: its inputs and model.
         model: its model, with private gradients where the job has them.
-        noise: what it adds, where the exchange adds noise.
-        unit: of its targets, which are scaled where they are real.
+        noise: of this party, where the exchange adds noise.
+        unit: of its targets; real ones are scaled.
     """
 
     party: Party
@@ -75,9 +75,9 @@ class Seen:
     """What a party saw of a round.
 
     Attributes:
-        loss: of the batch as it was exchanged, for scores; None where it was not seen, or in noise.
-        judged: the same for the choice of the state that is kept.
-        ended: what ends training with this round.
+        loss: of the exchanged batch, for scores; None where it is unknown or noisy.
+        judged: likewise, for checkpoint selection.
+        ended: why training ends with this round, if it does.
     """
 
     loss: float | None = None
@@ -86,17 +86,17 @@ class Seen:
 
 
 class Part(ABC):
-    """An algorithm's part at one party; `run_party` calls its methods in the order they stand in.
+    """An algorithm's part at one party; `run_party` calls its methods in the order below.
 
     Attributes:
         inputs: X of the rows that all parties hold.
-        observers: who is told of this party without answering.
-        at_once: rounds that one call of `round` takes, the last one perhaps fewer.
-        restores_first: whether it goes on from a state before it agrees with the others.
+        observers: servers that receive this party's greeting without answering.
+        at_once: rounds per call of `round`; the last call may take fewer.
+        restores_first: whether it restores a state before it agrees with the others.
         selection: of a checkpoint at the end; None takes the last state.
         key: its own homomorphic key, if it has one.
         path: see `PartyOutcome`.
-        failure: see there.
+        failure: see `PartyOutcome`.
     """
 
     observers: ClassVar[Collection[str]] = ()
@@ -114,7 +114,7 @@ class Part(ABC):
         self.inputs = training.part.inputs
 
     async def agree(self) -> Agreement:
-        """Introduce this party to all others; guards count the columns that they name."""
+        """Agree with all other parties; guards count the columns that these announce."""
         party, plan, part = self.party, self.plan, self.local
         async with party.costs.compute(SETUP):
             committed = commitments(plan, party.name, self.inputs, self.place.guard_directory)
@@ -132,7 +132,7 @@ class Part(ABC):
     def session(
         self, agreement: Agreement, leakage: LeakageCount, lookahead: Lookahead | None = None
     ) -> Session:
-        """What this party's side of an exchange is made from."""
+        """The inputs of this party's side of the exchange."""
         keys, noise = self.place.keys, self.training.noise
         return Session(
             self.party, self.plan, agreement, leakage, keys, lookahead, noise, self.local.head
@@ -140,52 +140,51 @@ class Part(ABC):
 
     @abstractmethod
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
-        """Set up this party's side of the exchange, and of scoring.
+        """Set up this party's side of the exchange and return its scoring.
 
-        `leakage` counts what the gradients of this party's key reveal.
+        `leakage` counts what gradients under this party's key reveal.
 
         Raises:
             RangeExceeded: products could overflow; before any key is made.
         """
 
     def begin(self) -> None:  # noqa: B027
-        """Start afresh, once no party can refuse any more."""
+        """Start a new session, once no party can refuse any more."""
 
     @abstractmethod
     async def round(self, index: int) -> Seen:
-        """Take one round, or as many `at_once`, of which this is the first.
+        """Take the round `index`, or `at_once` rounds from it on.
 
         Raises:
             PeerError: a peer failed; the model is as after the last whole round or turn.
         """
 
     def after(self, done: int, seen: Seen, scoring: Scoring, *, reached: bool) -> None:
-        """Note what a round was like, and whether scores end the job."""
+        """Note a round's loss and scores; `reached` says that the scores end the job."""
         del reached
         if self.selection is not None:
             self.selection.after(done, scoring.scores, loss=seen.judged)
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """What it takes to go on beside the model, by name."""
+        """The state beside the model, by name."""
         return {}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: B027
-        """Put all of it back."""
+        """Return to such a state."""
 
     def learned(self, selected: SelectedState) -> bool:
-        """Whether the training loss has ended below that of the best constant, if this is seen."""
+        """Whether the training loss ended below that of the best constant; True if unknown."""
         del selected
         return True
 
 
 class VerticalAlgorithm(Algorithm):
-    """An algorithm whose parties all run `run_party` with its part."""
+    """An algorithm whose parties run `run_party` with its part."""
 
     part: ClassVar[type[Part]]
 
     @override
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
-        """Those of the parties."""
         made = plan.exchange.part if isinstance(plan.exchange, TrainsOnShares) else type(self).part
         return {
             name: partial(run_party, plan=plan, workplace=place, made=made)
@@ -206,10 +205,10 @@ async def run_party(
     Raises:
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
-        LabelLeakRefused: this party owns a key and its gradients would tell too much.
+        LabelLeakRefused: gradients under this party's key would reveal too much.
         HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
         BudgetExhausted: the job would spend more than its privacy budget.
-        ConfigError: a job that cannot go on, or not from this state.
+        ConfigError: a job that cannot resume, or not from this state.
     """
     training = _begun(channel, costs, plan, workplace)
     party, local, place = training.party, training.part, training.workplace
@@ -217,13 +216,13 @@ async def run_party(
     owners = plan.exchange.key_owners(plan.job.exchange, party)
     if plan.learns.gradients and not owners:
         raise ConfigError(
-            f"exchange {plan.exchange.name!r} gives gradients and names no key_owners: nobody "
-            "would count what they tell of labels"
+            f"exchange {plan.exchange.name!r} reveals gradients and names no key_owners: no party "
+            "would count what they reveal of labels"
         )
     if state is not None and plan.never_resumes is not None:
         raise ConfigError(plan.never_resumes)
-    # Before anybody else writes anything down.
-    write_down_scorings = require_held_out_guard(party, plan, place, local.held_out)
+    # Before any party records anything.
+    record_scorings = require_held_out_guard(party, plan, place, local.held_out)
     part = made(training)
     if state is not None and part.restores_first:
         first_round = _go_on(state, part)
@@ -231,14 +230,14 @@ async def run_party(
     if party.name in owners:
         labels, resumes = place.data.train_labels, state is not None
         require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
-    # Products that local steps repeat tell nothing new, but a peer that cheats could make them.
+    # Repeated products of local steps reveal nothing new unless a peer cheats, so they count.
     repeated = plan.facts.names if plan.products > 1 else plan.networks
     revealed = {} if state is None else {name: dict(each) for name, each in state.revealed.items()}
     leakage = LeakageCount(
         plan.facts.rows, plan.loss.outputs, agreement.columns, revealed, frozenset(repeated)
     )
     scoring = await part.establish(agreement, leakage)
-    write_down_scorings()
+    record_scorings()
     if state is None:
         part.begin()
         _keep_state(part, leakage, 0)
@@ -258,7 +257,7 @@ async def run_party(
         held_out=local.model.predict(local.held_out),
         ended=ended,
         learned=part.learned(selected),
-        # Of all rounds, also where training ended before: when it does follows from the data.
+        # Of all rounds even if training ended early, since when it ends depends on the data.
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
         path=part.path,
         losses=tuple(training.unit**2 * loss for loss in scoring.losses),
@@ -297,7 +296,7 @@ async def _trained(
 
 @dataclass(frozen=True)
 class MadeOffline:
-    """What a party made and wrote ahead of so many rounds: where, and how many bytes."""
+    """A party's pads on disk: where, how many bytes, for how many rounds."""
 
     path: Path
     size: int
@@ -310,12 +309,12 @@ MakeOffline = Callable[[Training], Awaitable[MadeOffline]]
 async def run_offline(
     channel: Channel, costs: Costs, *, plan: Plan, workplace: Workplace, make: MakeOffline
 ) -> MadeOffline:
-    """Take one party through what a job can do before its rounds."""
+    """Take one party through the offline phase of a job."""
     return await make(_begun(channel, costs, plan, workplace))
 
 
 def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> Training:
-    """What a party starts from."""
+    """A party before its first message."""
     facts, data = plan.facts, workplace.data
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(
@@ -335,14 +334,14 @@ def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> 
     model = part.model
     with_exact_steps = party.holds_labels and not plan.algorithm.labels_everywhere
     if noise is not None and noise.gradients is not None and not with_exact_steps:
-        model = PrivateGradients(part.model, noise.gradients, noise.key.stream("gradients"))
+        model = with_private_gradients(part.model, noise.gradients, noise.key.stream("gradients"))
     return Training(party, plan, workplace, part, model, noise, unit)
 
 
 def _with_scaled_targets(
     plan: Plan, workplace: Workplace, part: LocalPart
 ) -> tuple[Workplace, float]:
-    """The workplace with real targets, where it has some, as the job takes them; and their unit."""
+    """The workplace with real targets scaled, and their unit."""
     data, facts = workplace.data, plan.facts
     if not facts.real_targets or data.train_labels is None or data.test_labels is None:
         return workplace, 1.0
@@ -356,9 +355,9 @@ def _with_scaled_targets(
 
 
 def _after_round(part: Part, rounds: int) -> None:
-    """Write the model where that is due, and tell of the round."""
+    """Write the model if a checkpoint is scheduled, and report progress."""
     plan, place = part.plan, part.place
-    # Shares are no model before the end.
+    # Shares are not a model before the end.
     every = 0 if plan.exchange.shares_parameters else plan.job.output.checkpoint_every
     if place.checkpoints is not None and every and rounds % every == 0:
         saved = part.local.saved(rounds)
@@ -368,9 +367,9 @@ def _after_round(part: Part, rounds: int) -> None:
 
 
 def _keep_state(part: Part, leakage: LeakageCount, rounds: int) -> None:
-    """Hand on what it takes to go on, where somebody keeps it, and write it where that is due.
+    """Pass the state to resume from to `keep_state`, and write it if a checkpoint is scheduled.
 
-    Before the first round it is written too: what the guards wrote down then need not be again.
+    It is also written before the first round, so that the guards need not count the job again.
     """
     place, plan, name = part.place, part.plan, part.party.name
     every = plan.job.output.checkpoint_every
@@ -395,30 +394,30 @@ def _keep_state(part: Part, leakage: LeakageCount, rounds: int) -> None:
 
 
 def _go_on(state: SessionState, part: Part) -> int:
-    """Put a party back to where it was, and say how many rounds that is."""
+    """Restore a party; returns the number of rounds done."""
     ours = (part.plan.hash.hex(), part.party.name, part.model.weights.shape)
     if (state.job_hash, state.party, state.weights.shape) != ours:
         raise ConfigError(
-            f"state of party {state.party!r} in job {state.job_hash[:16]}: not one of "
+            f"state of party {state.party!r} in job {state.job_hash[:16]}: expected one of "
             f"{part.party.name!r} in {ours[0][:16]}"
         )
     if state.data != part.place.data.fingerprint:
         raise DataError(
-            f"party {state.party!r}: its data are not those of the session after {state.rounds} "
-            "rounds that is to go on"
+            f"party {state.party!r}: its data differ from those of the session that stopped after "
+            f"{state.rounds} rounds"
         )
     if state.rounds >= part.plan.rounds:
-        raise ConfigError(f"state after {state.rounds} rounds: none of the job's are left")
+        raise ConfigError(f"state after {state.rounds} rounds: the job has no more")
     part.model.weights = state.weights
     part.restore(state.in_flight)
     return state.rounds
 
 
 def scoring_of(training: Training, held_out: HeldOut) -> Scoring:
-    """A party's side of scoring: `held_out` gives at a feature party, scores at the label party.
+    """A party's side of scoring, with `held_out` for the exchange's way to score.
 
     Raises:
-        ConfigError: row by row, in a job that says that it hides held-out predictions.
+        ConfigError: it scores row by row in a job that hides held-out predictions.
     """
     party, plan, inputs = training.party, training.plan, training.part.held_out
     hides = plan.timetable.test_rows > 0 and plan.algorithm.held_out(plan) == "hidden"
@@ -440,7 +439,7 @@ def baseline_of(plan: Plan, labels: Labels) -> float:
 
 
 def window_of(plan: Plan) -> int:
-    """Rounds whose mean loss counts as one: all batches, or as many as noise needs."""
+    """Rounds whose mean loss counts as one: all batches, within bounds."""
     if plan.full_batches and not plan.exchange.adds_noise:
         return 1
     return min(max(plan.schedule.batches, SHORTEST_WINDOW), LONGEST_WINDOW)

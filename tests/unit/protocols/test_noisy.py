@@ -13,7 +13,7 @@ from securevfl.protocols.exchanges.noisy import NoisyGathering
 from securevfl.protocols.local_steps import LocalRule, ResidualSignal
 from securevfl.protocols.session.gathering import HeldOutPredictions, Party, Predictions, Step
 from securevfl.protocols.vertical import private_gradients
-from securevfl.protocols.vertical.private_gradients import PrivateGradients, clipped_sum
+from securevfl.protocols.vertical.private_gradients import clipped_sum, with_private_gradients
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.line import PRESETS
@@ -122,7 +122,7 @@ def test_steps_carry_noise(
     loss: Logistic | Multinomial, local_steps: int, deviations: float
 ) -> None:
     model = LinearModel(np.zeros((4000, loss.outputs)))
-    private = PrivateGradients(model, GradientNoise(3.0, 0.5), NoiseStream(bytes(32)))
+    private = with_private_gradients(model, GradientNoise(3.0, 0.5), NoiseStream(bytes(32)))
     nothing, rule = np.zeros((50, loss.outputs)), LocalRule(loss, local_steps)
     block = rule.block(private, np.zeros((50, 4000)), nothing)
     rule.descend(private, lambda: ResidualSignal(nothing).gradient(block), 10.0)

@@ -124,7 +124,7 @@ def test_guards_are_asked_before_and_written_down_before_anything_is_shown(
     require_order(events, job, names, goes_on=True)
     events.clear()
     others = {party: replace(state, job_hash="0" * 64) for party, state in states.items()}
-    with pytest.raises(ConfigError, match="not one of"):
+    with pytest.raises(ConfigError, match="expected one of"):
         train(job, dataset, watching(events, tmp_path, resume=others))
     for party in names:
         assert first(events[party], shows=True) == len(events[party])
