@@ -1,9 +1,11 @@
 """Federated transfer learning (Liu, Chen, Yang 2018) with the local steps of FedBCD.
 
-The label party A has labelled rows, the other party B has others, and some rows both hold. Each
-trains one hidden layer; a row of B scores Φ·u_B, Φ the mean of y·u_A. A round: both give components
-of a batch of common rows, and each takes Q local steps from those of the other, both at once
-(FedBCD-p; FedSGD at Q = 1) or A first (`alternating`, FedBCD-s). The objective is in `objective`.
+The label party A has labelled rows, the feature party B has other rows, and both share some. Each
+trains one hidden layer; the score of a row of B is Φ·u_B, where Φ is the mean of y·u_A. In a round
+both send components of a batch of common rows, and each takes Q local steps with those of the
+other: both at once (FedBCD-p; FedSGD at Q = 1) or A first (`alternating`, FedBCD-s).
+
+Learns: see `sides`; the objective is in `objective`.
 """
 
 from collections.abc import Mapping
@@ -92,7 +94,7 @@ FTL = "algorithm 'ftl'"
 
 
 class FtlPart(Part):
-    """What a party trains, and with what of its own."""
+    """A party's layer, its side of the exchange, and its steps."""
 
     selection: CheckpointSelection
     _side: ClearSide | EncryptedSide
@@ -122,7 +124,7 @@ class FtlPart(Part):
         release = plan.exchange.release(training.noise)
         of_scores = plan.exchange.release(training.noise, "held-out predictions")
         self._side = side = ClearSide(party, linearized=plan.rule.gauss_newton, release=release)
-        # Another release of Φ would cost more noise.
+        # A further release of Φ would cost privacy.
         phi = self.phi if isinstance(release, AsTheyAre) else side.given_phi
         return scoring_of(training, ScoringInClear(party, phi, of_scores))
 
@@ -145,7 +147,7 @@ class FtlPart(Part):
 
     @override
     async def round(self, index: int) -> Seen:
-        """Exchange components once, or once a turn, and take steps."""
+        """Exchange components once, or once per turn, and take steps."""
         plan, side = self.plan, self._side
         batch, loss = self._batches.at(index), None
         for step in steps_of(plan, index, alternating=settings_of(plan).alternating):
@@ -167,7 +169,7 @@ class FtlPart(Part):
         return mean_units(self._layer, require_dense(self.local.inputs, FTL), self.signs)
 
     def objective(self, batch: Batch) -> OwnObjective:
-        """This party's side of the objective on a batch, at whatever weights there are then."""
+        """This party's side of the objective on a batch; it follows the weights."""
         gamma = settings_of(self.plan).alignment
         if self.signs is None:
             return FeatureObjective(self._layer, require_dense(batch.inputs, FTL), gamma)
@@ -185,9 +187,9 @@ class FtlPart(Part):
 
     @override
     def learned(self, selected: SelectedState) -> bool:
-        """Whether the loss has fallen below that of φ = 0, where this party sees it.
+        """Whether the loss fell below that of φ = 0, if this party sees it without noise.
 
-        The first is of the start, and tells nothing. Noise would drown the others.
+        The first loss is that of the start and does not count.
         """
         plan, seen = self.plan, self._losses[1 : selected.rounds + 1]
         if plan.exchange.adds_noise or not seen:
@@ -214,7 +216,7 @@ class Ftl(VerticalAlgorithm):
 
     @override
     def roles_in(self, plan: Plan) -> tuple[Role, ...]:
-        """Those in clear or under encryption."""
+        """The roles in clear or under encryption."""
         roles = ENCRYPTED if plan.exchange.encrypts else IN_CLEAR
         return tuple((role, *learns) for role, learns in roles.items())
 
@@ -239,7 +241,7 @@ class Ftl(VerticalAlgorithm):
 
     @override
     def visits(self, plan: Plan) -> Visits:
-        """One release of d units a visit, and Φ every round."""
+        """One release of w units per visit, and Φ every round."""
         steps = plan.rule.local_steps
         return Visits(1, 1, steps, every_round=1, outputs=settings_of(plan).units)
 
@@ -256,7 +258,7 @@ class Ftl(VerticalAlgorithm):
 
     @override
     def networks(self, job: Job, facts: Facts) -> dict[str, Network]:
-        """One layer each."""
+        """One hidden layer per party."""
         models = {job.job.model, *(job.model_of(name).model for name in facts.names)}
         if models != {"linear"}:
             raise ConfigError("algorithm = 'ftl' brings its own layers: [ftl] units, activation")
@@ -271,7 +273,7 @@ class Ftl(VerticalAlgorithm):
 
     @override
     def new_rows(self, job: Job, exchange: Exchange, parties: int) -> Shown:
-        """Not yet: φ = Φ·u_B asks for Φ at the feature party, or a product of its own."""
+        """Not supported: φ = Φ·u_B needs Φ at the feature party, or a further product."""
         raise ConfigError(
             "algorithm = 'ftl' scores rows in training only: hold new ones out as test_data"
         )
@@ -282,7 +284,7 @@ def _check_encrypted(job: Job) -> None:
         raise ConfigError("algorithm = 'ftl' encrypts components of both: hide = 'both'")
     if job.job.eval_every == "never":
         raise ConfigError(
-            "eval_every = 'never': under encryption only held-out scores tell whether anything "
+            "eval_every = 'never': under encryption only held-out scores show whether anything "
             "was learned"
         )
 

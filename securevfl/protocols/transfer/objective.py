@@ -1,28 +1,28 @@
 """The objective of federated transfer learning, each party's gradient of it, and local steps.
 
-With u_A and u_B the units of the label party A and of the other one, B, y ∈ {−1, +1}, N_A rows at A
-and S of the rows that both hold in a batch:
+Notation: u_A and u_B are the units of the label party A and the feature party B, y ∈ {−1, +1}; A
+has N_A rows, and a batch has S of the common rows.
 
     Φ = (1/N_A) Σ y_i u_i^A over all of A's rows,  φ_i = Φ·u_i^B,
     L = (1/S) Σ [log 2 − ½ y_i φ_i + ⅛ φ_i²] + (g/S) Σ ‖u_i^A − u_i^B‖² + ½λ(‖θ_A‖² + ‖θ_B‖²).
 
-A party's gradient is affine in S·w + w² numbers of the other, its `Components` (y² = 1, so that one
-matrix serves all rows):
+A party's gradient is affine in S·w + w² numbers of the other party, its `Components`. As y² = 1,
+one matrix serves all rows:
 
     B from A's v_i = ½ y_i Φ + 2g u_i^A and Ψ = ΦΦᵀ:  ∂L/∂u_i^B = (¼ Ψ u_i^B + 2g u_i^B − v_i)/S,
     A from B's v_j = u_j^B and Ψ = (1/S) Σ u_j u_jᵀ:  ∂L/∂Φ = ¼ Ψ Φ − ½ (1/S) Σ y_j v_j,
                                                      ∂L/∂u_j^A = 2g (u_j^A − v_j)/S beside Φ.
 
-A unit a of a dense layer meets column a of v and row a of Ψ only. So the gradient of its weights is
-a `constant` of the party's own plus a (P, S + w) matrix of its own, times (v_·a, Ψ_a·): what an
-encrypted product needs (`Affine`).
+Unit a of a dense layer depends on column a of v and row a of Ψ only. So the gradient of its weights
+is the party's own `constant` plus its own (P, S + w) matrix times (v_·a, Ψ_a·), which an encrypted
+product can compute (`Affine`).
 Source: Liu, Chen, Yang (2018), section 3, with a mean over the overlap for their sum, no weight on
 it, and g for their alignment; docs/decisions/0019-transfer-learning.md.
 
-`exact` steps follow the party's own changes through the network and through Φ, the other's
-components as they were exchanged (equation (7) of FedBCD). `linearized` ones are all that a
-gradient under encryption allows: G⁰ plus the party's own curvature along the linearization at θ⁰,
-with a public bound in place of the other's matrix.
+`exact` steps follow the party's own changes through the network and through Φ, with the other's
+components as exchanged (equation (7) of FedBCD). A gradient under encryption only allows
+`linearized` steps: G⁰ plus the party's own curvature along the linearization at θ⁰, with a public
+bound in place of the other's matrix.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ LEAST_EXPONENT = -64
 
 @dataclass(frozen=True)
 class Components:
-    """What one party's gradient needs of the other: v, shape (S, w), and F, where Ψ = FᵀF."""
+    """Input of one party's gradient from the other: v, shape (S, w), and F, where Ψ = FᵀF."""
 
     rows: FloatArray
     factor: FloatArray
@@ -74,7 +74,7 @@ class Components:
 
 @dataclass(frozen=True)
 class Affine:
-    """A gradient as a function of the other's components, at the weights that it was made at.
+    """A gradient as a function of the other's components, at fixed weights.
 
     `constant` is of shape (P, w); `matrices` are by unit, shape (w, S + w, P).
     """
@@ -119,7 +119,7 @@ class FeatureObjective:
         return lambda delta: weight * (self.inputs.T @ (slopes**2 * (self.inputs @ delta)))
 
     def steepest(self, largest: int) -> float:
-        """With the largest slope that units can have."""
+        """A bound for any slope that units can have."""
         return (2.0**largest / 4 + 2 * self.alignment) * _largest(self.model, self.inputs)
 
 
@@ -130,7 +130,7 @@ class LabelObjective:
     Attributes:
         everything: X of all its rows, shape (N_A, P).
         signs: y of all its rows, ±1, shape (N_A,).
-        batch: numbers of the batch's rows among them, shape (S,).
+        batch: positions of the batch's rows among them, shape (S,).
         alignment: g.
     """
 
@@ -193,7 +193,7 @@ class LabelObjective:
         return bent
 
     def steepest(self, largest: int) -> float:
-        """With ∂Φ/∂θ now, and the largest slope that units can have."""
+        """A bound with the current ∂Φ/∂θ and any slope that units can have."""
         _, by_phi = self._phi_tangent()
         of_phi = 2.0**largest / 4 * float(np.max(np.sum(by_phi**2, axis=0)))
         return of_phi + 2 * self.alignment * _largest(self.model, self._inputs)
@@ -204,7 +204,7 @@ class LabelObjective:
 
     def _phi_tangent(self) -> tuple[FloatArray, FloatArray]:
         """Φ and what it changes with each weight, shapes (w,) and (P, w)."""
-        # Asked for several times at an exchange; steps replace the weights' array.
+        # Used several times per exchange; steps replace the weights' array.
         if self._known is None or self._known[0] is not self.model.weights:
             units, slopes = self.model.with_slopes(self.everything)
             shares = self.signs / len(units)
@@ -248,11 +248,11 @@ place of Ψ; `steepest` bounds its largest eigenvalue.
 
 @dataclass(frozen=True)
 class OwnGradient:
-    """What an exchange gives a party.
+    """A party's gradient, as the result of an exchange.
 
     Attributes:
-        of: ∂L/∂θ without the penalty, shape (P, w), from how far θ has moved from θ⁰.
-        steepest: a bound on how it bends.
+        of: maps θ − θ⁰ to ∂L/∂θ without the penalty, shape (P, w).
+        steepest: a bound on its curvature.
     """
 
     of: Callable[[FloatArray], FloatArray]
@@ -260,7 +260,7 @@ class OwnGradient:
 
     @classmethod
     def exact(cls, objective: OwnObjective, given: Components) -> "OwnGradient":
-        """That of components in clear, at the weights now, wherever they moved from."""
+        """The gradient from components in clear, at the current weights."""
         return cls(lambda moved: objective.gradient(given), objective.steepest(given.largest))
 
     @classmethod
@@ -273,7 +273,7 @@ class OwnGradient:
 def take_steps(plan: Plan, model: DenseLayer, round_index: int, signal: OwnGradient) -> None:
     """Take Q gradient steps in place.
 
-    A derived step size is half of one over the bend, as both parties may move at once.
+    A derived step size is half of 1 over the curvature, as both parties may move at once.
     """
     rule, start = plan.rule, model.weights
     eta = plan.step_size.at(round_index)

@@ -1,22 +1,20 @@
 """The two ways of transfer learning: components in clear or with noise, and under encryption.
 
-**In clear** the other party is given components as they are (`objective`). To have held-out rows
-scored the label party gives Φ, and the feature party φ = Φ·u_B for it. Two messages a round, and
-two a scoring.
+**In clear** parties send their components (`objective`). To score held-out rows the label party
+sends Φ, and the feature party answers φ = Φ·u_B. A round and a scoring take two messages each.
 
 Learns:
     label party: u of B's rows of every batch, shape (S, w), and φ of its held-out rows.
-    feature party: Φ, and ½ y_i Φ + 2g u_i^A of every row of a batch: as Φ is known, every label up
-        to what 2g u_i^A covers, which at small g is nothing, and u_i^A once y_i is guessed.
+    feature party: Φ, and ½ y_i Φ + 2g u_i^A of every row of a batch. As it knows Φ, this reveals
+        every label for small g, and u_i^A once y_i is guessed.
 
-Under the `dp` exchange units and Φ leave with noise, labels do not. A release of a sample's units
-is clipped and noised like predictions of w outputs. Φ is a mean over all rows of the label party
-and changes by 2/N_A at most in each of w numbers where one of them is replaced: it takes noise of
-the same multiplier once a round, which the account counts as one more release of every sample. The
-rest that is given follows from these (½ y Φ + 2g u, ΦΦᵀ, φ). No ε covers labels: y multiplies Φ in
-every row of a batch, and the label party's own steps take y as it is, so that noise on what is
-given would not cover its later units. Held-out rows are scored by the Φ that was given last:
-another release would cost more.
+Under the `dp` exchange units and Φ get noise. The units of a sample are clipped and noised like
+predictions with w outputs. Φ is a mean over all rows of the label party, and replacing one row
+moves each of its w entries by at most 2/N_A. It gets noise of the same multiplier once per round,
+which the account counts as one more release of every sample. All other messages follow from these
+(½ y Φ + 2g u, ΦΦᵀ, φ). No ε covers labels: y multiplies Φ in every row of a batch, and the label
+party's own steps use exact labels. Held-out rows are scored by the Φ that was sent last, as another
+release would cost privacy.
 
 **Under encryption** each party owns a key. Per exchange and party k that steps, j the other:
 
@@ -25,26 +23,26 @@ another release would cost more.
 2. k → j: for every unit the product with k's own matrix, masked, re-randomized, flooded.
 3. j → k: the masked products in clear; k takes the masks off and has its gradient.
 
-A unit's weights meet S + w of these numbers only, so the w products have (S + w)·P entries each,
-where one over all units would have w times as many, zero but for these. All that is left to the Q
-local steps is the party's own: how many there are changes nothing of this.
+A unit's weights depend on S + w of these numbers only, so each of the w products has (S + w)·P
+entries. The Q local steps use the party's own data only, so messages do not depend on Q.
 
-Held-out rows are scored as φ = Φ·u_B. The label party owns another key for it. At a scoring:
+Held-out rows are scored as φ = Φ·u_B, under another key of the label party. At each scoring:
 
 1. label → feature party: Enc(Φ), w numbers.
 2. feature → label party: the products with u of every held-out row, masked, re-randomized and
-   flooded as in rounds; and the masks, which leave Φ·u.
+   flooded as in rounds; and the masks, so that the label party obtains Φ·u.
 
-Six messages a round, three a scoring.
+A round takes six messages, a scoring three.
 
 Learns:
-    either party: its own gradient ∂L/∂θ of the batch, P·w numbers that are new at every
-        visit; as key owner products under masks, which are uniform; and the e for which ‖Φ‖², or
-        the largest eigenvalue of the other's (1/S) Σ u uᵀ, lies from 2^(e−1) to 2^e.
-    label party: φ of every held-out row, when it scores: what it predicts for them.
+    either party: its own gradient ∂L/∂θ of the batch, P·w numbers that are new at every visit; as
+        key owner products under masks, which are uniform; and the e for which ‖Φ‖², or the largest
+        eigenvalue of the other's (1/S) Σ u uᵀ, lies between 2^(e−1) and 2^e.
+    label party: φ of every held-out row, when it scores.
     feature party: that held-out rows were scored, and whether training stops.
-Guarantees: as in `exchanges.encrypted`: against semi-honest parties. A label party that encrypts
+Guarantees: against semi-honest parties, see `exchanges.encrypted`. A label party that encrypts
     another vector than Φ learns that combination of the units of every held-out row.
+Source: Liu, Chen, Yang 2018, section 3; docs/decisions/0019-transfer-learning.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -110,10 +108,10 @@ class ScoreVector(StepMessage):
 
 
 class ClearSide:
-    """Either party's side.
+    """Either party's side in clear.
 
-    It steps on the linearization where `linearized`, as encryption has it. `release` is made of
-    units and of Φ before they are given.
+    With `linearized` it steps on the linearization, as under encryption. `release` protects units
+    and Φ before they are sent.
     """
 
     def __init__(self, party: Party, *, linearized: bool, release: Outgoing) -> None:
@@ -122,12 +120,12 @@ class ClearSide:
         self.scores: FloatArray | None = None
 
     def given_phi(self) -> FloatArray:
-        """Φ as the label party gave it last."""
+        """Φ as the label party sent it last."""
         assert self._phi is not None  # noqa: S101
         return self._phi
 
     async def signal(self, step: Step, batch: Batch, objective: OwnObjective) -> OwnGradient | None:
-        """Give components to who steps, and take the other's if this party does."""
+        """Send components if the other party steps; returns the gradient if this one does."""
         del batch
         party = self._party
         (peer,) = party.others
@@ -167,9 +165,9 @@ class ClearSide:
 
 
 class ScoringInClear(HeldOut):
-    """A party's side of scoring: the label party gives Φ, the other one φ of its held-out rows.
+    """The label party sends Φ, the feature party answers φ of its held-out rows.
 
-    `phi` computes Φ at the label party; `release` is made of the units before φ is computed.
+    `phi` computes Φ at the label party; `release` protects the units before φ is computed.
     """
 
     def __init__(
@@ -179,7 +177,7 @@ class ScoringInClear(HeldOut):
 
     @override
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """Give φ = Φ·u of held-out rows from u, shape (test rows, w)."""
+        """Send φ = Φ·u of held-out rows from u, shape (test rows, w)."""
         party = self._party
         sender, message = await party.channel.receive([party.label_party], ScoreVector, step)
         expect_shape(sender, message.phi, predictions.shape[1:])
@@ -193,7 +191,7 @@ class ScoringInClear(HeldOut):
 
     @override
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """Score B's rows; the label party's own columns of them play no part."""
+        """Score B's rows, without the label party's own columns."""
         del own
         party = self._party
         (peer,) = party.feature_parties
@@ -208,17 +206,17 @@ class ScoringInClear(HeldOut):
 
 @message_kind(33, stage="round", carries="ciphertexts", shows="components")
 class EncryptedComponents(StepMessage):
-    """Components, one vector a unit, under the sender's key; e − `LEAST_EXPONENT`."""
+    """Components under the sender's key, one vector per unit, and e − `LEAST_EXPONENT`."""
 
     vectors: Blobs
     exponent: int
 
 
 def product_format(plan: Plan, columns: int) -> ProductFormat:
-    """Fixed point and bounds of a job's products, one for each unit; P columns at who has more.
+    """Fixed point and bounds of a job's products, one per unit, for the party with more columns.
 
-    Units stay within ±1, and so do Φ and both Ψ; v of the label party within ½ + 2g. A matrix comes
-    within ±1 by powers of two, column by column.
+    Units, Φ and both Ψ stay within ±1, and v of the label party within ½ + 2g. Powers of two bring
+    each column of a matrix within ±1.
     """
     job, settings = plan.job.exchange, settings_of(plan)
     fmt = with_fraction_bits(
@@ -238,21 +236,21 @@ def product_format(plan: Plan, columns: int) -> ProductFormat:
     )
     if job.value_fraction_bits or job.feature_fraction_bits:
         return fmt
-    # Components and matrices are of one size here: rounding weighs least where bits are halved.
+    # Components and matrices are of similar size: equal fraction bits round least.
     half = fmt.product_fraction_bits // 2
     rest = fmt.product_fraction_bits - half
     return replace(fmt, value_fraction_bits=rest, matrix_fraction_bits=half)
 
 
 class EncryptedSide:
-    """Either party's side."""
+    """Either party's side under encryption."""
 
     def __init__(self, party: Party, own_key: OwnKey, peer_key: PeerKey) -> None:
         self._party, self._own_key, self._peer_key = party, own_key, peer_key
         self.scores: FloatArray | None = None
 
     async def signal(self, step: Step, batch: Batch, objective: OwnObjective) -> OwnGradient | None:
-        """Serve the other with components if it steps, and take the own gradient."""
+        """Send encrypted components if the other party steps; this party's gradient if it does."""
         party, key = self._party, self._peer_key
         (peer,) = party.others
         if peer in step.receivers:
@@ -332,7 +330,7 @@ def score_format(plan: Plan, units: int) -> ProductFormat:
 
 
 class ScoringEncrypted(HeldOut):
-    """A party's side of scoring: the label party owns the key, the other one multiplies under it.
+    """The feature party computes φ under the label party's key.
 
     `phi` computes Φ at the label party.
     """
@@ -350,7 +348,7 @@ class ScoringEncrypted(HeldOut):
 
     @override
     async def give(self, step: int, predictions: FloatArray) -> None:
-        """Multiply Φ with u of held-out rows, shape (test rows, w), and give the masks too."""
+        """Multiply Φ with u of held-out rows, shape (test rows, w); send products and masks."""
         party, fmt, label_party = self._party, self._format, self._party.label_party
         evaluator = self._ends[label_party]
         _, message = await party.channel.receive([label_party], EncryptedScoreVector, step)
@@ -363,7 +361,7 @@ class ScoringEncrypted(HeldOut):
 
     @override
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
-        """Ask for φ and score by it; the label party's own columns of them play no part."""
+        """Obtain φ and score by it, without the label party's own columns."""
         del own
         party, key, fmt, rows = self._party, self._key, self._format, len(labels)
         assert key is not None  # noqa: S101
