@@ -190,7 +190,7 @@ def test_weights_that_no_job_has_are_no_model() -> None:
 def test_a_holder_refuses_steps_of_sizes_that_no_owner_has(
     told: Callable[[Scales], Scales],
 ) -> None:
-    with pytest.raises(PeerViolation, match="says steps of"):
+    with pytest.raises(PeerViolation, match="announces steps of"):
         run(made(8), environment=Environment(tamper=changed(Scales, told)))
 
 

@@ -1,5 +1,6 @@
-"""The description of `blind`: parameters stay in shares until the agreed number of rounds is over.
+"""The description of `blind`: rounds run on secret shares, and only the final model is revealed.
 
+Learns: no party sees anything of another during rounds; see `Blind.learns` for the end.
 Source: docs/explanation/blind.md; docs/decisions/0032-blind.md.
 """
 
@@ -32,28 +33,28 @@ NOT_TAKEN = (
     "workers",
     "prediction_bound",
 )
-"""Keys of `[exchange]` that say nothing here."""
+"""Keys of `[exchange]` that have no meaning here."""
 
 
 class Blind(Exchange):
-    """Shares of parameters, predictions and residuals; homomorphic work is done offline."""
+    """Secret shares of parameters, predictions and residuals; products are made offline."""
 
     name = "blind"
     takes = tuple(ExchangeSettings.model_fields)
     encrypts = True
     new_rows = as_shown
-    # A series in place of σ, and weights that are rounded up or down at random at the end: of 500
-    # runs each with fresh pads 0.0305 (K = 2) and 0.0197 (K = 3) at most, of 10^6 draws of these
-    # roundings 0.0307. So more has a chance of less than 10^-5.
+    # A series replaces σ, and final weights are rounded up or down at random. The largest error of
+    # 500 runs with fresh pads was 0.0305 (K = 2) and 0.0197 (K = 3), of 10^6 simulated roundings
+    # 0.0307, so a larger one has a probability below 10^-5.
     error = 0.034
     variants: tuple[Variant, ...] = ({}, {"exchange": {"scores": "rows"}})
 
     def part(self, training: Any) -> BlindPart:  # noqa: ANN401
-        """Rounds in shares."""
+        """A party's rounds on shares."""
         return BlindPart(training)
 
     async def make_offline(self, training: Any) -> Any:  # noqa: ANN401
-        """All pads, before the job that uses them."""
+        """A party's part of the offline phase, before the job."""
         return await make_offline(training)
 
     @override
@@ -67,10 +68,10 @@ class Blind(Exchange):
         if plan.networks or settings.head != "sum":
             raise ConfigError("scheme = 'blind' takes linear models only, without a head")
         if settings.l1:
-            raise ConfigError("scheme = 'blind': l1's threshold has no form in shares")
+            raise ConfigError("scheme = 'blind': shares do not support l1")
         if settings.local_rule not in ("curvature", "frozen"):
             raise ConfigError(f"scheme = 'blind' takes no local_rule = {settings.local_rule!r}")
-        before_the_end = "scheme = 'blind' knows no parameters before the last round: "
+        before_the_end = "scheme = 'blind' reveals no parameters before the last round: "
         if settings.target_auc is not None:
             raise ConfigError(f"{before_the_end}drop target_auc")
         if settings.eval_every not in (0, "never"):
@@ -104,14 +105,14 @@ class Blind(Exchange):
 
     @override
     def held_out(self, job: Job, parties: int) -> Shown:
-        """Only in sums over classes; else singly between two parties, and as a sum among more."""
+        """Hidden behind class sums; with `scores = "rows"` singly at K = 2, else summed."""
         if job.exchange.scores != "rows":
             return "hidden"
         return "summed" if parties > 2 else "singly"  # noqa: PLR2004
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
-        """4(K − 1) of logistic residuals; of affine ones 3K − 4, and 2 between two parties."""
+        """4(K − 1) for logistic residuals; affine ones take 3K − 4, and 2 at K = 2."""
         return 4 * (parties - 1)
 
 
@@ -121,9 +122,9 @@ DESCRIPTIONS = (Blind(),)
 def _check_exchange(plan: Plan) -> None:
     settings = plan.job.exchange
     if settings.hide != "residuals" or settings.predictions != "clear":
-        raise ConfigError("scheme = 'blind' hides everything: drop hide and predictions")
+        raise ConfigError("scheme = 'blind' always hides both: drop hide and predictions")
     if settings.period is not None and plan.loss.name != "logistic":
-        raise ConfigError(f"period is of logistic residuals, not of loss = {plan.loss.name!r}")
+        raise ConfigError(f"period is for loss = 'logistic', not {plan.loss.name!r}")
     for key in NOT_TAKEN:
         if getattr(settings, key) != ExchangeSettings.model_fields[key].default:
-            raise ConfigError(f"scheme = 'blind' has fixed sizes and one way: drop {key}")
+            raise ConfigError(f"scheme = 'blind' does not use {key}: drop it")

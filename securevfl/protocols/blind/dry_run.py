@@ -1,8 +1,8 @@
-"""A blind job's dry run, without shares and fixed point, with all columns in one place.
+"""A dry run of a blind job in floating point, where all columns lie in one place.
 
-The job itself shows nobody anything before its end, and no party could do this. Where all columns
-lie in one place anyway, a benchmark finds rounds by it, and `train` whether predictions would leave
-what logistic residuals are computed for, before the work and not after it.
+A real job shows no party anything before its end. In a simulation, benchmarks use the dry run to
+find the number of rounds, and `train` checks in advance whether predictions would leave the range
+of logistic residuals.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ SPARE = 1.2
 
 
 def rounds_in_float(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[list[LocalPart]]:
-    """Take the steps that a blind job plans ahead; yields all parties' parts after every round."""
+    """Take the steps of a blind job; yields all parties' parts after every round."""
     parts = [
         LocalPart(
             plan,
@@ -53,11 +53,12 @@ def rounds_in_float(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[li
 
 @dataclass(frozen=True)
 class Beyond:
-    """Predictions that would end a job: whose part reaches furthest, and how far.
+    """Predictions that would leave the range of logistic residuals.
 
     Attributes:
-        end: how far, with the parameters of the last round.
-        reach: how far all parts together, in any round.
+        party: the one whose part is largest.
+        end: its largest part at the end.
+        reach: the largest sum of all parts in any round.
         period: Λ of the job.
     """
 
@@ -68,7 +69,7 @@ class Beyond:
 
     @property
     def warning(self) -> str:
-        """It in a sentence, with what to do."""
+        """A sentence for people, with a remedy."""
         longer = 8 * ceil(2 * SPARE * self.reach / 8)
         cure = "clip columns that reach many deviations, or take their logarithms"
         if longer <= LARGEST_PERIOD:
@@ -81,10 +82,7 @@ class Beyond:
 
 
 def beyond_range(plan: Plan, dataset: VerticalDataset[Matrix]) -> Beyond | None:
-    """The party whose part of training rows' predictions leaves half the period furthest.
-
-    None where all stay within, or nothing is computed by a series.
-    """
+    """What a dry run finds beyond half the period, if anything; None for affine losses."""
     series = sigmoid_series(plan) if plan.exchange.shares_parameters else None
     if series is None:
         return None

@@ -1,20 +1,19 @@
-"""Fixed point of a blind job, from public figures, and how likely its truncations go wrong.
+"""Fixed point of a blind job, from public figures, and the failure probability of truncations.
 
-Weights have `weight_bits` behind the point, features `feature_bits` (fewer where that is exact),
-so predictions in shares have both. Residuals of an affine loss have two more where c = ¼, and are
-truncated to `residual_bits` before they are multiplied. The step of a link has `step_bits`
-(`Scales`), which its owner chooses and its holder is told: these are the only figures that follow
-from data.
+Weights have `weight_bits` fraction bits and features `feature_bits` (fewer where exact), so shares
+of predictions have the sum of both. Residuals of an affine loss have two more if c = ¼, and are
+truncated to `residual_bits` before products. The owner of a link chooses the `step_bits` of its
+steps (`Scales`) and sends them to the holder: no other figures depend on data.
 
-Logistic residuals: a *phase* is an angle 2π·H/Λ as a word of 16 bits. Both parties know the phase z
-of H + ρ; they have shares of cos(mρ) and sin(mρ), and add up
+Logistic residuals: a *phase* is an angle 2π·H/Λ as a 16-bit word. Both parties know the phase z of
+H + ρ, hold shares of cos(mρ) and sin(mρ), and add up
 
     σ(H) − ½ = Σ b_m·sin(m(z − ρ)) = Σ b_m·(sin(mz)·cos(mρ) − cos(mz)·sin(mρ)), m odd.
 
-The coefficients b_m·sin(mz) have to be the same integers at both ends, whatever machine computes
-them, since shares are multiplied by them: no value may lie where a last bit could round it
-otherwise, which is checked. H moves by less than one part in 2^16 of the period, tables round to
-2^−table_bits: both without bias, since ρ and the shares are uniform.
+Both parties multiply shares by the coefficients b_m·sin(mz), which must be the same integers on any
+CPU. So no value may lie so close to a rounding boundary that a last bit matters, which is checked.
+Rounding moves H by less than 2^−16 of the period and tables by 2^−table_bits, both without bias as
+ρ and the shares are uniform.
 Source: docs/decisions/0032-blind.md, 0034-logistic-residuals-in-shares.md.
 """
 
@@ -40,7 +39,7 @@ REVEALED_BITS = 12
 LARGEST_WEIGHT = 2.0**12
 # Mean of |d| over a batch: at θ = 0 it is at most 1 for every loss here, and training lowers it.
 TYPICAL_RESIDUAL = 2.0
-# Of the changes that a round makes to a party's weights.
+# Of the changes of a party's weights in a round.
 TYPICAL_STEP = 1.0
 ACCEPTED_FAILURE, MOST_FAILURE = 2.0**-12, 2.0**-6
 
@@ -56,13 +55,13 @@ class PhaseFormat:
     """How logistic residuals of one job are computed.
 
     Attributes:
-        series: what stands for σ.
+        series: the approximation of σ.
         prediction_fraction_bits: of the shares of H.
         table_bits: each party's cosines and sines are integers up to 2^table_bits.
         coefficient_bits: fraction bits of b_m·sin(mz).
 
     Raises:
-        RangeExceeded: H with more fraction bits than the ring has beside a period.
+        RangeExceeded: H has more fraction bits than the ring has room for.
     """
 
     series: SigmoidSeries
@@ -92,13 +91,13 @@ class PhaseFormat:
         return PERIOD_BITS + self.prediction_fraction_bits - PHASE_BITS
 
     def failure_probability(self, rows: float) -> float:
-        """Bound on the probability that any residual of so many rows is wrong altogether."""
+        """Bound on the probability that any residual of this many rows is wrong altogether."""
         # Rounding adds less than one part in 2^table_bits to the size of either factor.
         largest = (2.0**self.table_bits + 1) ** 2
         return slot_parameters.failure_probability(rows * self.terms, largest)
 
     def phases(self, share: RingArray, *, first: bool) -> PhaseArray:
-        """A share of the phase of H, from a share of H; the two add up modulo 2^16."""
+        """A share of the phase of H, modulo 2^16, from a share of H."""
         turns = share * np.uint64(self.series.multiplier)
         return ring.truncated(turns, self._dropped, first=first).astype(np.uint16)
 
@@ -110,7 +109,7 @@ class PhaseFormat:
         return both.reshape(2, -1).astype(np.int64)
 
     def tables(self, parts: RingArray) -> RingArray:
-        """What `residuals` takes, shape (rows, 2·terms), of shares of products of `parts`."""
+        """Shares of products of `parts`, arranged for `residuals`: shape (rows, 2·terms)."""
         by_row = parts.reshape(2, -1, self.terms).transpose(1, 0, 2)
         return np.ascontiguousarray(by_row.reshape(-1, 2 * self.terms))
 
@@ -132,7 +131,7 @@ class PhaseFormat:
 
 
 def sigmoid_series(plan: Plan) -> SigmoidSeries | None:
-    """What stands for σ, of the job's period or that its rounds ask for; None of affine losses."""
+    """The series for σ, with the job's period or one for its rounds; None for affine losses."""
     if plan.loss.name != "logistic":
         return None
     period = plan.job.exchange.period
@@ -162,10 +161,10 @@ class Widths:
 
     @classmethod
     def of(cls, plan: Plan, agreement: Agreement, series: SigmoidSeries | None) -> "Widths":
-        """Those of a job; without a series for those of an affine loss.
+        """The widths of a job; `series` is None for affine losses.
 
         Raises:
-            RangeExceeded: so many rows and rounds that some truncation is likely to go wrong.
+            RangeExceeded: with so many rows and rounds a truncation is likely to fail.
         """
         feature_bits = min(FEATURE_BITS, agreement.feature_fraction_bits)
         bend_bits = -round(log2(plan.loss.curvature))
@@ -177,7 +176,7 @@ class Widths:
                 PhaseFormat(series, feature_bits + weight_bits).fraction_bits
                 if series is not None
                 else feature_bits + weight_bits + bend_bits,
-                # N has 1/S of E's factor: the same bits for both of what they are multiplied by.
+                # N contains 1/S: this gives both factors the same bits.
                 min(feature_bits + weight_bits, RESIDUAL_BITS + int(log2(plan.most_batch_rows))),
             )
             for weight_bits in range(MOST_WEIGHT_BITS, LEAST_WEIGHT_BITS - 1, -1)
@@ -200,7 +199,7 @@ class Widths:
         return self.prediction_bits - self.pull_bits
 
     def truncated(self, pulls: RingArray, residuals: RingArray, *, first: bool) -> RingArray:
-        """A share of what steps are multiplied by: of the rows of E, then of d."""
+        """A share of the vector that steps multiply: rows of E, then d."""
         dropped = self.shared_residual_bits - self.residual_bits
         parts = (pulls, self.dropped_of_pulls), (residuals, dropped)
         return np.hstack([ring.truncated(part, bits, first=first) for part, bits in parts])
@@ -211,18 +210,18 @@ class Widths:
         return ring.failure_probability(visits(plan) * len(plan.facts.names), largest)
 
     def step_failure(self, step_bits: int, values: int) -> float:
-        """The same of so many steps of single weights, their extrapolation, and rows of E."""
+        """The same for this many steps of single weights, their extrapolation, and rows of E."""
         bits = step_bits, self.weight_bits + EXTRAPOLATION_BITS, self.prediction_bits
         return sum(ring.failure_probability(values, TYPICAL_STEP * 2.0**each) for each in bits)
 
 
 def visits(plan: Plan) -> int:
-    """How many rows the rounds of a job take, counted every time."""
+    """The number of rows of all rounds of a job, with repetition."""
     return sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
 
 
 def require_rare(probability: float, what: str, rounds: int) -> None:
-    """Check that a job of so many rounds is not likely to fail."""
+    """Refuse a job that is likely to fail."""
     if probability > MOST_FAILURE:
         fewer = "fewer rounds or " if rounds > 1 else ""
         raise RangeExceeded(
@@ -243,7 +242,7 @@ def _weights(series: SigmoidSeries, fraction_bits: int) -> NDArray[np.int16]:
 def _rounded_cosines(size: float) -> NDArray[np.int16]:
     """The integers nearest size·cos of every phase, shape (PHASES,).
 
-    It refuses sizes beyond 2^15, and integers that another machine might round otherwise.
+    Refuses sizes beyond 2^15, and values that another CPU might round differently.
     """
     exact: FloatArray = size * np.cos(2 * np.pi * np.arange(PHASES) / PHASES)
     rounded = np.rint(exact)

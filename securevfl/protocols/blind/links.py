@@ -1,21 +1,22 @@
-"""What the two parties of a link make before rounds: pads, and shares that follow from them.
+"""The offline phase of a link: two parties make pads, and the shares that follow from them.
 
-Per link and block of rounds; o the holder, k the owner, ζ_r = ζ⟨k⟩_r + τ_r the exchanged point. The
-rows of a round are those of the batch and, for L2, those of E (`schedule`), each with its pad:
+The owner k of a link learns θ_k at the end; the holder o has the other share. The exchanged point
+is ζ_r = ζ⟨k⟩_r + τ_r. The rows of a round are those of the batch and, for L2, those of E
+(`schedule`), each with its pad. Per block of rounds:
 
-1. o → k: Enc_o(u_r), u_r = trunc(w_r), for pads w_r that o draws, uniform.
-2. k → o: Enc_o(−N u_r − s_r), s_r uniform and known to k alone. o decrypts y_r.
-3. o → k, under another key: Enc_o(τ_r), for shares τ_r that o draws now, uniform; τ_0 = 0, as k
-   starts at a point that it knows.
-4. k → o: Enc_o(Xτ_r − v_r), v_r uniform and known to k alone. o decrypts h_r.
-5. o's share of θ_{r+1} is τ_r + trunc(y_r), whatever happens in the round; extrapolated it is
-   σ_{r+1}. o → k: e_r = σ_{r+1} − τ_{r+1}, which k adds to its own share, and h_r − w_r of the rows
-   of E, whose residuals are linear in ζ alone. Rounds of a group are columns of one product.
+1. o → k: Enc_o(u_r) with u_r = trunc(w_r), for uniform pads w_r that o draws.
+2. k → o: Enc_o(−N u_r − s_r) with uniform s_r that only k knows. o decrypts y_r.
+3. o → k, under another key: Enc_o(τ_r) for uniform shares τ_r that o draws now; τ_0 = 0, as k knows
+   its starting point.
+4. k → o: Enc_o(Xτ_r − v_r) with uniform v_r that only k knows. o decrypts h_r.
+5. o's share of θ_{r+1} is τ_r + trunc(y_r), which does not depend on the round; extrapolated it is
+   σ_{r+1}. o → k: e_r = σ_{r+1} − τ_{r+1}, which k adds to its own share, and h_r − w_r for the
+   rows of E, whose residuals depend on ζ only. Rounds of a group are columns of one product.
 
 Learns:
-    owner: nothing: ciphertexts under the holder's keys, and words under the pads τ_{r+1} and w_r;
-        one that cheats could have them tell what was decrypted (docs/explanation/blind.md).
-    holder: nothing: what it decrypts is under the pads s_r and v_r, re-randomized and flooded.
+    owner: nothing: it sees ciphertexts under the holder's keys, and words under the pads τ_{r+1}
+        and w_r. A malicious owner could make these reveal what was decrypted (see the source).
+    holder: nothing: it decrypts words under the pads s_r and v_r, re-randomized and flooded.
 Source: docs/decisions/0032-blind.md.
 """
 
@@ -60,7 +61,7 @@ T_co = TypeVar("T_co", covariant=True)
 Group = Sequence[PlannedRound]
 ByRound = dict[int, RingArray]
 Arrays = Mapping[str, NDArray[Any]]
-# What a holder draws and decrypts for a round, as its view names it.
+# Names of the words of a round in a holder's view.
 PADS, PULL_PADS, POINTS, STEPS, PULLS, PREDICTIONS = (
     *("residuals", "pull pads", "point"),
     *("steps", "pulls", "predictions"),
@@ -109,10 +110,10 @@ Answer: TypeAlias = MaskedSteps | MaskedShares
 
 @dataclass(eq=False)
 class _Words:
-    """Words made offline, by what they are and by round; whoever uses one takes it out."""
+    """Offline words by field and round; using one removes it."""
 
     def arrays(self, start: str) -> dict[str, RingArray]:
-        """All of it, by name."""
+        """All words, by name."""
         return {
             f"{start}/{each.name}/{index}": words
             for each in fields(self)
@@ -121,14 +122,14 @@ class _Words:
 
     @classmethod
     def of_arrays(cls, start: str, arrays: Arrays, rounds: Iterable[int]) -> Self:
-        """What `arrays` gave, of these rounds; KeyError where something is not there."""
+        """The words of these rounds from `arrays`; KeyError if any is missing."""
         names = [f"{start}/{each.name}" for each in fields(cls)]
         return cls(*({i: np.array(arrays[f"{name}/{i}"]) for i in rounds} for name in names))
 
 
 @dataclass(eq=False)
 class HolderPads(_Words):
-    """A holder's.
+    """A holder's words.
 
     Attributes:
         residuals: w_r, shape (S,).
@@ -143,12 +144,12 @@ class HolderPads(_Words):
 
 @dataclass(eq=False)
 class OwnerPads(_Words):
-    """An owner's.
+    """An owner's words.
 
     Attributes:
-        predictions: −v_r of the batch's rows, shape (S,), to be added to its share of H.
-        pulls: the same of the rows of E with what the holder sent of them, shape (P,).
-        steps: s_r, shape (P,), to be added to its share of the step.
+        predictions: −v_r of the batch's rows, shape (S,), added to its share of H.
+        pulls: likewise for the rows of E, with the holder's part, shape (P,).
+        steps: s_r, shape (P,), added to its share of the step.
         corrections: e_r, shape (P,).
     """
 
@@ -160,7 +161,7 @@ class OwnerPads(_Words):
 
 @dataclass(frozen=True, eq=False)
 class LinkPads:
-    """What a party has made offline: as the owner of its own link, and as the holder of others'."""
+    """A party's offline words: as the owner of its link, and as the holder of others'."""
 
     own: OwnerPads
     held: Mapping[str, HolderPads]
@@ -174,7 +175,7 @@ def extrapolated(new: RingArray, before: RingArray, beta: float, *, first: bool)
 
 
 class OfProducts(NamedTuple, Generic[T_co]):
-    """Something for each of the two shapes of product of a link: formats, keys, ends of keys."""
+    """A pair for the two shapes of product of a link: formats, keys or ends of keys."""
 
     steps: T_co
     predictions: T_co
@@ -187,10 +188,10 @@ class Holding:
     """A holder's end of a link to an owner of P columns, block after block.
 
     Attributes:
-        made: what its rounds use up, of all blocks that have been made.
-        weights: its share of θ after the last round that has been made.
+        made: the words of all blocks made so far.
+        weights: its share of θ after the last of these rounds.
         point: its share of ζ after it.
-        words: what it draws and decrypts for a block, by what that is and by round.
+        words: the words of the current block, by name and round.
     """
 
     def __init__(
@@ -211,15 +212,15 @@ class Holding:
         self.words: dict[str, ByRound] = {kind: {} for kind in kinds}
 
     def go_on(self, shares: RingArray) -> None:
-        """Start the next block with the shares of θ and ζ of an earlier run, shape (2, P)."""
+        """Start the next block from an earlier run's shares of θ and ζ, shape (2, P)."""
         self.weights, self.point = shares
 
     def request(self, kind: type[Request], group: Group) -> Request:
-        """What a group's rounds are made with, encrypted: their pads or their points."""
+        """A group's pads or points, encrypted."""
         return self.pads(group) if kind is EncryptedPads else self.points(group)
 
     def pads(self, group: Group) -> EncryptedPads:
-        """Draw pads of a group's rounds, and encrypt what they are truncated to."""
+        """Draw the pads of a group's rounds, and encrypt their truncations."""
         columns = []
         for each in group:
             pad = self.words[PADS][each.index] = ring.uniform(each.rows)
@@ -234,12 +235,12 @@ class Holding:
             self.point = ring.uniform(len(self.point))
 
     def points(self, group: Group) -> EncryptedPoints:
-        """Encrypt those of a group's rounds."""
+        """Encrypt the points of a group's rounds."""
         columns = [self.words[POINTS][each.index] for each in group]
         return EncryptedPoints(group[0].index, _encrypted(self._keys.predictions, columns))
 
     def take(self, owner: str, message: Answer, group: Group) -> None:
-        """Decrypt what a group's pads or points were multiplied to: their y, or their h."""
+        """Decrypt the products of a group's pads or points: y or h."""
         of_steps, columns = isinstance(message, MaskedSteps), len(self.point)
         key = self._keys.steps if of_steps else self._keys.predictions
         found = checked(owner, key.decrypt, only(owner, message.groups))
@@ -252,7 +253,7 @@ class Holding:
     def end(
         self, owner: str, rounds: Sequence[PlannedRound], saw: Callable[[Share], None]
     ) -> Corrections:
-        """End a block, and say what its owner must know; `saw` is told this party's shares."""
+        """End a block; returns the message for its owner. `saw` records this party's shares."""
         words = self.words
         for what, shares in words.items():
             for each in rounds:
@@ -265,7 +266,7 @@ class Holding:
         return Corrections(rounds[0].index, points, ring.reduced(pulls))
 
     def _correction(self, each: PlannedRound) -> RingArray:
-        """What takes a round to the next, e, in order; its share of θ moves on."""
+        """The correction e after a round; call in order, as it moves the share of θ."""
         dropped = self._scales.step_bits - self._widths.weight_bits
         moved = ring.truncated(self.words[STEPS][each.index], dropped, first=True)
         new = ring.reduced(self.words[POINTS][each.index] + moved)
@@ -276,10 +277,7 @@ class Holding:
 
 
 class PartyLinks:
-    """A party's ends of all its links, and what they make; `establish` makes them.
-
-    As an owner it has ends of its holder's keys, as a holder a `Holding` of each owner.
-    """
+    """A party's ends of all its links: its holder's keys, and a `Holding` per owner."""
 
     def __init__(
         self,
@@ -295,13 +293,13 @@ class PartyLinks:
 
     @classmethod
     async def establish(cls, job: BlindJob, blocks: Sequence[Group]) -> "PartyLinks":
-        """Tell holders what they have to know, make keys and exchange them.
+        """Send scales to the holder, and make and exchange keys.
 
-        Rounds of a block are made together: each has a product of every group in it.
+        Rounds of a block are made together, with one product per group.
 
         Raises:
-            PeerViolation: a peer's word or key that does not fit.
-            RangeExceeded: products that the ring has no room for.
+            PeerViolation: a peer's scales or key do not fit.
+            RangeExceeded: the ring has no room for the products.
         """
         party, widths, columns = job.training.party, job.widths, job.agreement.columns
         holder, owners = holders(party)[party.name], owners_held_by(party)
@@ -311,7 +309,7 @@ class PartyLinks:
         for name in owners:
             scales = received[name]
             if scales.step_bits < widths.weight_bits or scales.largest >= LARGEST_SCALE:
-                raise PeerViolation(f"{name} says steps of {scales.largest} bits")
+                raise PeerViolation(f"{name} announces steps of {scales.largest} bits")
             formats = _formats(job, blocks, columns[name], scales)
             async with party.costs.compute(SETUP):
                 keys = OfProducts(*(ring_products.RingProductOwner(fmt) for fmt in formats))
@@ -326,18 +324,18 @@ class PartyLinks:
         return cls(job, OfProducts(*ends), holdings)
 
     def go_on(self, shares: Mapping[str, RingArray]) -> None:
-        """Start with the shares of an earlier run, by owner, as `Holding.go_on` takes them."""
+        """Start from an earlier run's shares, by owner, see `Holding.go_on`."""
         for name, holding in self._holdings.items():
             holding.go_on(shares[name])
 
     def pieces(self, rounds: Sequence[PlannedRound]) -> int:
-        """How many times `making` stops; the same at all parties."""
+        """The number of pieces of `making`, the same at all parties."""
         return 6 * len(by_group(rounds))
 
     async def making(self, rounds: Sequence[PlannedRound]) -> AsyncIterator[None]:
-        """Make it piece by piece: what one waits for, another has sent a piece before.
+        """Make a block in pieces; a piece only waits for messages of the piece before.
 
-        Group by group, so that one is on the line while the next is worked on.
+        Group by group, so that one travels while the next is computed.
         """
         groups = by_group(rounds)
         async for _ in self._there_and_back(groups, (EncryptedPads, MaskedSteps)):
@@ -350,7 +348,7 @@ class PartyLinks:
     async def _there_and_back(
         self, groups: Sequence[Group], kinds: tuple[type[Request], type[Answer]]
     ) -> AsyncIterator[None]:
-        """Of every link, the holder's ciphertexts there and the owner's products back."""
+        """On every link, send the holder's ciphertexts and return the owner's products."""
         party, holder, owners = self.party, self._holder, list(self._holdings)
         for group in groups:
             for name, holding in self._holdings.items():
@@ -372,7 +370,7 @@ class PartyLinks:
             yield
 
     def _answer(self, request: Request, group: Group) -> Answer:
-        """Multiply pads by −N, or points by X, and keep what this party adds to its own share."""
+        """Multiply pads by −N, or points by X, and store the masks for this party's own share."""
         matrices, own = self._matrices[group[0].group], self.pads.own
         of_steps = isinstance(request, EncryptedPads)
         key = self._keys.steps if of_steps else self._keys.predictions
@@ -388,7 +386,7 @@ class PartyLinks:
         return (MaskedSteps if of_steps else MaskedShares)(request.step, (reply,))
 
     async def end(self, rounds: Sequence[PlannedRound]) -> None:
-        """Say, and hear, what ends a block."""
+        """Exchange the corrections that end a block."""
         party, holder, own = self.party, self._holder, self.pads.own
         saw, first = partial(record, party.channel), rounds[0].index
         masks = {STEPS: own.steps, PREDICTIONS: own.predictions, PULLS: own.pulls}
@@ -414,7 +412,7 @@ class PartyLinks:
 def _formats(
     job: BlindJob, blocks: Sequence[Group], columns: int, scales: Scales
 ) -> OfProducts[RingProductFormat]:
-    """What the products of a link with an owner of P columns are like, as both its ends know."""
+    """Formats of the products of a link whose owner has P columns, known at both ends."""
     groups = [group for block in blocks for group in by_group(block)]
     rows = max(each.rows for block in blocks for each in block)
     features = int(job.agreement.feature_bound * 2.0**job.widths.feature_bits)
@@ -437,13 +435,13 @@ def _formats(
 async def take_ring_key(
     party: Party, owner: str, what: str, fmt: RingProductFormat
 ) -> "ring_products.RingProductEvaluator":
-    """This party's end of another's key."""
+    """This party's end of another party's key."""
     make = partial(ring_products.RingProductEvaluator, product_format=fmt)
     return await take_key(party, owner, what, make)
 
 
 def _encrypted(key: "ring_products.RingProductOwner", columns: Sequence[RingArray]) -> Blobs:
-    """Of as many rows and columns as the format has, 0 beyond those of a group."""
+    """A group's columns, encrypted in the format's shape, with zeros beyond."""
     fmt = key.product_format
     return (key.encrypt(_filled(np.stack(columns, axis=1), (fmt.inner, fmt.columns))),)
 

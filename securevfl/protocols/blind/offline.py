@@ -1,9 +1,11 @@
-"""The offline phase of a blind job: all that its rounds use up, made before them.
+"""The offline phase of a blind job: the pads that its rounds use up.
 
-Pads of links and of residuals are made now, or by an earlier run that wrote them; now all at once,
-or a block of rounds at a time, where a party makes the next block while it waits in rounds. With
-them lie the matrices that pads were multiplied with, and the basis that these are in: another run
-could compute them otherwise in the last bit, and a pad times that would be anything.
+Pads of links and residuals are made now, or come from an earlier run that stored them. They are
+made all at once, or one block of rounds at a time, while a party waits in the rounds before. Stored
+pads include the matrices that they were multiplied with and their basis: another run could compute
+these differently in the last bit, and its pads would not fit.
+
+Learns: see `links` and `residuals`.
 """
 
 import hashlib
@@ -33,21 +35,20 @@ OWN, HELD, WEIGHTS, STEPS, FEATURES, SCALES, INTO, OUT = (
     *("own", "held", "weights", "steps", "features", "scales"),
     *("into", "out"),
 )
-# A word of the ring; what a tensor's name, type and shape take in a file.
+# Bytes of a word of the ring, and of a tensor's name, type and shape in a file.
 WORD, NAME_BYTES = 8, 90
 
 
 class Offline:
-    """What one party's rounds use up.
+    """One party's offline material.
 
     Args:
-        links: to make what is to come; None where all has been made.
-        blocks: all rounds that are to come, by what is made together.
+        links: make later blocks; None if all pads are made.
+        blocks: all later rounds, in blocks that are made together.
 
     Attributes:
-        residuals: its side of residuals, where it is one of the two that compute them.
-        matrices: those that pads are made with, by group of rounds, of these scales and in this
-            whitening.
+        residuals: its side of residuals, at the two parties that compute them.
+        matrices: that pads are made with, by group of rounds, at these scales and whitening.
     """
 
     def __init__(
@@ -69,16 +70,15 @@ class Offline:
 
     @classmethod
     async def of(cls, job: BlindJob, first: int, held: Mapping[str, RingArray]) -> "Offline":
-        """All that rounds take from one on.
+        """The material of all rounds from `first` on.
 
-        What an earlier run wrote is used where all parties have it, and is gone from there when
-        this returns. A job that goes on drops it and makes new pads; `held` then has, by owner, the
-        shares that this party holds, of θ and ζ.
+        Stored pads are used and deleted if all parties have them. A resumed job deletes them and
+        makes new ones; `held` then has, by owner, the shares of θ and ζ that this party holds.
 
         Raises:
             PeerError: a peer broke the protocol, or holds other pads than this party.
-            DataError: pads that are not those of this job, party and data.
-            RangeExceeded: products that the ring has no room for.
+            DataError: stored pads are for another job, party or data.
+            RangeExceeded: the ring has no room for the products.
         """
         training = job.training
         party, plan, store = training.party, training.plan, training.workplace.pads
@@ -86,7 +86,7 @@ class Offline:
             store.discard()
         of, header = (plan.hash.hex(), plan.facts.names, foundation(job)), None
         if store is not None and store.there:
-            # Whoever has no use for its own says so before others take theirs.
+            # A party that cannot use its pads refuses before the others use theirs.
             header = store.usable(*of)
         batch = await agree_on_pads(party, None if header is None else header.batch)
         if store is None or header is None:
@@ -97,7 +97,7 @@ class Offline:
 
     @classmethod
     async def made(cls, job: BlindJob, first: int, held: Mapping[str, RingArray]) -> "Offline":
-        """With the first block made, and the next begun."""
+        """Make the first block and begin the next."""
         blocks = job.schedule.blocks(first, job.training.plan.job.exchange.offline_rounds)
         links = await PartyLinks.establish(job, blocks)
         if first:
@@ -110,17 +110,17 @@ class Offline:
         return made
 
     async def meanwhile(self) -> None:
-        """While this party waits in a round, do that round's part of the next block.
+        """While this party waits in a round, make that round's share of the next block.
 
-        All parties do as many pieces of it in a round, so that nobody waits for what another would
-        make in a later one.
+        All parties make the same number of pieces per round, so that none waits for a piece that
+        another makes in a later round.
         """
         if self._making is not None:
             for _ in range(self._pieces):
                 await anext(self._making, None)
 
     async def after(self, each: PlannedRound) -> None:
-        """After a round: once a block is used up, finish the next."""
+        """After a round that used up a block, finish the next one."""
         if self._links and len(self._blocks) > 1 and each.index == self._blocks[0][-1].index:
             del self._blocks[0]
             await self._make_block(self._links)
@@ -138,7 +138,7 @@ class Offline:
             self._pieces = -(-links.pieces(self._blocks[1]) // len(block))
 
     def arrays(self) -> Arrays:
-        """All that a later run needs, by name."""
+        """Everything that a later run needs, by name."""
         held: dict[str, RingArray] = {}
         for owner, pads in self.pads.held.items():
             start, last = f"{HELD}/{owner}", max(pads.path)
@@ -177,17 +177,17 @@ class Offline:
 
 
 async def make_offline(training: Training) -> MadeOffline:
-    """One party's part of making everything before a job, and writing it.
+    """One party's part of the offline phase of a whole job, stored on disk.
 
     Raises:
-        ConfigError: a job that says `offline_rounds`.
+        ConfigError: the job sets `offline_rounds`.
         RangeExceeded: fixed point has no room for the job.
-        DataError: it cannot be written.
+        DataError: pads cannot be written.
     """
     party, plan, store = training.party, training.plan, training.workplace.pads
     assert store is not None  # noqa: S101
     if plan.job.exchange.offline_rounds is not None:
-        raise ConfigError("--offline: all rounds are made before; drop offline_rounds")
+        raise ConfigError("--offline makes pads of all rounds: drop offline_rounds")
     job = await BlindJob.of(training)
     store.require_room(expected_bytes(job))
     batch = await agree_on_pads(party, None)
@@ -206,7 +206,7 @@ async def make_offline(training: Training) -> MadeOffline:
 
 
 def foundation(job: BlindJob) -> str:
-    """SHA-256, as hex, of what pads stand on beside the job: rounds, fixed point, rows and data."""
+    """SHA-256 in hexadecimal of what pads depend on: rounds, fixed point, rows and data."""
     training, schedule = job.training, job.schedule
     what = [astuple(each) for each in schedule.rounds], job.widths, job.series
     digest = hashlib.sha256(repr((what, training.workplace.data.fingerprint)).encode())
@@ -215,7 +215,7 @@ def foundation(job: BlindJob) -> str:
 
 
 def expected_bytes(job: BlindJob) -> int:
-    """About how much a party will write of a job's pads."""
+    """The approximate size of a party's pads."""
     party, columns, phases = job.training.party, job.agreement.columns, job.phases
     held = [columns[name] for name in owners_held_by(party)]
     rows, rounds = sum(each.rows for each in job.schedule.rounds), len(job.schedule.rounds)
@@ -233,7 +233,7 @@ def expected_bytes(job: BlindJob) -> int:
 async def _residuals(
     job: BlindJob, made: Arrays | None, blocks: Sequence[Sequence[PlannedRound]]
 ) -> AffineResiduals | None:
-    """This party's side of residuals: with what was made, or with a key to make it."""
+    """This party's side of residuals, with stored pads or with a key to make them."""
     party, plan, phases = job.training.party, job.training.plan, job.phases
     two = computing_parties(party)
     if party.name not in two:

@@ -1,29 +1,29 @@
-"""The two ways of shares in a round, among two parties or more.
+"""How shares travel in a round, between two parties or more.
 
 The label party L and the first feature party, its *partner*, compute residuals. Every other party p
-holds a share of H too: `gather_shares` hands it to L under p's share of zero among all
-feature parties, so that L and the partner, which keeps its own share of zero and sends nothing, end
-with a sharing of H. `hand_back` brings to every owner k the word d − w_k, for the pad w_k that the
-other party of k's link, its *holder*, drew:
+also holds a share of H. `gather_shares` sends it to L, masked by p's share of zero among all
+feature parties. The partner adds its own share of zero and sends nothing. Then L and the partner
+hold shares of H. `hand_back` sends every owner k the word d − w_k, with the pad w_k that the
+*holder* of k's link drew:
 
     owner L, holder the partner: the partner sends d⟨1⟩ − w_L;
     owner the partner, holder L: L sends d⟨L⟩ − w_1;
     any other owner p, holder L: L sends d⟨L⟩ − w_p + m, the partner d⟨1⟩ − m, m fresh among them.
 
-Logistic residuals take the phase of H alone, which the two open under a pad of theirs. There p
-sends both the phase of the same masked word (`give_phases`), two bytes a row, and the opening waits
-for no other message.
+Logistic residuals only need the phase of H, which L and the partner open under a pad. There p sends
+both of them the phase of the same masked word (`give_phases`), two bytes per row, in the same hop.
 
 Learns:
-    label party: of each p a uniform word a row, whatever it knows of p's link. With the partner the
-        sum of what the others hold of H, and no summand; at K = 3 that is one party's.
-    partner: nothing on the way in, or the phase of a word that p's pad v makes uniform, whatever
-        it knows of p's mask; d − w_1, uniform, on the way back.
-    another feature party: d − w_p, in two parts of which each is uniform. With L, which drew w_p
-        and knows m, it learns d.
-Guarantees: against semi-honest parties; masks are pairwise streams, one context a step and owner.
-Messages a round: 3K − 4, 8 bytes a row each, in two hops; 2 in one hop between two parties. Of
-    logistic residuals 4(K − 1), half of them of 2 bytes a row, in two hops whatever K is.
+    label party: a uniform word per row from each p. Colluding with the partner it learns the sum
+        of the others' shares of H, and no summand; at K = 3 that is one party's share.
+    partner: nothing, or phases of words that p's pad v makes uniform; then d − w_1, which is
+        uniform.
+    another feature party: d − w_p, in two parts that are uniform each. Colluding with L, which drew
+        w_p and knows m, it learns d.
+Guarantees: against semi-honest parties; masks are pairwise streams, one context per step and owner.
+Messages per round: 3K − 4 in two hops, 8 bytes per row each; 2 in one hop between two parties. With
+    logistic residuals 4(K − 1) in two hops, half of them with 2 bytes per row.
+Source: docs/decisions/0036-more-parties-and-scores-in-shares.md.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -71,9 +71,9 @@ async def gather_shares(
     kind: type[PredictionShares | HeldOutShares] = PredictionShares,
     phase: str = "local",
 ) -> RingArray | None:
-    """Bring the shares of H, residues modulo 2^59, to the label party and its partner.
+    """Collect the shares of H, modulo 2^59, at the label party and its partner.
 
-    Each kind of message has masks of its own; a step of the job is never gathered twice.
+    Each kind of message has masks of its own; no step is gathered twice.
 
     Returns:
         The label party's or the partner's share of H, shape (S,); None at all others.
@@ -94,13 +94,12 @@ async def gather_shares(
 async def give_phases(
     party: Party, masks: PairwiseMasks, step: int, share: RingArray, phases: PhaseFormat
 ) -> RingArray | None:
-    """Send the two the phase of this party's share of H, where it is none of them.
+    """Send the phase of this party's share of H to the label party and its partner.
 
-    The two open the phase of H plus a pad in the same hop (`residuals`).
+    These two open the phase of H plus a pad in the same hop (`residuals`).
 
     Returns:
-        Its share, of those of which all parties' add up to H, at the label party and its partner;
-        None at all others.
+        Their own shares at the label party and its partner; None at all others.
     """
     rest = party.feature_parties[1:]
     if not rest or party.holds_labels:
@@ -132,17 +131,16 @@ async def hand_back(
     shape: tuple[int, ...],
     meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> RingArray:
-    """Bring d, less its owner's pad, to every owner.
+    """Send every owner d minus its pad.
 
     Args:
-        party: who it is.
+        party: this party.
         masks: with all others.
-        step: of the job; never handed back before.
-        share: the label party's or the partner's of d; None at all others.
-        pads: this party's, by owner: of every feature party at the label party, of the label party
-            at the partner; each used once.
+        step: of the job; used once.
+        share: the label party's or the partner's share of d; None at all others.
+        pads: by owner, those that this party drew as a holder; each is used once.
         shape: of d.
-        meanwhile: done once this party's messages are on their way.
+        meanwhile: runs once this party's messages are sent.
 
     Returns:
         d − w of this party's link, modulo 2^59.

@@ -1,24 +1,23 @@
 """From shares of H to shares of d, at the two parties that compute residuals.
 
-Affine losses have d = c·H + a number of the label: shares of H, with two bits more behind the
-point where c = ¼, are shares of c·H.
+Affine losses have d = c·H + a label part: shares of H, read with two more fraction bits if c = ¼,
+are shares of c·H.
 
 Logistic residuals, from shares of H to shares of σ(H) − ½:
 
-**Ahead**, for many rows at once: each of the two draws its share of ρ, uniform phases, and both
-make shares of cos(mρ), sin(mρ) for every odd harmonic m. The *second* party, who owns a key, sends
-Enc(cos(mρ₂)), Enc(sin(mρ₂)) for every row and m; the *first* replies with the encrypted products by
-its own cos(mρ₁) + i·sin(mρ₁), minus uniform masks.
+**Offline**, for many rows at once: each of the two parties draws uniform phases as its share of ρ,
+and both obtain shares of cos(mρ), sin(mρ) for every odd harmonic m. The *second* party owns a key
+and sends Enc(cos(mρ₂)), Enc(sin(mρ₂)) for every row and m. The *first* replies with encrypted
+products by its own cos(mρ₁) + i·sin(mρ₁), minus uniform masks.
 
-**In a round**: each sends its share of the phase of H plus its share of ρ, two bytes a row, both at
-once; all other parties send theirs to both (`relays`). Both know z = H + ρ then, and add up the
+**In a round** each sends its share of the phase of H plus its share of ρ, two bytes per row, at the
+same time; other parties send theirs to both (`relays`). Then both know z = H + ρ and add up the
 series on their own shares.
 
-Learns: nobody anything. Affine residuals take no message; for offline products see `slot_products`;
-    z is uniform whatever H is, as either party's share of ρ is, and a pad is used once.
-A residual is wrong altogether with the probability that `PhaseFormat.failure_probability` states,
-and of the other sign where |H| is beyond half a period, which nobody sees in a round; see
-`rounds.require_range`.
+Learns: no party anything. Affine residuals take no message. z is uniform for any H, as either
+    party's share of ρ is uniform and used once. Offline products: see `slot_products`.
+A residual is wrong altogether with the probability `PhaseFormat.failure_probability`, and has the
+wrong sign if |H| exceeds half a period, which shows only at the end (`rounds.require_range`).
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
@@ -76,19 +75,19 @@ class MaskedPhases(StepMessage):
 
 
 def masked_phases(step: int, phases: PhaseArray) -> MaskedPhases:
-    """Phases as they travel."""
+    """The message with these phases."""
     return MaskedPhases(step, phases.astype(_WIRE).tobytes())
 
 
 class PhasePads:
-    """What one party holds for logistic residuals of rows to come; each row is handed out once.
+    """One party's pads for logistic residuals; each row is used once.
 
     Args:
         phases: this party's share of ρ, shape (rows,).
         tables: its shares of cos(mρ), then of sin(mρ), modulo 2^64, shape (rows, 2·terms).
 
     Raises:
-        CryptoError: arrays of other shapes or types.
+        CryptoError: wrong shapes or types.
     """
 
     def __init__(self, phases: NDArray[Any], tables: NDArray[Any]) -> None:
@@ -101,14 +100,14 @@ class PhasePads:
         self._phases, self._tables = phases, tables
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is left, by name."""
+        """The unused pads, by name."""
         return {"phases": self._phases, "tables": self._tables}
 
     def __len__(self) -> int:
         return len(self._phases)
 
     def take(self, rows: int) -> tuple[PhaseArray, RingArray]:
-        """The next rows' phases and tables, which are gone then."""
+        """Remove and return the next rows' phases and tables."""
         if rows > len(self):
             raise CryptoError(f"pads for {len(self)} rows are left, {rows} needed")
         taken = self._phases[:rows], self._tables[:rows]
@@ -116,7 +115,7 @@ class PhasePads:
         return taken
 
     def add(self, phases: PhaseArray, tables: RingArray) -> None:
-        """Those of further rows."""
+        """Append pads of further rows."""
         self._phases = np.concatenate([self._phases, phases])
         self._tables = np.concatenate([self._tables, tables])
 
@@ -127,21 +126,21 @@ def uniform_phases(rows: int) -> PhaseArray:
 
 
 class AffineResiduals:
-    """One computing party's side of affine residuals: without any message, now or ahead."""
+    """One computing party's side of affine residuals, which take no message."""
 
     def __init__(self, loss: QuadraticLoss, bits: int) -> None:
         self._loss, self._bits = loss, bits
 
     async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:
-        """Its share of d of a round, from its share of H, shape (S,); labels at the label party."""
+        """Its share of d from its share of H, shape (S,); the label party has `labels`."""
         del index
         return self._with_labels(predictions, labels)
 
     async def make_offline(self, rows: int) -> None:
-        """Make with the other computing party what so many rows take."""
+        """Make the pads for this many rows with the other computing party."""
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """What was made offline and is left, by name."""
+        """The unused pads, by name."""
         return {}
 
     def _with_labels(self, share: RingArray, labels: Labels | None) -> RingArray:
@@ -152,10 +151,9 @@ class AffineResiduals:
 
 
 class LogisticResiduals(AffineResiduals):
-    """One computing party's side of logistic residuals; `establish` makes both.
+    """One computing party's side of logistic residuals.
 
-    The first party has an end of the key of the second; neither has one where all pads have been
-    made.
+    The second party owns a key and the first has its public end; with stored pads there is none.
     """
 
     def __init__(
@@ -169,7 +167,7 @@ class LogisticResiduals(AffineResiduals):
         own_key: "SlotOwner | None" = None,
         pads: PhasePads | None = None,
     ) -> None:
-        # σ(H) − y and its expansion ½ + ¼H − y take labels in alike.
+        # σ(H) − y and its expansion ½ + ¼H − y have the same label part.
         super().__init__(TaylorLogistic(), phase_format.fraction_bits)
         self._party, self._peer, self._first = party, peer, first
         self.phase_format, self._key, self._own_key = phase_format, key, own_key
@@ -180,10 +178,10 @@ class LogisticResiduals(AffineResiduals):
     async def establish(
         cls, party: Party, peer: str, phase_format: PhaseFormat, rows: Sequence[int], *, first: bool
     ) -> "LogisticResiduals":
-        """Exchange the second party's key; `rows` are all visits, by what is made together.
+        """Exchange the second party's key; `rows` are the rows of each block of rounds.
 
         Raises:
-            RangeExceeded: more rows than can be flooded for.
+            RangeExceeded: too many rows for noise flooding.
             PeerViolation: a key of another scheme, or one that is none.
             KeyMismatch: a key of other parameters.
         """
@@ -204,7 +202,7 @@ class LogisticResiduals(AffineResiduals):
     @override
     async def make_offline(self, rows: int) -> None:
         if self._key is None and self._own_key is None:
-            raise CryptoError("phase pads: all of them have been made, no key is there for more")
+            raise CryptoError("phase pads: all are stored, and there is no key to make more")
         async with self._party.costs.compute(CORRELATED_RANDOMNESS):
             phases = uniform_phases(rows)
             parts = self.phase_format.parts(phases)
@@ -224,15 +222,11 @@ class LogisticResiduals(AffineResiduals):
         return self._with_labels(await self.sigmoid_shares(index, predictions), labels)
 
     async def sigmoid_shares(self, step: int, predictions: RingArray) -> RingArray:
-        """Shares of σ(H) − ½ modulo 2^59, at the format's fraction bits.
-
-        Args:
-            step: the exchange.
-            predictions: this party's shares of H, shape (rows,); those of all parties add up to it.
+        """Shares of σ(H) − ½ modulo 2^59 from this party's shares of H, shape (rows,).
 
         Raises:
-            CryptoError: pads for fewer rows are left.
-            UnexpectedMessage: phases of another number of rows.
+            CryptoError: too few pads are left.
+            UnexpectedMessage: a peer sent phases of another number of rows.
         """
         party, peer, fmt = self._party, self._peer, self.phase_format
         async with party.costs.compute("local"):
@@ -267,7 +261,7 @@ class LogisticResiduals(AffineResiduals):
     async def _products_of_second(self, key: "SlotOwner", parts: IntArray) -> RingArray:
         party, peer, shares = self._party, self._peer, np.empty(parts.shape, np.uint64)
         blocks = list(_blocks(parts.shape[1]))
-        # The first party works while further pairs travel, and nobody holds all of them.
+        # The first party works while further pairs travel, and no party stores all of them.
         for step in range(len(blocks) + _IN_FLIGHT):
             if step < len(blocks):
                 block = blocks[step]

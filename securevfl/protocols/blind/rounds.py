@@ -1,16 +1,18 @@
-"""A party's part of a blind job: its rounds, with what was made offline, and the rounded reveal.
+"""A party's part of a blind job: its rounds on shares, and the rounded reveal at the end.
 
-Per round r and party: its share of H is X·ζ⟨k⟩ + v_r and the h_r of the links that it holds; from
-shares of d it comes to a = d − w_r of its own link (`relays`); its share of θ_{r+1} is
-ζ⟨k⟩ + trunc(−N·trunc(a) + s_r), and extrapolated with e_r of ζ_{r+1}.
+In round r a party's share of H is X·ζ⟨k⟩ + v_r plus the h_r of the links that it holds. From
+shares of d it obtains a = d − w_r for its own link (`relays`). Its share of θ_{r+1} is
+ζ⟨k⟩ + trunc(−N·trunc(a) + s_r); extrapolated with e_r it is the share of ζ_{r+1}.
 
 After the agreed number of rounds holders send the top bits of their share of θ.
 
 Learns:
-    owner: θ_k, on a grid of 2^−12 whose offset follows from its own share, and nothing in between.
-        Of logistic residuals everybody learns one bit of every other, true in a job that goes well:
-        whether its predictions stayed where the series for them holds.
+    owner: θ_k at the end, on a grid of 2^−12 whose offset depends on its own share; nothing before.
+        With logistic residuals every party also learns of every other whether its predictions
+        stayed within the range of the series: one bit, which is true in a job that succeeds.
     holder: nothing.
+Guarantees: against semi-honest parties.
+Source: docs/decisions/0032-blind.md, 0034-logistic-residuals-in-shares.md.
 """
 
 from collections.abc import Mapping
@@ -76,11 +78,11 @@ class SharedWeights:
 
     @property
     def shares(self) -> RingArray:
-        """Of θ and of ζ, shape (2, P)."""
+        """The shares of θ and ζ, shape (2, P)."""
         return np.stack([self.weights, self.point])
 
     def predictions(self, each: PlannedRound, matrices: Matrices, pads: OwnerPads) -> RingArray:
-        """Its share of H, shape (S,); what it has of the rows of E stays here."""
+        """Its share of H, shape (S,); the rows of E stay here until `move`."""
         seen = matrices.of_features @ self.point
         columns = len(self.point)
         self._pulls = ring.reduced(seen[:columns] + pads.pulls.pop(each.index))
@@ -89,7 +91,7 @@ class SharedWeights:
     def move(
         self, each: PlannedRound, matrices: Matrices, pads: OwnerPads, masked: RingArray
     ) -> None:
-        """Its part of a round's step, from d − w of its link, shape (S,)."""
+        """Its share of a round's step, from d − w of its link, shape (S,)."""
         residuals = self.widths.truncated(self._pulls, masked, first=False)
         step = matrices.of_residuals @ residuals + pads.steps.pop(each.index)
         dropped = self._scales.step_bits - self.widths.weight_bits
@@ -102,7 +104,7 @@ class SharedWeights:
         """φ, from the top bits of the holder's share.
 
         Raises:
-            RangeExceeded: weights beyond what any job has.
+            RangeExceeded: weights are larger than those of any sound job.
         """
         dropped = self.widths.weight_bits - REVEALED_BITS
         own = ring.truncated(self.weights, dropped, first=False)
@@ -118,21 +120,20 @@ class SharedWeights:
 
 
 def top_of(weights: RingArray, widths: Widths) -> RevealedShare:
-    """What a holder reveals of its share of θ."""
+    """The part of its share of θ that a holder reveals."""
     dropped = widths.weight_bits - REVEALED_BITS
     return RevealedShare(ring.truncated(weights, dropped, first=True))
 
 
 async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) -> None:
-    """At the end: tell the others whether this party's part is within half a period, and hear it.
+    """At the end every party announces whether its part X_k·θ_k is within half a period.
 
-    Rows beyond half a period are pushed further outwards, in a long job fast. Every owner says of
-    its own rows and its own θ, once it has been revealed to it. Where this has spoiled a model some
-    part was not within, on all made sets of docs/decisions/0034; the sum of parts may leave the
-    range unnoticed, by less than K times.
+    The series pushes rows beyond half a period further outwards, quickly in a long job. On all data
+    of docs/decisions/0034 a spoiled model had a part out of range. The sum of the parts may leave
+    the range unnoticed, by less than a factor of K.
 
     Raises:
-        RangeExceeded: some party's part X_k·θ_k is not; all parties raise it.
+        RangeExceeded: some party's part is out of range; all parties raise it.
     """
     within = bool(np.max(np.abs(own), initial=0.0) <= series.period / 2)
     for name in party.others:
@@ -151,15 +152,15 @@ async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) ->
 
 
 class BlindPart(Part):
-    """Everything is made offline, all rounds are taken in shares, and the end reveals θ.
+    """An offline phase, rounds on shares, and a reveal of θ at the end.
 
-    What it keeps to go on are its shares of θ and ζ, with the basis that its own are in, and
-    nothing made offline: a resumed session has fresh keys and pads. It goes on before it agrees
-    with the others, since what they agree on depends on the basis. Shares of ζ stay as they are:
-    nobody has seen them, and what was sent of the round that is taken again was under pads.
+    Its checkpoints have the shares of θ and ζ and the basis of its own, and nothing made offline: a
+    resumed session has fresh keys and pads. It restores before it agrees with the others, as the
+    agreement depends on the basis. Shares of ζ can be used again: no party has seen them, and the
+    interrupted round's messages were under pads.
 
     Raises:
-        ConfigError: states are to be written, and there is no place for the key that seals them.
+        ConfigError: states are to be written, and there is no folder for the key that seals them.
     """
 
     restores_first = True
@@ -175,7 +176,7 @@ class BlindPart(Part):
         if place.checkpoints is not None and place.pads is not None:
             self._seal = place.pads.state_seal(plan.hash.hex())
         elif place.checkpoints is not None and plan.job.output.checkpoint_every:
-            raise ConfigError("checkpoints of shares are sealed: say where keys are kept (pads)")
+            raise ConfigError("checkpoints of shares are sealed: name a folder for keys (pads)")
 
     @override
     async def agree(self) -> Agreement:
@@ -209,7 +210,7 @@ class BlindPart(Part):
 
     @override
     async def round(self, index: int) -> Seen:
-        """Take one round in shares; the last one reveals every owner's parameters."""
+        """Take one round on shares; the last one reveals every owner's parameters."""
         each = self.job.schedule.rounds[index]
         await self._take(each, self.job.batches[index].labels)
         self._kept[OWN] = self.own.shares
@@ -237,7 +238,7 @@ class BlindPart(Part):
     async def _masked(
         self, index: int, share: RingArray, labels: Labels | None, pads: Mapping[str, RingArray]
     ) -> RingArray:
-        """From this party's share of H to d − w of the link that it owns, each of shape (S,)."""
+        """D − w of the link that this party owns, from its share of H, each of shape (S,)."""
         party, masks, phases = self.party, self.job.agreement.masks, self.job.phases
         if phases is None:
             computed = await gather_shares(party, masks, index, share)
@@ -260,7 +261,7 @@ class BlindPart(Part):
             await require_range(self.party, part.inputs @ weights, series)
 
     async def reveal(self) -> FloatArray:
-        """Open every link's θ to its owner; the own φ."""
+        """Reveal every link's θ to its owner; returns this party's own φ."""
         party, own = self.party, self.own
         for name in self.offline.pads.held:
             weights, _ = self._kept[HELD + name]

@@ -1,16 +1,15 @@
-"""What all know of a blind job before its first round, and each party of its own steps.
+"""The schedule of a blind job: public facts of its rounds, and each party's own steps.
 
-Who shares with whom: every party k *owns* θ_k, and learns it at the end; the *holder* of its link
-has the other share, and a homomorphic key. The label party holds for all others, and the first
-feature party, its *partner*, for the label party; these two compute residuals.
+Every party k *owns* θ_k and learns it at the end. The *holder* of its link has the other share, and
+a homomorphic key. The label party is the holder for all others; its *partner*, the first feature
+party, is the holder for the label party. These two compute residuals.
 
-Parameters are shared as φ = W⁺θ, in which all directions of the owner's data bend alike
-(`Curvature.whitening`): fixed point then errs by as much in predictions H = XWφ whatever the
-columns, their units and how they are correlated. In a round φ⁺ = ζ − N·[Eζ; d] from the exchanged
-point ζ: L2 has rows of its own, E = Λ^½·W with Λ = λ but 0 of an intercept, beside those of the
-batch, and N = W⁺T·[Λ^½ | Xᵀ/S], T of exact steps or of Q gradient steps (`LocalSteps.planned`):
-whatever T, only the owner knows N. Where a batch comes again at the same pace, its rounds have the
-same matrices; they are a *group*.
+Parameters are shared as φ = W⁺θ, in a basis in which all directions of the owner's data have equal
+curvature (`Curvature.whitening`). So fixed-point errors of predictions H = XWφ do not depend on
+units or correlations of columns. A round takes φ⁺ = ζ − N·[Eζ; d] from the exchanged point ζ. L2
+adds rows E = Λ^½·W to those of the batch, with Λ = λ but 0 for an intercept, and
+N = W⁺T·[Λ^½ | Xᵀ/S], with T of exact steps or Q gradient steps (`LocalSteps.planned`). Only the
+owner knows N. Rounds with the same batch and step sizes have the same matrices and form a *group*.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,48 +47,48 @@ Whitening = tuple[FloatArray, FloatArray]
 
 
 def partner_of(party: Party) -> str:
-    """The first feature party, which computes residuals with the label party."""
+    """The first feature party."""
     return party.feature_parties[0]
 
 
 def computing_parties(party: Party) -> tuple[str, str]:
-    """The two that compute residuals: the label party and its partner."""
+    """The two parties that compute residuals: the label party and its partner."""
     return party.label_party, partner_of(party)
 
 
 def holders(party: Party) -> dict[str, str]:
-    """Who holds the other share of each party's parameters, by owner."""
+    """By owner, the holder of the other share of its parameters."""
     label_party, partner = computing_parties(party)
     return {name: partner if name == label_party else label_party for name in party.names}
 
 
 def owners_held_by(party: Party) -> tuple[str, ...]:
-    """Of whose parameters this party holds the other share."""
+    """The owners for which this party is the holder."""
     return tuple(owner for owner, holder in holders(party).items() if holder == party.name)
 
 
 @message_kind(73, stage="setup")
 class Scales(Message):
-    """An owner's word to its holder: fraction bits of steps, and bits that bound its entries."""
+    """An owner's message to its holder: fraction bits of steps, and bits that bound entries."""
 
     step_bits: int
     entry_bits: int
 
     @property
     def largest(self) -> int:
-        """The larger of both."""
+        """The larger number."""
         return max(self.step_bits, self.entry_bits)
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedRound:
-    """A round as all know it.
+    """The public facts of a round.
 
     Attributes:
         index: counted from 0.
         rows: S.
-        beta: of the extrapolation after it.
-        group: of rounds that have the same matrices.
+        beta: α of the extrapolation after it.
+        group: of rounds that share matrices.
     """
 
     index: int
@@ -99,7 +98,7 @@ class PlannedRound:
 
 
 def by_group(rounds: Sequence[PlannedRound]) -> list[list[PlannedRound]]:
-    """These rounds, those of a group together."""
+    """These rounds by group."""
     found: dict[int, list[PlannedRound]] = {}
     for each in rounds:
         found.setdefault(each.group, []).append(each)
@@ -108,7 +107,7 @@ def by_group(rounds: Sequence[PlannedRound]) -> list[list[PlannedRound]]:
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """One group's, at the owner.
+    """One group's matrices, at the owner.
 
     Attributes:
         steps: −N, with step fraction bits in products, shape (P, P + S).
@@ -119,7 +118,7 @@ class Matrices:
     features: IntArray
 
     def prepare(self) -> None:
-        """Bring both into the form that rounds multiply by."""
+        """Prepare both for the products of rounds."""
         _ = self.of_residuals, self.of_features
 
     @cached_property
@@ -162,16 +161,16 @@ class Schedule:
         self._whitening, self._penalty = whitening, penalty
 
     def blocks(self, first: int, size: int | None) -> list[Sequence[PlannedRound]]:
-        """What is made together of all rounds from one on: blocks of so many, or all at once."""
+        """All rounds from `first` on in blocks of this size, or in one."""
         rounds = self.rounds[first:]
         size = size or len(rounds)
         return [rounds[at : at + size] for at in range(0, len(rounds), size)]
 
     def scales(self, widths: Widths) -> Scales:
-        """What this party tells its holder of its matrices.
+        """The scales of this party's matrices, for its holder.
 
         Raises:
-            RangeExceeded: steps so small or so many that truncations are likely to go wrong, or so
+            RangeExceeded: steps so small or so many that truncations are likely to fail, or so
                 large that they do not fit.
         """
         of_rows, of_pulls = (
@@ -219,7 +218,7 @@ class Schedule:
         )
 
     def _steps(self, batch: Batch, planned: Planned) -> tuple[FloatArray, FloatArray]:
-        """N of the batch's rows and of those of E, shapes (P, S) and (P, P)."""
+        """N for the batch's rows and for those of E, shapes (P, S) and (P, P)."""
         moves = self._whitening[1] @ planned.matrix
         return moves @ batch.inputs.T / len(batch.inputs), moves * np.sqrt(self._penalty)
 
@@ -229,7 +228,7 @@ class BlindJob:
     """One party's view of a job before its first round.
 
     Attributes:
-        series: what stands for σ in logistic residuals; None of an affine loss.
+        series: for σ in logistic residuals; None for affine losses.
         batches: its rows, by round.
         whitening: W and W⁺ of its columns, each of shape (P, P).
         matrices: by group of rounds.
@@ -247,25 +246,25 @@ class BlindJob:
 
     @property
     def phases(self) -> PhaseFormat | None:
-        """Fixed point of logistic residuals; None of an affine loss."""
+        """Fixed point of logistic residuals; None for affine losses."""
         if self.series is None:
             return None
         return PhaseFormat(self.series, self.widths.prediction_bits)
 
     @property
     def failure(self) -> float:
-        """Bound on the probability that a truncation goes wrong: of own steps, a part of rows'."""
+        """Bound on the failure probability of this party's truncations, with its share of rows."""
         plan, values = self.training.plan, len(self.schedule.rounds) * len(self.whitening[0])
         of_steps = self.widths.step_failure(self.scales.step_bits, values)
         return of_steps + self.widths.row_failure(plan) / len(plan.facts.names)
 
     @classmethod
     async def of(cls, training: Training, whitening: Whitening | None = None) -> "BlindJob":
-        """Agree with the others, and compute what follows; a job that goes on has its whitening.
+        """Agree with the others and prepare the job; a resumed one passes its `whitening`.
 
         Raises:
             RangeExceeded: fixed point has no room for the job.
-            LabelLeakRefused: so few rows that the end would tell their labels.
+            LabelLeakRefused: with so few rows the final model would reveal their labels.
         """
         party, plan, part = training.party, training.plan, training.part
         async with party.costs.compute(SETUP):
@@ -287,10 +286,10 @@ class BlindJob:
 
 
 def _require_rows(training: Training, agreement: Agreement) -> None:
-    """Check that what ends open is less than labels have in them, whatever steps were like.
+    """Check that the final parameters have fewer bits than there are labels.
 
-    Where others' predictions have hardly moved, after a round or many small ones from a known
-    start, θ_k is exact sums of labels, of which a number tells as many bits as are revealed.
+    If others' predictions have hardly moved from a known start, θ_k is a linear function of labels,
+    and each revealed bit of it may reveal a bit of these.
     """
     plan, party = training.plan, training.party
     visited = np.unique(np.concatenate([plan.schedule.batch(each) for each in range(plan.rounds)]))

@@ -1,32 +1,32 @@
-"""The one scoring of a blind job: at the end, when every owner knows its parameters.
+"""Scoring of a blind job: once, at the end, when every owner knows its parameters.
 
-Parameters are not known before, so nothing is scored between, and held-out rows stop no job. The
-score is one of sums over classes alone, unless a job opens rows (`scores = "rows"`).
+The score follows from sums over classes only, unless the job shows rows (`scores = "rows"`).
 
-H_k are party k's predictions of the held-out rows, cut to ±64, and t_g the rows of class g as a 0/1
-vector. Real targets are one group of all rows.
+H_k are party k's predictions of the held-out rows, clipped to ±64, and the 0/1 vector t_g marks the
+rows of class g. Real targets form one group of all rows.
 
-0. Among three or more, every feature party but the partner → label party: its H_p under its share
-   of zero (`relays.gather_shares`): x at the label party and y at the partner are uniform, with
-   x + y = ΣH modulo 2^59. Between two parties x = H_L and y = H_1. The label party takes real
-   targets off x.
+0. Among three parties or more, every feature party but the partner → label party: its H_p, masked
+   by its share of zero (`relays.gather_shares`). Then x at the label party and y at the partner are
+   uniform with x + y = ΣH modulo 2^59. Between two parties x = H_L and y = H_1. The label party
+   subtracts real targets from x.
 1. Label party → partner: Enc(t_g) and Enc(t_g·x) of both classes.
-2. Partner → label party: their products with y and y², of which 20 bits a time are a row of the
-   matrix; masked, re-randomized and flooded.
-3. Partner → label party: what the masks add up to: those of Σ_g y, and of Σ_g (y² + 2xy) together.
+2. Partner → label party: their products with y and y², split into rows of 20 bits each; masked,
+   re-randomized and flooded.
+3. Partner → label party: sums of the masks: one for Σ_g y, one for Σ_g (y² + 2xy).
 
-With Σ_g x and Σ_g x² of its own the label party has Σ_g H and Σ_g H², as in `exchanges.class_sums`,
-whose messages these are: only the numbers differ.
+With its own Σ_g x and Σ_g x² the label party has Σ_g H and Σ_g H². The messages are those of
+`exchanges.class_sums`.
 
-Learns, where no rows are opened:
-    label party: Σ_g H and Σ_g H² of both classes, four numbers, or Σ (H − y)² of real targets; of
-        no single row where a class has many. With the partner ΣH of every row.
-    partner: that held-out rows were scored; with all other feature parties no more.
+Learns, with `scores = "sums"`:
+    label party: Σ_g H and Σ_g H² of both classes, or Σ (H − y)² of real targets: nothing of single
+        rows where classes are large. Colluding with the partner, ΣH of every row.
+    partner: that held-out rows were scored, even if it colludes with all other feature parties.
     another feature party: nothing.
-Else as in other exchanges: the label party H_k of every held-out row between two parties, and only
-    ΣH among more.
-Guarantees: against semi-honest parties. A label party that encrypts another vector, one row alone
-    for example, learns ΣH of that row.
+With `scores = "rows"` the label party learns H_k of every held-out row between two parties, and
+    only ΣH among more.
+Guarantees: against semi-honest parties. A label party that encrypts another vector, for example one
+    row alone, learns ΣH of that row.
+Source: docs/decisions/0036-more-parties-and-scores-in-shares.md.
 """
 
 from math import floor, log2
@@ -75,7 +75,7 @@ MOST_FRACTION_BITS, LEAST_FRACTION_BITS = 20, 8
 
 
 def sum_format(facts: Facts, line: Line) -> RingProductFormat:
-    """Sizes of a job's class sums, on the line between the label party and its partner."""
+    """Sizes of the products for a job's class sums."""
     return RingProductFormat(
         inner=facts.test_rows,
         outputs=COLUMNS * LIMBS,
@@ -86,12 +86,12 @@ def sum_format(facts: Facts, line: Line) -> RingProductFormat:
 
 
 def fraction_bits(facts: Facts) -> int:
-    """The most fraction bits of H with which sums of squares stay below half the ring.
+    """The most fraction bits of H that keep sums of squares below half the ring.
 
-    Targets may add as much to H − y as predictions do.
+    Real targets count as much as predictions.
 
     Raises:
-        RangeExceeded: so many rows that few are left.
+        RangeExceeded: too many rows leave too few bits.
     """
     largest = len(facts.names) * LARGEST_PREDICTION * (2 if facts.real_targets else 1)
     spare = ring.RING_BITS - 1 - log2(facts.test_rows * largest**2)
@@ -107,9 +107,9 @@ def fraction_bits(facts: Facts) -> int:
 
 
 class RingSums(ClassSums):
-    """Products of shares of H, of so many fraction bits, modulo 2^59."""
+    """Products of shares of H modulo 2^59, with `bits` fraction bits."""
 
-    alternatives = "scores = 'rows' opens every row's, eval_every = 'never' none"
+    alternatives = "scores = 'rows' shows every row, eval_every = 'never' skips scoring"
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class RingSums(ClassSums):
 
     @override
     async def numbers(self, step: int, predictions: FloatArray) -> RingArray | None:
-        """A share of H, shape (test rows,), at the label party and its partner."""
+        """A share of H at the label party and its partner, shape (test rows,)."""
         async with self.party.costs.compute(SCORING):
             own = encoded(self.party, predictions, self._bits)
         return await gather_shares(
@@ -162,7 +162,7 @@ class RingSums(ClassSums):
 
     @override
     def decrypted(self, sender: str, products: Blobs) -> RingArray:
-        """By limb and vector, shape (6, 4), or (6, 2) of real targets."""
+        """By limb and vector, shape (6, 4), or (6, 2) for real targets."""
         assert self._owner is not None  # noqa: S101
         return checked(sender, self._owner.decrypt, only(sender, products, CIPHERTEXTS))
 
@@ -184,24 +184,24 @@ class RingSums(ClassSums):
 
 
 def encoded(party: Party, predictions: FloatArray, bits: int) -> RingArray:
-    """H of held-out rows in the ring, shape (test rows,); what is beyond ±64 is cut and counted."""
+    """H of held-out rows in the ring, shape (test rows,), clipped to ±64; clipped ones count."""
     cut = np.clip(predictions[:, 0], -LARGEST_PREDICTION, LARGEST_PREDICTION)
     party.costs.count("clipped_held_out", int(np.count_nonzero(cut != predictions[:, 0])))
     return ring.encode(cut, bits, LARGEST_PREDICTION, "predictions")
 
 
 def limbs(words: RingArray) -> IntArray:
-    """20 bits a time of residues modulo 2^59, shape (3, n), least significant first."""
+    """Residues modulo 2^59 as 20-bit limbs, shape (3, n), least significant first."""
     places = np.arange(0, ring.RING_BITS, LIMB_BITS, dtype=np.uint64)
     parts = ring.reduced(words) >> places[:, None] & np.uint64((1 << LIMB_BITS) - 1)
     return parts.astype(np.int64)
 
 
 def of_limbs(values: RingArray) -> RingArray:
-    """What products of limbs, or their masks, add up to.
+    """Products of limbs, or their masks, combined to products of words modulo 2^59.
 
-    From those of the limbs of y, then of y², with every vector, shape (6, vectors), by vector and
-    column, shape (vectors, 2), modulo 2^64, right modulo 2^59.
+    Takes those of the limbs of y, then of y², with every vector, shape (6, vectors); returns them
+    by vector and column, shape (vectors, 2).
     """
     places = np.arange(0, ring.RING_BITS, LIMB_BITS, dtype=np.uint64)
     whole = values.reshape(COLUMNS, LIMBS, -1) << places[:, None]
@@ -210,7 +210,7 @@ def of_limbs(values: RingArray) -> RingArray:
 
 
 async def establish_scoring(training: Training, agreement: Agreement) -> Scoring:
-    """This party's side of the one scoring at the end, if rows are held out."""
+    """This party's side of scoring."""
     party, plan = training.party, training.plan
     shown, masks = plan.algorithm.held_out(plan), agreement.masks
     if not plan.timetable.test_rows:
@@ -222,7 +222,7 @@ async def establish_scoring(training: Training, agreement: Agreement) -> Scoring
 
 
 async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks) -> RingSums:
-    """This party's side, with a key of the label party's for it."""
+    """This party's side of class sums, with a key of the label party for them."""
     facts, bits = plan.facts, fraction_bits(plan.facts)
     fmt, partner = sum_format(facts, plan.line), partner_of(party)
     if party.holds_labels:

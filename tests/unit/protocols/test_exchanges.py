@@ -66,7 +66,7 @@ def test_an_exchange_that_fits_is_let_through(
         ({"scheme": "ckks", "hide": "both"}, "logistic", 2, 2, "'squared' or 'taylor-logistic'"),
         ({"scheme": "ckks", "hide": "both"}, "logistic", 2, 3, "'multinomial': hide = 'both'"),
         ({"scheme": "bfv", "hide": "both"}, "multinomial", 2, 3, "'squared' or 'taylor-logistic'"),
-        ({"scheme": "bfv", "hide": "both"}, "squared-hinge", 2, 2, "takes 'squared' or"),
+        ({"scheme": "bfv", "hide": "both"}, "squared-hinge", 2, 2, "needs 'squared' or"),
         (
             {"scheme": "ckks", "hide": "both", "predictions": "masked"},
             "squared",
