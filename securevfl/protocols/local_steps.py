@@ -427,12 +427,7 @@ class LocalSteps:
         """The state beside the weights, by name."""
         numbers = [self._scale, self._momentum, self._beta, self.gained, self._largest or 0.0]
         best = {} if self._best_gradient is None else {"kept gradient": self._best_gradient}
-        return {
-            "before": self._before,
-            "kept": self._best,
-            "numbers": np.array(numbers),
-            **best,
-        }
+        return {"before": self._before, "kept": self._best, "numbers": np.array(numbers), **best}
 
     def restore(self, arrays: Mapping[str, FloatArray]) -> None:
         """Return to a state."""

@@ -127,9 +127,7 @@ def write_job(
 
 
 def two_organizations(
-    job: Mapping[str, object] | None = None,
-    scheme: str = "ckks",
-    **sections: Mapping[str, object],
+    job: Mapping[str, object] | None = None, scheme: str = "ckks", **sections: Mapping[str, object]
 ) -> str:
     """The path of a job on files of two columns each, 20 of whose rows the bank alone has."""
     generator = np.random.default_rng(0)

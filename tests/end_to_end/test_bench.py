@@ -166,9 +166,7 @@ def test_exact_steps_stand_beside_numbers_that_keep_their_batches_and_one_step_s
     assert "all rows every round" in capsys.readouterr().out
 
 
-def test_rows_that_repeat_homomorphic_work_stand_beside_those_that_do_not(
-    capsys: Capture,
-) -> None:
+def test_rows_that_repeat_homomorphic_work_stand_beside_those_that_do_not(capsys: Capture) -> None:
     found = tradeoff(
         "--exchange plain,bfv --local-steps 1,5 --max-rounds 2 --learning-rate 0.3 "
         "--he-per-step false,true --model mlp --hidden [2,2] --schedule inverse-sqrt "

@@ -17,13 +17,7 @@ from securevfl.auditing.subject import Subject
 from securevfl.errors import ConfigError
 from securevfl.job import Job, parse_job
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
-from securevfl.protocols.exchange import (
-    WAYS,
-    Exchange,
-    SendsResiduals,
-    SendsSignals,
-    SendsSingly,
-)
+from securevfl.protocols.exchange import WAYS, Exchange, SendsResiduals, SendsSignals, SendsSingly
 from securevfl.protocols.exchanges.plain import PlainExchange
 from securevfl.protocols.vertical.fedbcd import FedBcd
 from securevfl.reports.documents import what_to_choose, who_learns_what
@@ -229,11 +223,7 @@ LABELS, DISTANCES, SCORED = "labels_from_residuals", "gram", "held_out_features"
 @pytest.mark.parametrize(
     ("says", "attack", "why"),
     [
-        (
-            {"residuals": "hidden"},
-            LABELS,
-            "a round shows Residuals of party1, which 'rounded8'",
-        ),
+        ({"residuals": "hidden"}, LABELS, "a round shows Residuals of party1, which 'rounded8'"),
         ({"predictions": "hidden"}, DISTANCES, "a round shows RoundedPredictions of party2"),
         ({"predictions": "summed"}, DISTANCES, "a round shows RoundedPredictions of party2"),
         ({"predictions": "hidden"}, SCORED, "a round shows RoundedPredictions of party2"),

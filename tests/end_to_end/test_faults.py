@@ -28,11 +28,7 @@ from securevfl.protocols.exchanges.homomorphic import (
 from securevfl.protocols.exchanges.plain import HeadResiduals, Residuals
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.early_stopping import Decision
-from securevfl.protocols.session.gathering import (
-    HeldOutPredictions,
-    MaskedPredictions,
-    Predictions,
-)
+from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedPredictions, Predictions
 from securevfl.protocols.session.keys import KeyMaker, PublicKey
 from securevfl.protocols.transfer.sides import (
     EncryptedComponents,
@@ -275,9 +271,7 @@ def test_a_key_of_another_size_names_its_owner() -> None:
 
 
 @pytest.mark.parametrize("scheme", TWO_TRIPS)
-def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(
-    scheme: str,
-) -> None:
+def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(scheme: str) -> None:
     sent: set[type[Message]] = set()
 
     def watch(sender: str, receiver: str, data: bytes) -> bytes:

@@ -22,16 +22,7 @@ from securevfl.protocols.session.gathering import HeldOutPredictions, Prediction
 from securevfl.protocols.session.privacy_account import PrivacyAccount
 from securevfl.training import Environment, TrainingResult, plan_for, train
 from securevfl.wire.codec import encode
-from tests.jobs import (
-    Settings,
-    Starts,
-    all_weights,
-    breast_cancer,
-    digits,
-    fit,
-    job_of,
-    received,
-)
+from tests.jobs import Settings, Starts, all_weights, breast_cancer, digits, fit, job_of, received
 
 LABEL = breast_cancer().label_party
 FEW: dict[str, Any] = {

@@ -46,14 +46,7 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "head": (2, {"job": HEAD}),
     "mlp": (2, {"job": {"model": "mlp", "hidden": [2], "learning_rate": 0.1, "local_steps": 2}}),
 }
-SUMS = {
-    "masked",
-    "bfv, masked",
-    "bfv, both, K = 3",
-    "blind, K = 3",
-    "blind, rows, K = 3",
-    "fdml",
-}
+SUMS = {"masked", "bfv, masked", "bfv, both, K = 3", "blind, K = 3", "blind, rows, K = 3", "fdml"}
 
 
 @pytest.mark.parametrize("case", CASES)

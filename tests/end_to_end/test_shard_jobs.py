@@ -63,10 +63,7 @@ def test_an_audit_takes_few_rows_as_arrays(folder: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("command", ["audit", "predict"])
 def test_rows_that_are_too_many_as_arrays_are_refused(
-    folder: Path,
-    command: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(tables, "MOST_CELLS", 100)

@@ -156,7 +156,7 @@ def test_two_layers_learn_from_sparse_rows_and_score_both_kinds(tmp_path: Path) 
             "learning_rate": 1.0,
             "model": "mlp",
             "hidden": [4],
-        },
+        }
     )
     result = train(job, sparse(dataset))
     assert result.scores[-1].auc > 0.8

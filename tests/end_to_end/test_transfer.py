@@ -39,16 +39,7 @@ from securevfl.protocols.transfer.sides import (
 from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
 from tests.end_to_end.commands import run as run_command
 from tests.end_to_end.commands import write_job
-from tests.jobs import (
-    Kept,
-    SmallKeys,
-    Starts,
-    all_weights,
-    breast_cancer,
-    fit,
-    job_of,
-    received,
-)
+from tests.jobs import Kept, SmallKeys, Starts, all_weights, breast_cancer, fit, job_of, received
 from tests.transfer_data import FTL, GAMMA, UNITS, made
 
 PARAMETERS = 1e-4

@@ -13,14 +13,7 @@ from securevfl.job import ExchangeSettings, Job
 from securevfl.models.losses import Logistic, QuadraticLoss
 from securevfl.protocols.blind.offline import make_offline
 from securevfl.protocols.blind.rounds import BlindPart
-from securevfl.protocols.exchange import (
-    Exchange,
-    Learns,
-    Shown,
-    TrainsOnShares,
-    Variant,
-    as_shown,
-)
+from securevfl.protocols.exchange import Exchange, Learns, Shown, TrainsOnShares, Variant, as_shown
 from securevfl.protocols.plan import Plan
 
 NOT_TAKEN = (
@@ -127,4 +120,4 @@ def _check_exchange(plan: Plan) -> None:
         raise ConfigError(f"period is for loss = 'logistic', not {plan.loss.name!r}")
     for key in NOT_TAKEN:
         if getattr(settings, key) != ExchangeSettings.model_fields[key].default:
-            raise ConfigError(f"scheme = 'blind' does not use {key}: drop it")
+            raise ConfigError(f"scheme = 'blind' has no use for this setting: drop {key}")

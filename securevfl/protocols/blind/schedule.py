@@ -141,11 +141,7 @@ class Schedule:
     """
 
     def __init__(
-        self,
-        batches: Sequence[Batch],
-        steps: LocalSteps,
-        whitening: Whitening,
-        penalty: FloatArray,
+        self, batches: Sequence[Batch], steps: LocalSteps, whitening: Whitening, penalty: FloatArray
     ) -> None:
         groups: dict[object, int] = {}
         rounds: list[PlannedRound] = []

@@ -117,12 +117,7 @@ class OwnKey:
         return values
 
     async def return_products(
-        self,
-        step: Step,
-        batch: Batch,
-        receiver: str,
-        values: RingArray,
-        share: Share | None = None,
+        self, step: Step, batch: Batch, receiver: str, values: RingArray, share: Share | None = None
     ) -> None:
         """Record a peer's masked products, count what they reveal and return them."""
         record(self._party.channel, Decrypted(receiver, step.index, values))

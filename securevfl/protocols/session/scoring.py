@@ -20,13 +20,7 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray, Labels, is_real
 from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
-from securevfl.models.scores import (
-    accuracy,
-    auc,
-    mean_absolute_error,
-    mean_squared_error,
-    r2_of,
-)
+from securevfl.models.scores import accuracy, auc, mean_absolute_error, mean_squared_error, r2_of
 from securevfl.protocols.session.gathering import Gathering, Party
 from securevfl.runtime.costs import SCORING
 from securevfl.sparse import Matrix

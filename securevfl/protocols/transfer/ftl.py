@@ -71,14 +71,8 @@ from securevfl.sparse import SameRows, require_dense
 
 LABEL_PARTY, FEATURE_PARTY = "label party", "feature party"
 IN_CLEAR = {
-    LABEL_PARTY: (
-        "u_B of every row of a batch; φ of every held-out row",
-        "B's features",
-    ),
-    FEATURE_PARTY: (
-        "Φ, and ½yΦ + 2g·u_A of every row of a batch, so every label",
-        "A's features",
-    ),
+    LABEL_PARTY: ("u_B of every row of a batch; φ of every held-out row", "B's features"),
+    FEATURE_PARTY: ("Φ, and ½yΦ + 2g·u_A of every row of a batch, so every label", "A's features"),
 }
 ENCRYPTED = {
     LABEL_PARTY: (

@@ -168,7 +168,7 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
         await made.make_offline(40)
         kept = PhasePads(**made.arrays())
         later = LogisticResiduals(party, peer, FORMAT, first=first, pads=kept)
-        with pytest.raises(CryptoError, match="no key is there for more"):
+        with pytest.raises(CryptoError, match="there is no key to make more"):
             await later.make_offline(1)
         return await later.sigmoid_shares(0, shares[party.name])
 
@@ -192,9 +192,7 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
     ],
 )
 def test_what_no_party_would_send_is_refused(
-    kind: type[Any],
-    change: Callable[[Any], Any],
-    error: type[Exception],
+    kind: type[Any], change: Callable[[Any], Any], error: type[Exception]
 ) -> None:
     shares = shares_of(np.zeros(4))
 

@@ -29,11 +29,7 @@ from securevfl.sparse import Matrix, dense
 
 FloatArray = NDArray[np.float64]
 ROWS, COLUMNS = 40, 3
-KEEP, BACK, NOTHING = (
-    Decision(0, best=True),
-    Decision(0, backtrack=True),
-    Decision(0),
-)
+KEEP, BACK, NOTHING = (Decision(0, best=True), Decision(0, backtrack=True), Decision(0))
 
 
 def party(
@@ -294,11 +290,7 @@ def stepped(rule: LocalRule, signal: Signal, step_size: float = 0.3) -> np.ndarr
 def signals(loss: Logistic | Squared) -> tuple[ResidualSignal, GradientSignal, PredictionsSignal]:
     residuals = loss.residuals(OTHERS + PREDICTIONS, LABELS)
     gradient = INPUTS.T @ residuals / len(INPUTS)
-    return (
-        ResidualSignal(residuals),
-        GradientSignal(gradient),
-        PredictionsSignal(OTHERS, LABELS),
-    )
+    return (ResidualSignal(residuals), GradientSignal(gradient), PredictionsSignal(OTHERS, LABELS))
 
 
 @pytest.mark.parametrize("local_steps", [1, 5, 50])

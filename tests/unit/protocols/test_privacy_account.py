@@ -34,12 +34,7 @@ def test_the_sample_that_is_in_most_batches_counts() -> None:
 
 @pytest.mark.parametrize(
     ("mechanism", "outputs", "length"),
-    [
-        ("gaussian", 1, 1.0),
-        ("gaussian", 3, sqrt(2)),
-        ("laplace", 1, 1.0),
-        ("laplace", 3, 2.0),
-    ],
+    [("gaussian", 1, 1.0), ("gaussian", 3, sqrt(2)), ("laplace", 1, 1.0), ("laplace", 3, 2.0)],
 )
 def test_a_label_of_several_classes_moves_two_residuals(
     mechanism: str, outputs: int, length: float
