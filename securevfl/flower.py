@@ -1,4 +1,4 @@
-"""FedBCGD, FedBCGD+ and what they are held against on Flower (extra `securevfl[flower]`).
+"""FedBCGD, FedBCGD+ and their baselines on Flower (extra `securevfl[flower]`).
 
 `FederationStrategy` says who uploads which block and averages, `client_app` trains: both call the
 functions of `securevfl.horizontal`, as the project's own simulation does. `UploadsBlock` is a mod
@@ -67,14 +67,14 @@ _LOG = getLogger("flwr")
 MOST_REASON = 1000
 ORDERS, MODEL, CONFIG = "securevfl", "arrays", "config"
 CONTROL, UPLOAD, REFUSED = "control", "upload", "refused"
-"""Names of records in a message; `MODEL` and `CONFIG` are those of Flower's own strategies."""
+"""Names of records in a message; `MODEL` and `CONFIG` are Flower's own."""
 _KEPT, _NEW, _ROUND = "securevfl kept", "securevfl new", "securevfl round"
 _MEMORY = "memory of "
 M = TypeVar("M", bound=StepMessage)
 
 
 def sizes_of(arrays: ArrayRecord) -> dict[str, int]:
-    """Numbers in each tensor of a model, by name, in the order of θ: what `Blocks` are made of."""
+    """The size of each tensor by name, in the order of θ, from which `Blocks` are made."""
     return {name: prod(array.shape) for name, array in arrays.items()}
 
 
@@ -113,7 +113,7 @@ def arrays_of(vector: RealArray, like: ArrayRecord) -> ArrayRecord:
 
 
 def record_of(message: StepMessage) -> ArrayRecord:
-    """A message's arrays and bytes by their names; its step travels elsewhere."""
+    """A message's arrays and bytes by name; its step is sent elsewhere."""
     values = {each.name: getattr(message, each.name) for each in fields(message)}
     del values["step"]
     return ArrayRecord(
@@ -143,14 +143,14 @@ def message_of(record: ArrayRecord, kind: type[M], step: int) -> M:
 
 
 def record_of_state(state: ClientState) -> ArrayRecord:
-    """What a client keeps."""
+    """A client's state as a record."""
     kept = {"control": state.control, "drift": state.drift}
     kept |= {f"{_MEMORY}{name}": values for name, values in state.memory.items()}
     return ArrayRecord({name: Array(each) for name, each in kept.items() if each is not None})
 
 
 def state_of(record: ArrayRecord) -> ClientState:
-    """What a client kept."""
+    """A client's state from its record."""
     kept = {name: array.numpy() for name, array in record.items()}
     control, drift = kept.pop("control", None), kept.pop("drift", None)
     memory = {name.removeprefix(_MEMORY): values for name, values in kept.items()}
@@ -175,7 +175,7 @@ def _require_floats(values: NDArray[Any]) -> None:
 
 @dataclass(frozen=True)
 class Orders:
-    """One client's part of a round: what the strategy tells it beside the model.
+    """A client's orders for one round, which the strategy sends along with the model.
 
     Attributes:
         agreed: digest of what both ends have to agree on, see `agreed_on`.
@@ -194,12 +194,12 @@ class Orders:
     shared: list[int]
 
     def record(self) -> ConfigRecord:
-        """As it travels."""
+        """The orders as a record."""
         return ConfigRecord(asdict(self))
 
     @classmethod
     def of(cls, content: RecordDict) -> Self:
-        """What arrived.
+        """Orders from a record.
 
         Raises:
             MalformedMessage: none, or other fields or types.
@@ -324,7 +324,7 @@ def _vector_in(content: RecordDict, name: str) -> RealArray:
 
 
 class UploadsBlock:
-    """A mod for other people's ClientApps: what their training changed in their block, and no more.
+    """A mod for other ClientApps: uploads only the change of their block.
 
     The client trains the whole model as under Flower's FedAvg and replies with all of it; the mod
     takes out the block that the strategy asked for. For methods without control variates (FedBCGD,
@@ -416,7 +416,7 @@ class FederationStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The model and its orders to every client that takes part.
+        """Send the model and orders to every participating client.
 
         Raises:
             ConfigError: a model of another size than the blocks.

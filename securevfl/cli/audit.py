@@ -36,45 +36,53 @@ def audit(
         str | None,
         typer.Option(help=f"By commas: {', '.join(catalogue.EXCHANGES)}; the job's, or all."),
     ] = None,
-    attack: Annotated[str | None, typer.Option(help="Attacks, by commas; all if absent.")] = None,
+    attack: Annotated[str | None, typer.Option(help="Attacks, by commas; all by default.")] = None,
     hide: Annotated[
         Literal["residuals", "both"], typer.Option(help="What homomorphic exchanges hide.")
     ] = "residuals",
-    batch_size: Annotated[str | None, typer.Option(help="Rows a batch; `full` if absent.")] = None,
+    batch_size: Annotated[
+        str | None, typer.Option(help="Rows per batch; `full` by default.")
+    ] = None,
     local_steps: Annotated[
-        str | None, typer.Option(help="Q, or `exact`; if absent exact, and 5 with a learning rate.")
+        str | None,
+        typer.Option(help="Q, or `exact`; `exact` by default, 5 if there is a learning rate."),
     ] = None,
     learning_rate: Annotated[
-        str | None, typer.Option(help="Step size, or `auto`; auto if absent.")
+        str | None, typer.Option(help="Step size, or `auto`; `auto` by default.")
     ] = None,
     noise: Annotated[
-        float, typer.Option(min=0, help="Noise multiplier of dp, where no job file has one.")
+        float, typer.Option(min=0, help="Noise multiplier under dp, unless the job file has one.")
     ] = 1.0,
     clip: Annotated[float, typer.Option(help="Predictions are clipped to this under dp.")] = 2.0,
     parties: options.Parties = None,
     label_party: options.LabelParty = None,
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Seeds, for the intervals; 5 if absent.")
+        int | None, typer.Option(min=1, help="Number of seeds, for the intervals; 5 by default.")
     ] = None,
     quick: Quick = False,
     must_resist: Annotated[
-        str | None, typer.Option(help="Attacks to be shown to resist, by commas; else status 1.")
+        str | None,
+        typer.Option(
+            help="Attacks that the exchange must resist, by commas; otherwise exit status 1."
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; one a core if absent.")
+        int | None, typer.Option(min=1, help="Number of processes; one per core by default.")
     ] = None,
     ray: options.Ray = None,
     data_dir: options.DataDir = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="First seed; the job's, or 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="First seed; by default the job's, or 0.")
+    ] = None,
     json: options.Json = None,
     html: options.Html = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Attack recorded training runs: which exchange leaks what, to whom.
+    """Attack recorded training runs: which exchange leaks what, and to whom.
 
-    With a job file its settings are audited, and [audit] must_resist is its policy. Exit status 1
-    if an attack that must resist leaks, or is not shown to resist; neither --quick nor what an
-    interrupt leaves (status 130) shows that.
+    A job file gives the settings to audit, and [audit] must_resist is its policy. Exit status 1 if
+    the exchange does not resist an attack of the policy, or is not shown to. Neither --quick nor
+    an interrupted audit (status 130) can show it.
     """
     chosen = _known(exchange, tuple(catalogue.EXCHANGES), "--exchange")
     asked, repeats = _asked(attack), _seeds(repeats, must_resist, quick)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from securevfl.data.catalog import Listing
 
-data = typer.Typer(help="Data sets: list, find, download, convert, make.", no_args_is_help=True)
+data = typer.Typer(help="Data sets: list, find, download, convert.", no_args_is_help=True)
 
-Force = Annotated[bool, typer.Option("--force", help="Replace shards that are there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing shards.")]
 Name = Annotated[str, typer.Argument(help="Name of a data set.")]
 
 
@@ -57,7 +57,7 @@ def where(
     data_dir: options.DataDir = None,
     json: options.Json = None,
 ) -> None:
-    """Say where a data set lies, or where it was looked for."""
+    """Show where a data set is, or where it was searched for."""
     from securevfl.data.catalog import where as locate
 
     found = locate(name, data_dir=data_dir)
@@ -66,7 +66,7 @@ def where(
         sys.stdout.write(f"{found.location}\n")
         return
     places = ", ".join(str(place) for place in found.looked_in)
-    sys.stdout.write(f"not here; looked in {places}\nget it: securevfl data get {name}\n")
+    sys.stdout.write(f"not found; searched {places}\nget it: securevfl data get {name}\n")
 
 
 @data.command("get")
@@ -74,12 +74,12 @@ def get(
     name: Name,
     *,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where to put it; the per-user cache if absent.")
+        Path | None, typer.Option(help="Folder to put it in; the per-user cache by default.")
     ] = None,
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Download a data set from its publisher and check its content."""
+    """Download a data set from its publisher and verify its content."""
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
     from securevfl.data.catalog import get as download
@@ -103,34 +103,38 @@ def get(
 def convert(
     files: Annotated[
         list[Path],
-        typer.Argument(help="LIBSVM, Parquet or CSV; several are one after another."),
+        typer.Argument(help="LIBSVM, Parquet or CSV files, concatenated in this order."),
     ],
     *,
     to: Annotated[Path, typer.Option(help="The folder to write.")],
     id_column: Annotated[
-        str | None, typer.Option(help="Joins the parties' rows; of LIBSVM '#', its comment.")
+        str | None,
+        typer.Option(
+            help="Column of ids that joins the parties' rows; for LIBSVM '#', the comment."
+        ),
     ] = None,
     row_numbers: Annotated[
-        bool, typer.Option("--row-numbers", help="Know rows by their numbers, as of LIBSVM.")
+        bool, typer.Option("--row-numbers", help="Use row numbers as ids.")
     ] = False,
     id_format: Annotated[
         Literal["text", "number", "folded"], typer.Option(help="How ids are compared.")
     ] = "text",
     label_column: Annotated[
-        str | None, typer.Option(help="What is learned, at the label party.")
+        str | None, typer.Option(help="Column of labels, at the label party.")
     ] = None,
     labels: Annotated[
-        bool, typer.Option(help="Keep LIBSVM's labels, or leave them out at a feature party.")
+        bool, typer.Option(help="Keep LIBSVM's labels, or leave them out for a feature party.")
     ] = True,
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out.")] = None,
     index_column: Annotated[
-        str | None, typer.Option(help="The lists of indices, where both columns have integers.")
+        str | None, typer.Option(help="The column of index lists, if both columns have integers.")
     ] = None,
     columns: Annotated[
-        int | None, typer.Option(min=1, help="P, where indices may end before.")
+        int | None,
+        typer.Option(min=1, help="Number of columns P, if the indices may not reach it."),
     ] = None,
     first_index: Annotated[
-        int | None, typer.Option(min=0, max=1, help="Whether indices count from 0 or 1.")
+        int | None, typer.Option(min=0, max=1, help="Whether indices start at 0 or 1.")
     ] = None,
     force: Force = False,
     quiet: options.Quiet = False,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 QUICK_ROWS = 1000
 
 Dataset = Annotated[str, typer.Option(help="Data set by name; `securevfl data list` shows all.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where to look for data files first.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder to search first for data files.")]
 JobFile = Annotated[Path | None, typer.Argument(help="Job file: its data, parties and settings.")]
 Parties = Annotated[int | None, typer.Option(help="Split the columns among K parties.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result rows to this file.")]
@@ -43,11 +43,11 @@ Ray = Annotated[
     typer.Option(
         metavar="ADDRESS",
         callback=_require_ray,
-        help="On a Ray cluster there, or `local` for one here.",
+        help="Run on the Ray cluster at this address; `local` starts one here.",
     ),
 ]
 LabelParty = Annotated[
-    str | None, typer.Option(help="Give the labels to this party in place of the usual one.")
+    str | None, typer.Option(help="Party that holds the labels, instead of the usual one.")
 ]
 
 
@@ -72,7 +72,8 @@ class Journaled:
     """Whether to go on where the same command was interrupted."""
 
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget what an interrupted run of this has done.")
+        bool,
+        typer.Option("--fresh", help="Discard what an interrupted run of this command has done."),
     ] = False
 
     def journal(self, folder: str, work: Mapping[str, Any], *, quiet: bool) -> "Journal":

@@ -40,7 +40,7 @@ def session_to_go_on(
     Refuses where there is nothing to go on from, and to overwrite what is there.
     """
     if resume and force:
-        raise ConfigError("--resume goes on, --force starts again: give one of them")
+        raise ConfigError("--resume continues, --force starts again: give only one")
     if force:
         return {}
     if resume and plan.never_resumes is not None:
@@ -57,8 +57,8 @@ def session_to_go_on(
         raise ConfigError(_nothing_to_go_on(plan, folder))
     if one.job_hash != plan.hash.hex():
         raise ConfigError(
-            f"--resume: the session in {folder} is of another job, {one.job_hash[:16]}, and this "
-            f"one is {plan.hash.hex()[:16]}"
+            f"--resume: the checkpoint in {folder} belongs to job {one.job_hash[:16]}, and this "
+            f"is job {plan.hash.hex()[:16]}"
         )
     return states
 
@@ -114,21 +114,21 @@ def require_room_for(
 def _require_nothing_there(plan: Plan, folder: Path, state: SessionState | None) -> None:
     if state is not None and state.job_hash == plan.hash.hex():
         raise ConfigError(
-            f"{folder} holds this very job, unfinished, after {state.rounds} rounds: --resume goes "
-            "on, --force starts again"
+            f"{folder} holds a checkpoint of this job after {state.rounds} rounds: --resume "
+            "continues, --force starts again"
         )
     if state is not None:
         raise ConfigError(
-            f"{folder} holds another job, unfinished, after {state.rounds} rounds: take another "
-            "[output] directory, or --force to replace it"
+            f"{folder} holds a checkpoint of another job after {state.rounds} rounds: choose "
+            "another [output] directory, or --force to replace it"
         )
     paths = [model_path(folder, name) for name in plan.facts.names]
     there = [str(path) for path in paths if path.exists()]
     if there:
         more = f" and {len(there) - 2} more" if len(there) > 2 else ""  # noqa: PLR2004
         raise ConfigError(
-            f"{', '.join(there[:2])}{more} would be overwritten: take another [output] directory, "
-            "or --force to replace"
+            f"{', '.join(there[:2])}{more} would be overwritten: choose another [output] "
+            "directory, or --force to replace"
         )
 
 
@@ -139,8 +139,8 @@ def _nothing_to_go_on(plan: Plan, folder: Path) -> str:
     except DataError:  # none there, or another job's
         header = None
     if header is not None and header.job_hash == plan.hash.hex():
-        return f"--resume: this job is finished, after {header.rounds} rounds: {path}"
-    return f"--resume: {folder} holds no session of this job; without --resume it starts"
+        return f"--resume: this job has finished, after {header.rounds} rounds: {path}"
+    return f"--resume: {folder} holds no checkpoint of this job; drop --resume to start it"
 
 
 def pad_places(folder: Path) -> PadPlaces:
@@ -154,11 +154,9 @@ def require_only_offline(plan: Plan, *, resume: bool, results: Iterable[Path | N
     """Refuse `--offline` of a job without pads, and options that have no meaning with it."""
     require_offline(plan)
     if resume:
-        raise ConfigError(
-            "--offline makes pads for a job that starts; one that goes on makes its own"
-        )
+        raise ConfigError("--offline makes pads for a new job; a resumed job makes its own")
     if any(path is not None for path in results):
-        raise ConfigError("--offline trains nothing: --json and --html are for the run that does")
+        raise ConfigError("--offline does not train: give --json and --html to the run that does")
 
 
 def settle_pads(
@@ -176,7 +174,7 @@ def settle_pads(
     if not there:
         return None
     if resume:  # the parties do
-        return "drops the pads that were made offline: a job that goes on makes new ones"
+        return "discards the pads that were made offline: a resumed job makes new ones"
     if offline and not force:
         raise ConfigError(
             f"{there[0].path}: pads are there already: train without --offline uses them, "
@@ -190,11 +188,11 @@ def settle_pads(
     except DataError as error:
         if not force:
             raise DataError(
-                f"{error}; --force goes on without, --offline --force makes new ones"
+                f"{error}; --force trains without them, --offline --force makes new ones"
             ) from error
         _discard(there)
-        return f"drops pads: {error}"
-    return f"uses the pads that were made offline for {rounds} rounds, and deletes them"
+        return f"discards the pads: {error}"
+    return f"uses up the pads that were made offline for {rounds} rounds"
 
 
 def show_made(made: Made, *, quiet: bool) -> None:

@@ -24,23 +24,30 @@ def predict(
     out: Annotated[Path, typer.Option(help="Scores: .csv, .parquet, or - to print them.")],
     rows: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE", help="A party's new rows, in place of its new_data."),
+        typer.Option(
+            metavar="NAME=FILE", help="A party's new rows; overrides new_data in the job file."
+        ),
     ] = None,
     models: Annotated[
-        Path | None, typer.Option(help="Where the parties' models lie; [output] directory else.")
+        Path | None,
+        typer.Option(
+            help="Folder of the parties' models; the job's [output] directory by default."
+        ),
     ] = None,
     l1: Annotated[
-        float | None, typer.Option(help="A point of an L1 path, in place of its last one.")
+        float | None, typer.Option(help="Which point of an L1 path to use; the last by default.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an --out that is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite an existing --out file.")
+    ] = False,
     data_dir: options.DataDir = None,
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Score new rows with a trained model: a probability and a class each, jointly.
+    """Score new rows with a trained model: a probability and a class for each row.
 
-    Rows are those of --rows, else of new_data, test_data or data in the job file; of a data set
-    by name, its test rows.
+    The rows come from --rows, or else from new_data, test_data or data in the job file; for a
+    named data set they are its test rows.
     """
     described = read_job(job)
     catalogue.check_names(described)
@@ -112,7 +119,7 @@ def _check_out(out: Path, json: Path | None, *, force: bool) -> None:
     if out.suffix.lower() not in (".csv", ".parquet"):
         raise ConfigError(f"--out {out}: expected .csv, .parquet, or - for standard output")
     if out.exists() and not force:
-        raise ConfigError(f"--out {out} is there already: name another file, or give --force")
+        raise ConfigError(f"--out {out} exists: name another file, or give --force")
 
 
 def _show(row: "PredictRow", class_names: Sequence[str]) -> None:

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 # (docs/decisions/0016-label-guard-by-person.md).
 BY_HEART = 1 / 25
 ENDINGS = {
-    "rounds": "all rounds are done",
-    "target": "ended at the target",
-    "settled": "ended as the training loss had settled",
-    "no way down": "ended as the training loss rose whichever way it was tried: the best is kept",
+    "rounds": "ended after all rounds",
+    "target": "ended at the target AUC",
+    "settled": "ended because the training loss had settled",
+    "no way down": "ended because no step lowered the training loss: the best model is kept",
 }
 
 
@@ -47,41 +47,41 @@ EXAMPLE = f"""\
 name = "example"
 dataset = "breast_cancer"      # embedded; or [[party]] sections with your own files
 algorithm = "fedbcd-p"         # of {", ".join(catalogue.ALGORITHMS)}
-rounds = 100                   # at most: training ends once the loss has settled; 20 for blind
+rounds = 100                   # at most: training stops once the loss has settled; 20 for blind
 model = "linear"               # or mlp, with hidden = [64]
-# target_auc = 0.99            # ends it sooner, by scorings that a guard counts
-# batch_size = 128             # "full" if absent; smaller ones tell labels
-# local_steps = 5              # "exact" where not given; with learning_rate = 0.3, say
+# target_auc = 0.99            # stops at this held-out AUC; a guard counts the scorings
+# batch_size = 128             # "full" by default; small batches reveal labels
+# local_steps = 5              # "exact" by default; a number needs a learning_rate
 seed = 0
 
 [exchange]
 scheme = "bfv"                 # of {", ".join(catalogue.EXCHANGES)}
-hide = "residuals"             # or both; round_trips = 1 or 2 where auto should not choose
+hide = "residuals"             # or "both", which also hides predictions
 
 [network]
 preset = "wan"                 # or latency_ms and bandwidth_mbit
 
 # [privacy]                    # with scheme = "dp"
-# noise_multiplier = 2.0       # or release_budget, or budget, to calibrate it
+# noise_multiplier = 2.0       # or give a privacy budget instead: release_budget or budget
 # clip = 2.0
 
 [audit]
-must_resist = ["labels_from_residuals"]  # securevfl audit example.toml ends with status 1 else
+must_resist = ["labels_from_residuals"]  # otherwise `securevfl audit` exits with status 1
 
 [output]
 directory = "models"
 checkpoint_every = 10
 
-# [preprocess]                 # text becomes 0/1 columns, missing values the median
-# categories = ["zip"]         # numbers that are names
-# missing = ["-999"]           # beside empty, NA, NaN, null, ? and the like
-# rare_count = 10              # what fewer rows have, or less than rare_share, is pooled
+# [preprocess]                 # text becomes 0/1 columns, a missing value the median
+# categories = ["zip"]         # numbers that stand for categories
+# missing = ["-999"]           # in addition to empty cells, NA, NaN, null, ? and the like
+# rare_count = 10              # values in fewer rows are pooled
 
 # [[party]]
 # name = "bank"
 # role = "label"
 # data = "bank.csv"            # CSV, Parquet, or a shard by `securevfl data convert`
-# separator = ";"              # as decimal and encoding, only where it cannot be found out
+# separator = ";"              # like decimal and encoding: only if detection fails
 # id_column = "id"
 # label_column = "default"
 #
@@ -125,20 +125,25 @@ class Actors:
     def require_fit(self, *, offline: bool, resume: bool) -> None:
         """Refuse options that have no meaning with one another."""
         if self.ray is not None and self.processes:
-            raise ConfigError("--processes are of this machine, --ray places them: give one")
+            raise ConfigError(
+                "--processes runs the parties on this machine, --ray on a cluster: give only one"
+            )
         if self.row_shards > 1 and not self.wanted:
-            raise ConfigError("--row-shards are for parties that are --processes, or on --ray")
+            raise ConfigError("--row-shards needs --processes or --ray")
         if self.row_shards > 1 and resume:
-            raise ConfigError("--row-shards: such a job keeps no state to go on from")
+            raise ConfigError(
+                "--row-shards keeps no checkpoints: there is nothing to --resume from"
+            )
         if self.restarts is not None and not self.wanted:
-            raise ConfigError("--restarts are of parties that are --processes, or on --ray")
+            raise ConfigError("--restarts needs --processes or --ray")
         if self.silence is not None and not self.wanted:
-            raise ConfigError("--silence is of parties that are --processes, or on --ray")
+            raise ConfigError("--silence needs --processes or --ray")
         if self.listen is not None and not self.processes:
-            raise ConfigError("--listen is for parties that are --processes")
+            raise ConfigError("--listen needs --processes")
         if offline and self.wanted:
             raise ConfigError(
-                "--offline makes pads in this process; the run that uses them may be --processes"
+                "--offline makes pads in this process: drop --processes or --ray, which the next "
+                "run may use"
             )
 
     def models(self, result: "TrainingResult") -> list[Path]:
@@ -208,54 +213,54 @@ def train(
     job: Annotated[Path | None, typer.Argument(help="Job file (TOML).")] = None,
     *,
     example: Annotated[
-        bool, typer.Option("--example", help="Print a job file that runs as it is.")
+        bool, typer.Option("--example", help="Print an example job file that runs as it is.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint of this job.")
+        bool, typer.Option("--resume", help="Continue from this job's last checkpoint.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace models and sessions in the output folder.")
+        bool, typer.Option("--force", help="Replace models and checkpoints in the output folder.")
     ] = False,
     offline: Annotated[
         bool,
-        typer.Option("--offline", help="Make a blind job's pads now, for the run that follows."),
+        typer.Option("--offline", help="Only make a blind job's pads; the next run uses them."),
     ] = False,
     processes: Annotated[
-        bool, typer.Option("--processes", help="Each party as a process of its own.")
+        bool, typer.Option("--processes", help="Run each party as a separate process.")
     ] = False,
     listen: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Parties' processes over TCP and TLS here, each at the next port (0: free ones).",
+            help="Connect the processes by TLS from this port on, one port each (0: free ports).",
         ),
     ] = None,
     restarts: Annotated[
         int | None,
-        typer.Option(min=0, help="How often all start again where a process dies; 3 if absent."),
+        typer.Option(min=0, help="How often to restart all parties after one dies; 3 by default."),
     ] = None,
     silence: Annotated[
         float | None,
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="A process that has been silent for so long counts as dead; 60 if absent.",
+            help="Treat a process as dead after this long without a sign of life; 60 by default.",
         ),
     ] = None,
     ray: options.Ray = None,
     row_shards: Annotated[
-        int, typer.Option(min=1, help="Processes of each party, each with its part of the rows.")
+        int, typer.Option(min=1, help="Processes per party; each holds a part of the rows.")
     ] = 1,
     data_dir: options.DataDir = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="In place of the job's seed.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Overrides the job's seed.")] = None,
     json: options.Json = None,
     html: options.Html = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train all parties of a job here: over the simulated network, or each as a process.
+    """Train all parties of a job: over a simulated network, or one process per party.
 
-    Exit status 3 if the model has learned nothing, 4 if a party alone is better, and 5 if training
-    went wrong on the way and an earlier state is kept.
+    Exit status: 3 if the model has learned nothing, 4 if a party alone does better, 5 if training
+    went wrong and an earlier state is kept.
     """
     if example:
         sys.stdout.write(EXAMPLE)
@@ -344,7 +349,7 @@ def _tell_first(
     Console(stderr=True, highlight=False).print(parties_table(plan, dataset))
     lines = before(plan, dataset)
     if session:
-        lines.append(f"goes on after {_rounds_of(session)} rounds, with new keys and masks")
+        lines.append(f"resumes after {_rounds_of(session)} rounds, with new keys and masks")
     if on_pads is not None:
         lines.append(on_pads)
     _write(sys.stderr, *lines)
@@ -424,11 +429,11 @@ def _interruptible(plan: "Plan", folder: Path) -> Iterator[None]:
         rounds = unfinished(plan, folder)
         if rounds is None:
             why = plan.never_resumes or "no checkpoint had been written"
-            sys.stderr.write(f"securevfl: cannot go on: {why}\n")
+            sys.stderr.write(f"securevfl: cannot be resumed: {why}\n")
         else:
             words = [word for word in sys.argv[1:] if word not in ("--force", "--resume")]
             line = shlex.join(["securevfl", *words, "--resume"])
-            sys.stderr.write(f"securevfl: after {rounds} rounds it goes on with: {line}\n")
+            sys.stderr.write(f"securevfl: stopped after {rounds} rounds; continue with: {line}\n")
         raise
     except (TrainingDiverged, RangeExceeded):
         if unfinished(plan, folder) is not None:
@@ -444,7 +449,7 @@ def _tell_rows_left_out(
     left = [
         f"{party} {count} of {common + count}" for party, count in result.dropped.items() if count
     ]
-    told = f"rows left out, as not every party has them: {', '.join(left)}"
+    told = f"rows left out because not every party has them: {', '.join(left)}"
     if left and quiet:
         _write(sys.stderr, f"securevfl: {told}")
     elif left:
@@ -465,18 +470,19 @@ def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> N
         console.print(tables.table(columns_of_models, models))
     notes = [ENDINGS[row["ended"]]]
     if row["rounds_before"]:
-        notes.append(f"times and bytes are of the rounds after {row['rounds_before']}")
+        notes.append(f"times and bytes cover the rounds after {row['rounds_before']}")
     notes += [*comparison_notes(row), *tables.tradeoff_notes([row])]
     if failure:
-        notes.append(f"a truncation goes wrong, and the job, with probability {failure:.1g}")
+        notes.append(f"a truncation fails, and the result with it, with probability {failure:.1g}")
     _write(sys.stdout, *notes)
     for note in privacy_notes(row):
         console.print(note, highlight=False)
     if columns > BY_HEART:
         _write(
             sys.stdout,
-            f"peers' columns are {columns:.2f} of what labels vary, above {BY_HEART:g}:",
-            "their parts of any model know labels of training rows partly by heart",
+            f"feature parties have {columns:.2f} columns per N·v (label variation), above "
+            f"{BY_HEART:g}:",
+            "their parts of the model memorize some training labels",
         )
     _write(sys.stdout, "models: " + ", ".join(map(str, paths)))
 

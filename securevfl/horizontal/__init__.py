@@ -1,4 +1,4 @@
-"""Rows split over many clients, one model of all: FedBCGD and what it is held against.
+"""Horizontal federated learning: FedBCGD and the methods it is compared with.
 
 A server holds θ, all parameters of a model as one vector of shape (p,); clients hold rows. What a
 client and the server compute are pure functions (`client`, `server`, `codings`), so that every

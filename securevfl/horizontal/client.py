@@ -33,18 +33,18 @@ class ClientProblem(Protocol):
 
 @runtime_checkable
 class JudgedProblem(ClientProblem, Protocol):
-    """One that tells its loss, too: what training came to is read off that, not off gradients."""
+    """A problem that also computes its loss, from which training is judged."""
 
     def loss(self, weights: RealArray, rows: IntArray) -> float:
         """The loss of these rows at θ, without weight decay."""
 
     def labels(self, rows: IntArray) -> IntArray | None:
-        """Their classes from 0 on, shape (S,), where the loss is their cross entropy; else None."""
+        """Classes from 0 on, shape (S,), if the loss is their cross entropy; else None."""
 
 
 @dataclass(frozen=True, eq=False)
 class Broadcast:
-    """What the server sends a client that takes part.
+    """What the server sends a participating client.
 
     Attributes:
         block: that the client's group uploads.
@@ -61,7 +61,7 @@ class Broadcast:
 
 @dataclass(frozen=True, eq=False)
 class ClientState:
-    """What a client keeps between its rounds; None stands for zeros.
+    """A client's state between rounds; None stands for zeros.
 
     Attributes:
         control: κ_j, shape (p,).
@@ -76,7 +76,7 @@ class ClientState:
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """What a client gives after its local training, in the order of `Blocks.uploaded`.
+    """A client's upload after local training, in the order of `Blocks.uploaded`.
 
     Attributes:
         changes: θ − θ⁰ in the entries of the block, then in the shared ones.
@@ -90,7 +90,7 @@ class Upload:
 
 
 class LocalResult(NamedTuple):
-    """A client's upload for the server, the state that it keeps, and how many gradients it took."""
+    """A client's upload, its next state, and the number of gradients that it computed."""
 
     upload: Upload
     state: ClientState
@@ -135,7 +135,7 @@ def local_training(
 
 
 class _Steps:
-    """The corrected steps of a client in one round, of size η; `gradients` counts single rows'."""
+    """A client's corrected steps in one round, of size η; `gradients` counts gradients per row."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class _Steps:
                 self._full += one(len(rows) / problem.rows) * gradient
 
     def take(self, trained: IntArray | slice) -> RealArray:
-        """θ − θ⁰ after all of them, in these entries; others stay as they are."""
+        """θ − θ⁰ after all steps in these entries; the other entries do not move."""
         weights = self._start.copy()
         for index, rows in enumerate(self._batches):
             step = self._at(weights, index, rows)
@@ -175,7 +175,7 @@ class _Steps:
         return weights - self._start
 
     def kept(self, change: RealArray, uploaded: IntArray) -> tuple[ClientState, RealArray]:
-        """The client's state after them, and what κ_j has changed by in the uploaded entries."""
+        """The client's state after the steps, and the change of κ_j in the uploaded entries."""
         if self._correction is None:
             return self._state, change[:0]
         found = self._full

@@ -1,4 +1,4 @@
-"""How single uploads travel: as they are, or clipped and summed with noise (client-level `dp`).
+"""Codings of single uploads: in clear, or clipped and summed with noise (client-level DP).
 
 A coding makes a message of an `Upload` at the client, and the `Totals` of a round of the messages
 at the server; that of compressed uploads is in `compression`. Masks, which know of sums alone and
@@ -35,7 +35,7 @@ from securevfl.wire.codec import StepMessage, message_kind
 
 @message_kind(81, stage="round", carries="values", shows="updates")
 class BlockUpload(StepMessage):
-    """A client to the server: the change of its block, of the shared block, and of κ_j in them."""
+    """From a client to the server: the changes of its block, of the shared block and of κ_j."""
 
     own: RealArray
     shared: RealArray
@@ -44,7 +44,7 @@ class BlockUpload(StepMessage):
 
 
 class Coding(ABC):
-    """One way for uploads to travel; pure functions, so that any engine can call them.
+    """A coding of uploads, as pure functions that any engine can call.
 
     Attributes:
         kind: the messages that it makes.
@@ -56,13 +56,13 @@ class Coding(ABC):
 
     @abstractmethod
     def learns(self, method: Method) -> Mapping[str, str]:
-        """Who learns what of a method's uploads, by role."""
+        """Who learns what from a method's uploads, by role."""
 
     @abstractmethod
     def seal(
         self, federation: Federation, upload: Upload, broadcast: Broadcast, state: ClientState
     ) -> tuple[StepMessage, ClientState]:
-        """At the client: the message of an upload, and the state with what the coding keeps.
+        """At the client: encode an upload; returns the message and the client's next state.
 
         Raises:
             DataError: NaN or an infinity, or a value beyond float32 where it is compressed.
@@ -72,7 +72,7 @@ class Coding(ABC):
     def read(
         self, federation: Federation, client: int, block: int, message: StepMessage, like: RealArray
     ) -> Upload:
-        """At the server: the upload in a client's message, for θ of the dtype of `like`.
+        """At the server: decode a client's message, for θ of the dtype of `like`.
 
         Raises:
             PeerError: a message that does not fit; the error names the client.
@@ -95,7 +95,7 @@ class Coding(ABC):
 
 
 class Plain(Coding):
-    """Every upload as it is, in the dtype of θ."""
+    """Uploads in clear, in the dtype of θ."""
 
     kind = BlockUpload
     terms = "plain"
@@ -146,13 +146,13 @@ class Noisy(Plain):
 
     @property
     def unit(self) -> float:
-        """Of the grid that clipped uploads and noise lie on."""
+        """The spacing of the grid that clipped uploads and noise lie on."""
         return self._noise.clip / GRID
 
     def clipped(
         self, federation: Federation, upload: Upload, state: ClientState
     ) -> tuple[Upload, ClientState]:
-        """Changes and control variates as one float64 vector on the grid, at most β long."""
+        """Changes and control variates as one float64 vector on the grid, of norm at most β."""
         every = self._noise.clipped(np.concatenate([upload.changes, upload.controls]))
         sent = _with_values(upload, every)
         return sent, state_after_sending(federation, state, upload, sent)
@@ -180,7 +180,7 @@ class Noisy(Plain):
     def read(
         self, federation: Federation, client: int, block: int, message: StepMessage, like: RealArray
     ) -> Upload:
-        """In float64 on the grid of noise, from which float32 is less than half a unit off."""
+        """Decoded in float64 on the grid; float32 rounding is less than half a unit."""
         upload = super().read(federation, client, block, message, like)
         every = np.concatenate([upload.changes, upload.controls]).astype(np.float64)
         every = np.rint(every / self.unit) * self.unit
@@ -195,7 +195,7 @@ class Noisy(Plain):
 
 
 def promise(federation: Federation, noise: ClientNoise, rounds: int, delta: float) -> ClientPromise:
-    """What the noise promises of a client after a federation's first rounds.
+    """The privacy guarantee for one client after a federation's first rounds.
 
     Clients know `Settings.seed` and so who takes part when: among them only `known_sample` holds.
 
@@ -219,10 +219,10 @@ def promise(federation: Federation, noise: ClientNoise, rounds: int, delta: floa
 def state_after_sending(
     federation: Federation, state: ClientState, upload: Upload, sent: Upload
 ) -> ClientState:
-    """κ_j and h_j moved by what the server reads, where that is not what the client computed.
+    """Error feedback for κ_j and h_j: they follow what the server decodes, not what was computed.
 
     Compression rounds and clipping shortens. The server's κ is the mean of all κ_j, and FedDC's
-    drift that of all h_j, only while every client moves its own by what the server was told.
+    drift that of all h_j, only if every client moves its own by what the server decoded.
     """
     entries = federation.blocks.uploaded(upload.block)
     if state.drift is not None:
@@ -239,7 +239,7 @@ def state_after_sending(
 def require_array(
     sender: str, values: RealArray, size: int, dtype: np.dtype[np.floating[Any]]
 ) -> None:
-    """Refuse a peer's vector of another size or dtype than is due, with UnexpectedMessage."""
+    """Check the size and dtype of a peer's vector; UnexpectedMessage if they are wrong."""
     expect_shape(sender, values, (size,))
     if values.dtype != dtype:
         raise UnexpectedMessage(f"{sender} sent {values.dtype} where {dtype} is due")

@@ -46,7 +46,7 @@ MAX_LEVELS = 2**15
 
 @dataclass(frozen=True)
 class TopK:
-    """The entries of largest magnitude: their positions, ascending, and their values.
+    """Top-k sparsification: the positions, ascending, and values of the largest entries.
 
     Like `Quantizer`, it makes bytes of an upload of shape (n,), n >= 1, and refuses NaN, infinities
     and values beyond float32 with a DataError; what `encode` does not write, `decode` refuses with
@@ -67,7 +67,7 @@ class TopK:
             raise ConfigError(f"share = {self.share}: expected more than 0 and at most 1")
 
     def kept(self, size: int) -> int:
-        """k, of so many entries."""
+        """The number k of entries kept of a vector of this size."""
         return max(1, round(self.share * size))
 
     def encode(self, values: RealArray, draws: np.random.Generator) -> bytes:
@@ -79,7 +79,7 @@ class TopK:
         return _packed(positions, _bits(size - 1)) + _as_float32(values[positions]).tobytes()
 
     def decode(self, data: bytes, size: int) -> FloatArray:
-        """Zero but for the entries that were sent."""
+        """The sent entries; all others are zero."""
         kept, bits = self.kept(size), _bits(size - 1)
         positions_bytes = _packed_size(kept, bits)
         _require_bytes(data, positions_bytes + kept * _FLOAT.itemsize)
@@ -114,7 +114,7 @@ class Quantizer:
             raise ConfigError(f"bucket = {self.bucket}: expected at least 1")
 
     def encode(self, values: RealArray, draws: np.random.Generator) -> bytes:
-        """Float32 norms, one a bucket, then levels −s to s as 0 to 2s."""
+        """One float32 norm per bucket, then levels −s to s coded as 0 to 2s."""
         _require_finite(values)
         norms = self._norms(values)
         each = self._each(norms, len(values))
@@ -144,7 +144,7 @@ class Quantizer:
         return 1 if self.bucket is None else -(-size // self.bucket)
 
     def _each(self, of_buckets: NDArray[np.floating[Any]], size: int) -> FloatArray:
-        """What stands for a bucket, once an entry, in float64."""
+        """Each entry's bucket norm, in float64."""
         return np.repeat(of_buckets.astype(np.float64), self.bucket or size)[:size]
 
     def _norms(self, values: RealArray) -> NDArray[np.float32]:
@@ -188,14 +188,14 @@ def compress(
 
 @message_kind(94, stage="round", carries="values", shows="updates")
 class CompressedUpload(StepMessage):
-    """A client to the server: what a compressor encodes of its changes, and of those of κ_j."""
+    """From a client to the server: the compressed changes of its blocks, and those of κ_j."""
 
     changes: bytes
     controls: bytes
 
 
 class Compressed(Coding):
-    """Every upload through a compressor, both its vectors."""
+    """Uploads whose vectors both go through a compressor."""
 
     kind = CompressedUpload
 

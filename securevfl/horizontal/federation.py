@@ -25,7 +25,7 @@ def client_name(client: int) -> str:
 
 
 def whole(name: str, value: object) -> int:
-    """What counts something, as Python's own integer; else a ConfigError."""
+    """A whole number as Python's int; ConfigError for anything else."""
     try:
         return index(cast(SupportsIndex, value))
     except TypeError as error:
@@ -33,9 +33,9 @@ def whole(name: str, value: object) -> int:
 
 
 def number(name: str, value: object) -> float:
-    """A number of Python or NumPy, or a tensor that holds one, as Python's own float.
+    """A number of Python or NumPy, or a tensor of one, as Python's float.
 
-    Text, and what is no single number, is a ConfigError.
+    Text and anything else that is not a single number raise ConfigError.
     """
     try:
         if not isinstance(value, str | bytes):  # which float would read
@@ -47,7 +47,7 @@ def number(name: str, value: object) -> float:
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and with what steps M clients train, of which m take part in a round.
+    """Training settings of M clients, of which m take part in each round.
 
     Attributes:
         clients: M, numbered from 0.
@@ -92,7 +92,7 @@ class Settings:
                 raise ConfigError(f"{name} = {getattr(self, name)}: {expected}")
 
     def step_size(self, round_index: int) -> float:
-        """η of a round, counted from 0."""
+        """The step size η in a round, counted from 0."""
         return self.learning_rate * self.decay**round_index
 
     def batches(self, client: int, rows: int, round_index: int) -> Sequence[IntArray]:
@@ -131,7 +131,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class Method:
-    """One method of the family: what a client corrects, and what the server does with means.
+    """A method: how clients correct their steps, and what the server does with mean changes.
 
     FedAvg is one block without momentum; all others add to it. Ablations are
     `dataclasses.replace(method, ...)`: `freezes=True` (a client trains what it uploads and nothing
@@ -172,16 +172,16 @@ class Method:
 
     @property
     def corrects(self) -> bool:
-        """Whether there are control variates, which travel beside θ."""
+        """Whether the method has control variates, which are sent along with θ."""
         return self.correction != "none"
 
     @property
     def learns(self) -> Mapping[str, str]:
-        """Who learns what, by role, where nothing protects uploads."""
+        """Who learns what, by role, if uploads are not protected."""
         part = "its block's and the shared block's change" if self.blockwise else "all its change"
         control = ", and of its control variates in the same entries" if self.corrects else ""
         return {
-            "server": f"of each client that takes part, singly: {part} over a round's local "
+            "server": f"from each participating client: {part} over a round's local "
             f"training{control}; from these its rows can be estimated",
             "client": "θ in the rounds that it takes part in"
             + (", with the mean control variate" if self.corrects else ""),
@@ -237,21 +237,21 @@ class Blocks:
 
     @property
     def parameters(self) -> int:
-        """Their number in θ, p."""
+        """The number of parameters in θ, p."""
         return sum(map(len, self.own)) + len(self.shared)
 
     def uploaded(self, block: int) -> IntArray:
-        """The entries that a client of a block's group uploads: the block's, then the shared."""
+        """The entries that a client uploads: those of its block, then the shared ones."""
         return np.concatenate([self.own[block], self.shared])
 
     @classmethod
     def whole(cls, parameters: int) -> Self:
-        """One block of everything, as methods without blocks upload it."""
+        """One block with all parameters, for methods without blocks."""
         return cls((np.arange(parameters),), np.arange(0))
 
     @classmethod
     def equal(cls, sizes: Mapping[str, int], blocks: int, shared: Collection[str] = ()) -> Self:
-        """Blocks of as many parameters each, wherever that cuts a tensor.
+        """Blocks of equal numbers of parameters; a tensor may be cut.
 
         Args:
             sizes: numbers in each tensor of the model, by its name, in the order of θ.
@@ -268,7 +268,7 @@ class Blocks:
 
     @classmethod
     def by_layers(cls, sizes: Mapping[str, int], blocks: int, shared: Collection[str] = ()) -> Self:
-        """Blocks of whole tensors, of arguments as in `equal`.
+        """Blocks of whole tensors; arguments as in `equal`.
 
         The largest tensor is first, and each goes to the block that holds least.
 
@@ -335,7 +335,7 @@ class Federation:
 
     @property
     def digest(self) -> bytes:
-        """Of all that server and clients must agree on, 32 bytes: the job hash of envelopes."""
+        """SHA-256 of what server and clients must agree on: the job hash in envelopes."""
         said = hashlib.sha256(repr((self.method, self.settings)).encode())
         for entries in (*self.blocks.own, self.blocks.shared):
             said.update(np.int64(len(entries)).tobytes() + entries.astype("<i8").tobytes())
@@ -343,11 +343,11 @@ class Federation:
 
     @property
     def group_size(self) -> int:
-        """Clients that upload the same block, m/b: the paper's K."""
+        """Number of clients that upload the same block, m/b: the paper's K."""
         return self.settings.taking_part // len(self.blocks)
 
     def assignments(self, round_index: int) -> Mapping[int, int]:
-        """By client that takes part in a round, the block that its group uploads.
+        """The block of each client that takes part in a round.
 
         That is m of M without replacement, cut into groups in the order of the draw.
 

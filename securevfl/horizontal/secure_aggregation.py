@@ -58,14 +58,14 @@ _LEAST_GROUP = 2
 
 @message_kind(90, stage="round")
 class Ready(StepMessage):
-    """Local training is done; the X25519 key of this round, 32 bytes."""
+    """Sent after local training: the client's X25519 key of this round, 32 bytes."""
 
     key: bytes
 
 
 @message_kind(91, stage="round")
 class Roster(StepMessage):
-    """Who takes part: names, keys and blocks, one each; without the receiver if it does not."""
+    """Names, keys and blocks of the participants; without the receiver if it is left out."""
 
     names: Blobs
     keys: Blobs
@@ -74,7 +74,7 @@ class Roster(StepMessage):
 
 @message_kind(92, stage="round", carries="shares", shows="updates")
 class MaskedUpload(StepMessage):
-    """A block and the shared block in fixed point, plus masks that cancel in sums."""
+    """A block and the shared block in fixed point, plus masks that cancel in the sum."""
 
     own: RingArray
     shared: RingArray
@@ -89,7 +89,7 @@ class Closed(StepMessage):
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """By block that has a group, its sum and of how many; of everyone, the shared block's."""
+    """Per block with a group, the sum and the number of clients; the shared block over all."""
 
     own: Mapping[int, FloatArray]
     shared: FloatArray
@@ -98,7 +98,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Masked:
-    """Secure sums, of blocks by group and of the shared block over everyone.
+    """Secure aggregation: sums of blocks per group, and of the shared block over all.
 
     A client that is late with its training is left out of a round's sums; one that is gone after
     that ends the run.
@@ -123,7 +123,7 @@ class Masked:
             raise ConfigError(f"noise = {self.noise!r}: expected Noisy(…)")
 
     def check(self, federation: Federation) -> None:
-        """Check that no group has one client alone, and that sums keep the grid of noise.
+        """Check that every group has at least two clients, and that sums fit the noise grid.
 
         Raises:
             ConfigError: groups of one, or a clip too short for the masks' fixed point.
@@ -148,15 +148,15 @@ class Masked:
         if self.noise is None:
             heard += "; in a group of two, with the next θ, the other's upload"
         return {
-            "server": "per block the sum of its group's uploads, of the shared block everyone's; "
-            "no single upload, if it hands on the clients' own keys",
+            "server": "per block the sum of its group's uploads, and the sum of all shared blocks; "
+            "no single upload, if it forwards the clients' own keys",
             "client": heard,
         }
 
     async def give(
         self, federation: Federation, channel: Channel, costs: Costs, step: int, result: LocalResult
     ) -> ClientState | None:
-        """At the client: send its upload under masks.
+        """At the client: send the masked upload.
 
         Returns:
             What to keep, or None where the upload does not count.
@@ -178,7 +178,7 @@ class Masked:
     async def take(
         self, federation: Federation, channel: Channel, state: ServerState, names: Mapping[str, int]
     ) -> Totals:
-        """At the server: the sums of whoever is on the roster, of these clients by party.
+        """At the server: the sums over the clients on the roster.
 
         Raises:
             PeerError: a client is gone or sent what does not fit.
@@ -218,7 +218,7 @@ async def give_masked(
     own: RealArray,
     shared: RealArray,
 ) -> bool:
-    """A client's end after its local training: steps 1, 3 and 4 of a round.
+    """The client's side after local training: steps 1, 3 and 4 of a round.
 
     `own` is summed over the group that uploads the block, `shared` over everyone; masks are bound
     to the job.
@@ -261,7 +261,7 @@ async def take_masked(
     shared: int,
     timeout_seconds: float | None = None,
 ) -> Sums:
-    """The server's end: steps 2 and 4 of a round.
+    """The server's side: steps 2 and 4 of a round.
 
     `blocks` has those of all clients that were sampled, `sizes` the numbers of each block in an
     upload, `shared` those of the shared one; the timeout is of a wait for the next client that is
@@ -337,7 +337,7 @@ async def _tell(channel: Channel, names: Iterable[str], message: StepMessage) ->
 def _members(
     own_name: str, own_key: bytes, own_block: int, roster: Roster
 ) -> tuple[list[str], dict[str, bytes]]:
-    """The group's names, and everybody's keys by name; no names if this client is not on it."""
+    """The group's names and all keys by name; no names if this client is left out."""
     if (
         len({len(roster.names), len(roster.keys), roster.blocks.size}) > 1
         or roster.blocks.ndim != 1

@@ -1,4 +1,4 @@
-"""The server's part of a round: what sums of uploads make of θ, as pure functions of arrays."""
+"""The server's part of a round: the update of θ from sums of uploads, as pure functions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from securevfl.horizontal.federation import Adam, Blocks, Federation, Method
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """What the server holds between rounds, all of shape (p,) and of one dtype.
+    """The server's state between rounds: vectors of shape (p,) and one dtype.
 
     Attributes:
         round_index: of the round that comes next, counted from 0.
@@ -33,7 +33,7 @@ class ServerState:
 
     @classmethod
     def start(cls, weights: RealArray, method: Method) -> "ServerState":
-        """Before the first round of a method, from θ of float32 or float64, which is kept.
+        """The state before a method's first round, with a copy of θ (float32 or float64).
 
         Raises:
             ConfigError: θ is no finite vector of either.
@@ -57,7 +57,7 @@ class ServerState:
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Sums of a round's uploads: all that the server needs of them.
+    """Sums over a round's uploads, which is all that the server needs.
 
     Attributes:
         changes: of θ − θ⁰ over the clients that uploaded an entry, shape (p,).
@@ -71,7 +71,7 @@ class Totals:
 
 
 def total(blocks: Blocks, uploads: Iterable[Upload]) -> Totals:
-    """The sums of uploads, in the order of clients, so that it does not matter who came first.
+    """The sums of uploads, in the order of clients, so that arrival order does not matter.
 
     Raises:
         PeerViolation: no upload of a block.

@@ -35,12 +35,12 @@ from securevfl.wire.codec import Message, StepMessage, message_kind
 
 FLOAT_BYTES = 4
 Score = Callable[[RealArray], SupportsFloat]
-"""Of weights, one number; the higher the better."""
+"""From weights to a number; higher is better."""
 
 
 @message_kind(80, stage="round", carries="values", shows="weights")
 class ModelSent(StepMessage):
-    """The server to a client that takes part: its group's block, θ⁰ and κ; at the end nothing."""
+    """From the server to a participating client: its block, θ⁰ and κ; empty at the end."""
 
     block: int
     weights: RealArray
@@ -76,7 +76,7 @@ class ScoringRule:
             raise ConfigError(f"target = {self.target}: nothing is scored")
 
     def of(self, weights: RealArray, done: int, rounds: int) -> float | None:
-        """The score after so many rounds; None where it is not due, ConfigError for no number."""
+        """The score after `done` rounds; None between scorings; ConfigError if no number."""
         if self.score is None or (done % self.every and done < rounds):
             return None
         return number("what score gave", self.score(weights))
@@ -88,7 +88,7 @@ class ScoringRule:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round cost, over its m clients together, and what it came to.
+    """The costs of one round over its m clients, and its score.
 
     Attributes:
         clients: who took part.
@@ -115,7 +115,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Spent:
-    """What rounds cost together: sums of what each did, see `Round`."""
+    """Costs summed over rounds, see `Round`."""
 
     rounds: int
     paper_floats: float
@@ -128,7 +128,7 @@ class Spent:
 
 
 def spent(rounds: Sequence[Round]) -> Spent:
-    """The first rounds of a run together."""
+    """The costs of these rounds, summed."""
     summed: dict[str, Any] = {
         each.name: sum(getattr(one, each.name) for one in rounds)
         for each in fields(Spent)
@@ -138,7 +138,7 @@ def spent(rounds: Sequence[Round]) -> Spent:
 
 
 def floats_of_round(federation: Federation) -> tuple[float, int]:
-    """Numbers that clients upload in a round without a coding.
+    """Numbers that clients upload per round without a coding.
 
     The mean client's as papers count it, p/b, or 2p/b with control variates; and what all m send.
     """
@@ -149,7 +149,7 @@ def floats_of_round(federation: Federation) -> tuple[float, int]:
 
 
 def floats_in(message: Message) -> float:
-    """Numbers in a message: entries of its arrays, and its bytes in numbers of 32 bits."""
+    """The numbers in a message: array entries, and bytes counted as 32-bit numbers."""
     floats = 0.0
     for each in fields(message):
         value = getattr(message, each.name)
@@ -163,7 +163,7 @@ def floats_in(message: Message) -> float:
 
 
 class Sent(NamedTuple):
-    """What one party sent in a round, how many rows' gradients it took, and its clock then."""
+    """What a party sent and computed in one round, and its clock at the end."""
 
     floats: float
     bytes_sent: int
@@ -172,7 +172,7 @@ class Sent(NamedTuple):
 
 
 class Counted(ChannelAround):
-    """A channel that counts what is sent; `rounds` has those that its party was in, by index."""
+    """A channel that counts what is sent; `rounds` has its party's rounds by index."""
 
     def __init__(self, channel: Channel, costs: Costs) -> None:
         super().__init__(channel)
@@ -186,7 +186,7 @@ class Counted(ChannelAround):
         await super().send(to, message)
 
     def end_round(self, index: int, gradients: int = 0) -> None:
-        """Note a round at its end."""
+        """Record a finished round."""
         self._costs.end_round()
         sent = sum(self._costs.bytes_sent.values())
         now = self._costs.now
@@ -195,7 +195,7 @@ class Counted(ChannelAround):
 
 
 class ServerEnd(NamedTuple):
-    """What the server is left with: its state, what each round scored, and what it sent."""
+    """The server's final state, the score of each round, and what it sent."""
 
     state: ServerState
     scores: list[float | None]
@@ -252,7 +252,7 @@ async def take_part(
     uploads: Coding | Masked,
     dtype: np.dtype[np.floating],
 ) -> Mapping[int, Sent]:
-    """A client's program: train when the server says so, until it says that it is over.
+    """A client's program: train whenever the server asks, until it ends the federation.
 
     Returns:
         What it sent in the rounds that it was in.
@@ -279,11 +279,11 @@ async def take_part(
 def _require_fitting(
     federation: Federation, sent: ModelSent, begins: int, dtype: np.dtype[np.floating]
 ) -> None:
-    """Refuse a round that is over or never comes, no such block, or arrays of another shape."""
+    """Refuse a wrong round, an unknown block, or arrays of the wrong shape."""
     if not begins <= sent.step < federation.settings.rounds:
         raise UnexpectedMessage(
             f"{SERVER} sent round {sent.step} where one from {begins} to "
-            f"{federation.settings.rounds - 1} is due"
+            f"{federation.settings.rounds - 1} was expected"
         )
     if sent.block >= len(federation.blocks):
         raise UnexpectedMessage(
@@ -296,7 +296,7 @@ def _require_fitting(
 
 @dataclass(frozen=True, eq=False)
 class Federated:
-    """A federation at its end: the server's state, and what each round cost and came to."""
+    """A finished federation: the server's state and the rounds."""
 
     state: ServerState
     rounds: tuple[Round, ...]

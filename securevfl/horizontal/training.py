@@ -1,4 +1,4 @@
-"""One model of clients that each hold rows: FedBCGD, FedBCGD+ and what they are held against.
+"""Training one model over clients that hold rows: FedBCGD, FedBCGD+ and their baselines.
 
     network = FlatModule(module)  # securevfl.models.flat_module, with torch
     trained = train_horizontal(
@@ -51,9 +51,9 @@ from securevfl.shown import Shown
 from securevfl.warned import Warned
 
 WORSE = 1.01
-"""Times the loss at the start: a model that was good before may get so much worse by chance."""
+"""Factor by which a model that started well may get worse by chance."""
 MOST_ROWS = 100
-"""Of each client, evenly from all, that training is judged by."""
+"""Rows per client, evenly spaced, on which training is judged."""
 SIMPSON = ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6))
 
 
@@ -79,11 +79,11 @@ class HorizontalResult(Shown):
 
     @property
     def spent(self) -> Spent:
-        """What all rounds cost together."""
+        """The costs of all rounds."""
         return spent(self.rounds)
 
     def spent_to(self, target: float) -> Spent | None:
-        """What it cost to the first score of at least `target`; None where none reached it."""
+        """The costs up to the first score of at least `target`; None if no score reached it."""
         for done, each in enumerate(self.rounds, 1):
             if each.score is not None and each.score >= target:
                 return spent(self.rounds[:done])
@@ -203,8 +203,8 @@ def _each_with_rows(problems: Sequence[ClientProblem]) -> list[ClientProblem]:
     for client, each in enumerate(every):
         if not isinstance(each, ClientProblem):
             raise ConfigError(
-                f"client {client}: a {_kind(each)}, where rows under a model are due, as "
-                "module_problems makes them"
+                f"client {client}: expected a problem as module_problems makes it, not "
+                f"a {_kind(each)}"
             )
         if whole(f"client {client}: rows", each.rows) < 1:
             raise ConfigError(f"client {client}: expected at least one row")
@@ -267,7 +267,7 @@ def _unscored(rounds: Sequence[Round]) -> Iterator[Warned]:
 
 
 class Losses(NamedTuple):
-    """The mean over clients of their mean losses, without weight decay.
+    """Mean losses, averaged over clients, without weight decay.
 
     Before the first round, after the last one, and of the best constant prediction; None where the
     loss is no cross entropy of classes.
@@ -279,7 +279,7 @@ class Losses(NamedTuple):
 
 
 def losses(problems: Sequence[ClientProblem], start: RealArray, end: RealArray) -> Losses | None:
-    """What training came to between two θ; None where a client's problem tells no loss."""
+    """The mean losses at two θ; None if some client's problem has no loss."""
     judged = [each for each in problems if isinstance(each, JudgedProblem)]
     if len(judged) < len(problems):
         return None
@@ -291,7 +291,7 @@ def losses(problems: Sequence[ClientProblem], start: RealArray, end: RealArray) 
 
 
 def loss_change(problems: Sequence[ClientProblem], start: RealArray, end: RealArray) -> float:
-    """How much more the mean loss is at the end than at the start, by gradients alone.
+    """The change of the mean loss from start to end, from gradients alone.
 
     Simpson's rule for the integral of the mean gradient from θ⁰ to θ: exact for losses up to the
     fourth degree in θ, as squares of a linear model are. Not finite where gradients are not.
@@ -312,7 +312,7 @@ def _rows(problem: ClientProblem) -> IntArray:
 
 
 def _constant(labels: Sequence[IntArray | None]) -> float | None:
-    """The entropy of classes, of which every client counts the same."""
+    """The entropy of the classes, with equal weight per client."""
     known = [each for each in labels if each is not None]
     if len(known) < len(labels):
         return None

@@ -121,10 +121,10 @@ def legend(rows: Sequence[Row]) -> list[str]:
     """What a reader needs to read the matrix by, and why cells have no figure."""
     seeds = max((len(row["detail"].get("values", [])) for row in rows), default=0)
     notes = [
-        f"! leaks: beyond chance and the model alone by more than its margin ({seeds} seeds, 95 % "
+        f"! leaks: exceeds chance and the model alone by more than its margin ({seeds} seeds, 95 % "
         "interval); ? not certain; · immune: the exchange leaves the attack nothing to work on; "
-        "n/s not shown: it could not be run, or does not take these settings. A cell is a "
-        "measurement, not a proof. What is not this job's are what-ifs."
+        "n/s not shown: the attack could not be run, or not under these settings. A cell is a "
+        "measurement, not a proof. What-ifs are settings that this job does not use."
     ]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:

@@ -143,9 +143,9 @@ def warnings(dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]
     for name, columns in unknown.items():
         told = ", ".join(f"{count} of {column!r}" for column, count in columns.items())
         if told:
-            yield f"{name}: values that training had not, or few of: {told}"
+            yield f"{name}: values that were absent or rare in training: {told}"
     if told := ", ".join(f"{count} of {name}" for name, count in dropped.items() if count):
-        yield f"rows without a partner are not scored: {told}"
+        yield f"rows that not every party has are not scored: {told}"
 
 
 def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
@@ -154,25 +154,27 @@ def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
     if len(class_names) == 2:  # noqa: PLR2004
         notes.insert(0, f"probability: of class {class_names[1]!r}, not {class_names[0]!r}")
     if 0 < row["labelled"] < row["rows"]:
-        notes.append(f"metrics: of the {row['labelled']:,} rows that have a label")
+        notes.append(f"metrics cover the {row['labelled']:,} rows that have a label")
     if row["trained_on"]:
         notes.append(
-            f"{row['trained_on']:,} of these rows are those that the model was trained on: how "
-            "well it scores them says nothing of new ones"
+            f"the model was trained on {row['trained_on']:,} of these rows: its scores on them say "
+            "nothing about new rows"
         )
     for party, columns in row["unused_columns"].items():
         if columns:
-            notes.append(f"{party}: columns that the model does not take: {', '.join(columns)}")
+            notes.append(f"{party}: columns that the model does not use: {', '.join(columns)}")
     release = row["release"]
     if release is not None:
         notes.append(
-            f"one release of each row: epsilon {epsilon_text(release['epsilon'])} at delta = "
+            f"one release per row: epsilon {epsilon_text(release['epsilon'])} at delta = "
             f"{release['delta']:g} ({release['mechanism']}, z = {release['noise_multiplier']:.4g}, "
-            f"clip = {release['clip']:g}), to which other releases of the same rows add"
+            f"clip = {release['clip']:g}); other releases of the same rows add to it"
         )
         notes.append(release["noise"])
     if row["same_job"] is False:
-        notes.append(f"trained in another job than this file describes: {row['job_hash'][:16]}")
+        notes.append(
+            f"the model comes from another job than this file describes: {row['job_hash'][:16]}"
+        )
     return notes
 
 
@@ -182,9 +184,9 @@ def _told(row: PredictRow) -> str:
         return "the label party saw the others' parts of each score clipped, with noise"
     if row["parties"] == 2:  # noqa: PLR2004
         return (
-            "between two parties a score tells the label party the other's part of it, whatever "
-            "the exchange: it was sent in clear"
+            "with two parties, each score tells the label party the other party's part of it under "
+            "any exchange, so it was sent in clear"
         )
     if row["shown"] == "summed":
-        return "the label party saw the sum of the others' parts of each score, and no single one"
+        return "the label party saw only the sum of the others' parts of each score"
     return "the label party saw every other party's part of each score"

@@ -115,7 +115,9 @@ def _processor() -> str:
 def marks(missing: Sequence[str], *, quick: bool = False) -> list[str]:
     """A line on what an interrupt left undone, and one on a run that was small to be quick."""
     cut = [f"PARTIAL, interrupted: missing {'; '.join(missing)}"] if missing else []
-    return cut + (["QUICK: a first look, no basis for a policy or a decision"] if quick else [])
+    return cut + (
+        ["QUICK: a first look; do not base a decision or a policy on it"] if quick else []
+    )
 
 
 def marks_of(result: Mapping[str, Any]) -> list[str]:

@@ -191,15 +191,13 @@ def target_notes(rows: Sequence[Row]) -> list[str]:
     """What marks and words in a table of runs to a target mean, a line each."""
     notes = []
     if not all(row["reached_target"] for row in rows):
-        notes.append("* target not reached in so many rounds")
+        notes.append("* target not reached within these rounds")
     if any(row["local_steps"] == "exact" and row["batch_size"] == "full" for row in rows):
-        notes.append("Q = exact: the minimum that local steps go towards, all rows every round")
+        notes.append("Q = exact: the minimum of each local problem, on all rows in every round")
     if any(row.get("he_per_step") for row in rows):
-        notes.append("HE: homomorphic work repeated in every local step, for benchmarks only")
+        notes.append("HE: repeats the homomorphic work in every local step, for benchmarks only")
     if any_offline(rows):
-        notes.append(
-            "compute, network, total and sent hold what was made offline; a round does not"
-        )
+        notes.append("compute, network, total and sent include the offline phase; a round does not")
     targets = dict.fromkeys(str(row.get("target_chosen", "given")) for row in rows)
     return notes + [f"target: {chosen}" for chosen in targets if chosen != "given"]
 
@@ -224,7 +222,9 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
             more = f" and {len(keys) - 1} more in the JSON" if len(keys) > 1 else ""
             notes.append(f"key of {exchange}: {next(iter(keys))}{more}")
     if any(row.get("binormal") for row in rows):
-        notes.append("≈ binormal: of normal distributions with the classes' means and variances")
+        notes.append(
+            "≈ binormal: AUC of normal distributions with the classes' means and variances"
+        )
     ratios = [row["label_guard_ratio"] for row in rows if row["label_guard_ratio"] is not None]
     if ratios:
         notes.append(f"label guard ratio {max(ratios):.3f}: equations of gradients over labels")

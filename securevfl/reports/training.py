@@ -67,13 +67,13 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
     if plan.account is not None:
         told.append(f"noise after all rounds: {spent_text(plan.account.after(plan.rounds).row())}")
     if plan.never_resumes is not None:
-        told.append(f"cannot go on once it is interrupted: {plan.never_resumes}")
+        told.append(f"cannot be resumed after an interrupt: {plan.never_resumes}")
     elif output.checkpoint_every == 0:
-        told.append("cannot go on once it is interrupted: checkpoint_every = 0")
+        told.append("cannot be resumed after an interrupt: checkpoint_every = 0")
     elif output.checkpoint_every < plan.rounds:
         told.append(
-            f"a checkpoint every {output.checkpoint_every} rounds in {output.directory}: --resume "
-            "goes on from it"
+            f"a checkpoint every {output.checkpoint_every} rounds in {output.directory}, from "
+            "which --resume continues"
         )
     return [line for text in told for line in wrapped(text)]
 
@@ -89,13 +89,13 @@ def _unguarded(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
     most = max(len(each.columns) for each in dataset.parties if each.name != plan.facts.label_party)
     visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
     yield (
-        f"no label guard counts what the end tells: {most} numbers at most to a feature party, "
-        f"of residuals of {plan.facts.rows} rows in {plan.rounds} rounds"
+        f"no label guard counts what the final model reveals: at most {most} numbers to a feature "
+        f"party, about the residuals of {plan.facts.rows} rows in {plan.rounds} rounds"
     )
     if visits < FEW_RESIDUALS * most:
         yield (
-            f"labels can be read off it: {visits} residuals are less than {FEW_RESIDUALS} for each "
-            "number; take more rounds or a larger batch_size"
+            f"labels can be read off it: {visits} residuals are fewer than {FEW_RESIDUALS} per "
+            "number; use more rounds or a larger batch_size"
         )
 
 
@@ -184,9 +184,9 @@ class Forecast:
             return None
         self._told = True
         most = now - began + (self.rounds - done) * one
-        ends = "; it may end before" if self.may_end and self.rounds > done else ""
+        ends = "; it may end sooner" if self.may_end and self.rounds > done else ""
         setup = seconds(began - self.started - watch.offline_before_s)
-        offline = f"what was made offline {seconds(watch.offline_s)}, " if watch.offline_s else ""
+        offline = f"the offline phase {seconds(watch.offline_s)}, " if watch.offline_s else ""
         told = f"at most {self.rounds} rounds take about {seconds(most)}{ends}"
         return (
             f"set-up took {setup}, {offline}a round takes {seconds(one)}: "

@@ -288,7 +288,7 @@ def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
     """No process and no socket is left, and the command line says how it goes on."""
     told = ended_by(signal.SIGINT, tmp_path, expected=130)
     assert told[-1] == "securevfl: interrupted"
-    assert any("rounds it goes on with: securevfl train job.toml" in line for line in told)
+    assert any("rounds; continue with: securevfl train job.toml" in line for line in told)
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def test_training_says_what_was_made_offline(
     assert row["compute_s"] + row["communication_s"] == pytest.approx(row["total_s"])
     assert row["curve"][-1]["total_s"] == row["total_s"]
     told = capsys.readouterr()
-    assert "what was made offline " in told.err
+    assert "the offline phase " in told.err
     assert "made before rounds" in told.out
     assert max(map(len, told.out.splitlines())) <= 80
     page = Path("out.html").read_text(encoding="utf-8")

@@ -86,13 +86,13 @@ MISTAKES = {
     "sweep noise job.toml --model=nn": f"--model nn: {SAID}",
     "sweep noise job.toml --epochs=3": f"--epochs 3: {SAID}",
     # Options that have no meaning.
-    f"{TAKES} --listen 127.0.0.1:0": "--listen is for parties that are --processes",
-    f"{TAKES} --restarts 1": "--restarts are of parties that are --processes",
-    f"{TAKES} --silence 5": "--silence is of parties that are --processes",
+    f"{TAKES} --listen 127.0.0.1:0": "--listen needs --processes",
+    f"{TAKES} --restarts 1": "--restarts needs --processes",
+    f"{TAKES} --silence 5": "--silence needs --processes",
     f"{TAKES} --processes --listen here": "'here': expected HOST:PORT",
     f"{TAKES} --processes --listen 127.0.0.1:65535": "have port 65536, at most 65535",
-    f"{TAKES} --row-shards 2": "--row-shards are for parties that are --processes",
-    f"{TAKES} --processes --row-shards 2 --resume": "such a job keeps no state",
+    f"{TAKES} --row-shards 2": "--row-shards needs --processes",
+    f"{TAKES} --processes --row-shards 2 --resume": "--row-shards keeps no checkpoints",
     f"{TAKES} --processes --row-shards 2": "--row-shards: exchange 'ckks'",
     f"{TAKES} --processes --offline": "--offline makes pads in this process",
 }

@@ -76,7 +76,7 @@ def test_the_next_run_uses_them_and_counts_what_they_cost(
     assert {each.name for each in PADS.iterdir()} == {f"{name}.pads" for name in PARTIES}
     assert not list(Path("models").glob("*.safetensors"))
     assert run("train", path, "--json", "out.json") == 0
-    assert f"uses the pads that were made offline for {ROUNDS} rounds" in capsys.readouterr().err
+    assert f"uses up the pads that were made offline for {ROUNDS} rounds" in capsys.readouterr().err
     np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
     assert {each.name for each in Path("models").iterdir()} == {
         f"{name}.safetensors" for name in PARTIES
@@ -96,9 +96,9 @@ def test_the_next_run_uses_them_and_counts_what_they_cost(
     ("scheme", "options", "why"),
     [
         ("plain", (), "exchange 'plain' has no offline phase"),
-        ("blind", ("--resume",), "--offline makes pads for a job that starts"),
-        ("blind", ("--json", "out.json"), "--offline trains nothing"),
-        ("blind", ("--html", "out.html"), "--offline trains nothing"),
+        ("blind", ("--resume",), "--offline makes pads for a new job"),
+        ("blind", ("--json", "out.json"), "--offline does not train"),
+        ("blind", ("--html", "out.html"), "--offline does not train"),
     ],
 )
 def test_it_says_why_it_has_nothing_to_make(
@@ -118,7 +118,7 @@ def test_none_are_replaced_unasked(capsys: Capture) -> None:
     assert (PADS / "bank.pads").read_bytes() != first
     assert len(list(keys().rglob("*.key"))) == 2
     assert run("train", path, "--force") == 0
-    assert "uses the pads that were made offline" in capsys.readouterr().err
+    assert "uses up the pads that were made offline" in capsys.readouterr().err
     assert "would be overwritten" in refused(capsys, "train", path, "--offline")
 
 
@@ -136,11 +136,11 @@ def test_copies_put_back_are_refused_and_dropped_when_asked(
     shutil.copytree("models", tmp_path / "copy")
     assert run("train", path, "--quiet") == 0
     put_back(tmp_path / "copy")
-    assert "taken already, and no pad is used twice; --force goes on without" in refused(
+    assert "taken already, and no pad is used twice; --force trains without them" in refused(
         capsys, "train", path
     )
     assert run("train", path, "--force") == 0
-    assert "drops pads: pads models" in capsys.readouterr().err
+    assert "discards the pads: pads models" in capsys.readouterr().err
     assert not PADS.exists()
 
 
@@ -234,8 +234,8 @@ def test_a_job_that_goes_on_makes_new_pads(
     capsys.readouterr()
     assert run("train", path, "--resume", "--json", "out.json") == 0
     printed = capsys.readouterr().err
-    assert "goes on after 4 rounds, with new keys and masks" in printed
-    assert "drops the pads that were made offline: a job that goes on makes new ones" in printed
+    assert "resumes after 4 rounds, with new keys and masks" in printed
+    assert "discards the pads that were made offline: a resumed job makes new ones" in printed
     np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
     (row,) = rows_of("out.json", "train")
     assert (row["rounds"], row["rounds_before"]) == (ROUNDS, 4)

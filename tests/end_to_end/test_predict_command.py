@@ -84,9 +84,9 @@ def test_new_rows_come_out_with_their_ids_probabilities_and_class_names(
     assert scores["class"].to_list() == chosen.tolist()
     told = capsys.readouterr()
     assert "probability: of class 'paid', not 'late'" in told.out
-    assert "whatever the exchange: it was sent in clear" in told.out
-    assert "shop: columns that the model does not take: note" in told.out
-    assert "rows without a partner are not scored: 3 of bank" in told.err
+    assert "any exchange, so it was sent in clear" in told.out
+    assert "shop: columns that the model does not use: note" in told.out
+    assert "rows that not every party has are not scored: 3 of bank" in told.err
     (row,) = rows_of("out.json", "predict")
     assert (row["rows"], row["origin"], row["trained_on"]) == (37, "new_data", 0)
     assert row["dropped_rows"] == {"bank": 3, "shop": 0}
@@ -139,7 +139,7 @@ def test_labels_that_are_there_are_told_of_and_parquet_and_standard_output_work(
     assert run("predict", job, *new, "--out", "scores.parquet", "--quiet") == 0
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err == "securevfl: rows without a partner are not scored: 3 of bank\n"
+    assert told.err == "securevfl: rows that not every party has are not scored: 3 of bank\n"
     (row,) = rows_of("out.json", "predict")
     scores = pl.read_parquet("scores.parquet")
     truth = pl.read_csv("labelled.csv")["status"][2:-3]
@@ -154,7 +154,7 @@ def test_labels_that_are_there_are_told_of_and_parquet_and_standard_output_work(
 
 def test_an_existing_file_is_kept_and_replaced_only_by_force(job: str, capsys: Capture) -> None:
     Path("scores.csv").write_text("mine", encoding="utf-8")
-    assert "is there already" in refused(capsys, "predict", job, "--out", "scores.csv")
+    assert "exists: name another file" in refused(capsys, "predict", job, "--out", "scores.csv")
     assert Path("scores.csv").read_text(encoding="utf-8") == "mine"
     assert run("predict", job, "--out", "scores.csv", "--force", "--quiet") == 0
     assert pl.read_csv("scores.csv").height == 37
@@ -170,15 +170,13 @@ def test_without_new_rows_the_jobs_own_are_scored_and_said_to_be_known(
     (row,) = rows_of("out.json", "predict")
     trained_on = load_model(Path("models/bank.safetensors")).header.rows
     assert (row["rows"], row["origin"], row["trained_on"]) == (120, "data", trained_on)
-    assert f"{trained_on} of these rows are those that the model was trained on" in (
-        capsys.readouterr().out
-    )
+    assert f"the model was trained on {trained_on} of these rows" in (capsys.readouterr().out)
 
 
 def test_a_job_that_has_changed_since_is_told(job: str, capsys: Capture) -> None:
     Path(job).write_text(JOB.replace("rounds = 20", "rounds = 21"), encoding="utf-8")
     assert run("predict", job, "--out", "scores.csv") == 0
-    assert "trained in another job" in capsys.readouterr().out
+    assert "the model comes from another job" in capsys.readouterr().out
     Path(job).write_text(JOB.replace('"shop"', '"store"'), encoding="utf-8")
     assert "no model file models/store.safetensors" in refused(
         capsys, "predict", job, "--out", "others.csv"

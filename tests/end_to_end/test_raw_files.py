@@ -101,7 +101,9 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     )
     given = ["--rows", "bank=new_bank.csv", "--rows", "shop=new_shop.csv"]
     assert run("predict", "job.toml", "--out", "scores.csv", *given) == 0
-    assert "bank: values that training had not, or few of: 1 of 'city'" in (capsys.readouterr().err)
+    assert (
+        "bank: values that were absent or rare in training: 1 of 'city'" in capsys.readouterr().err
+    )
     # Under the exchange as in one place: each party's raw rows through its own recipe.
     scores = pl.read_csv("scores.csv")
     new = {"income": ["2000.5"], "city": ["Köln"]}, {

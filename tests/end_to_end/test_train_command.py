@@ -89,8 +89,8 @@ def test_a_killed_job_goes_on_to_the_same_parameters(
     capsys.readouterr()
     (row,) = rows_from("train", path, "--resume")
     printed = capsys.readouterr()
-    assert "goes on after 6 rounds" in printed.err
-    assert "times and bytes are of the rounds after 6" in printed.out
+    assert "resumes after 6 rounds" in printed.err
+    assert "times and bytes cover the rounds after 6" in printed.out
     np.testing.assert_array_equal(weights(), whole)
     assert (row["rounds"], row["rounds_before"]) == (12, 6)
     assert sorted(path.name for path in Path("models").iterdir()) == [
@@ -134,10 +134,10 @@ def test_an_unfinished_session_is_told_and_not_overwritten(capsys: Capture) -> N
     killed(path)
     before = {each: each.read_bytes() for each in Path("models").iterdir()}
     for arguments, told in (
-        ((), "holds this very job, unfinished, after 6 rounds: --resume goes on"),
-        (("--seed", "5"), "holds another job, unfinished, after 6 rounds"),
-        (("--seed", "5", "--resume"), "is of another job"),
-        (("--resume", "--force"), "give one of them"),
+        ((), "holds a checkpoint of this job after 6 rounds: --resume continues"),
+        (("--seed", "5"), "holds a checkpoint of another job after 6 rounds"),
+        (("--seed", "5", "--resume"), "belongs to job"),
+        (("--resume", "--force"), "give only one"),
     ):
         assert told in refused(capsys, "train", path, *arguments)
     assert {each: each.read_bytes() for each in Path("models").iterdir()} == before
@@ -163,13 +163,13 @@ def test_a_damaged_session_is_told(capsys: Capture) -> None:
 
 def test_a_finished_job_says_so_and_keeps_its_models(capsys: Capture) -> None:
     path = job()
-    assert "no session of this job" in refused(capsys, "train", path, "--resume")
+    assert "no checkpoint of this job" in refused(capsys, "train", path, "--resume")
     assert run("train", path, "--quiet") == 0
     whole = weights()
     for arguments, told in (
         ((), "models/bank.safetensors, models/shop.safetensors would be overwritten"),
         (("--seed", "5"), "or --force to replace"),
-        (("--resume",), "this job is finished, after 12 rounds"),
+        (("--resume",), "this job has finished, after 12 rounds"),
     ):
         error = refused(capsys, "train", path, *arguments)
         assert said(error) == 1  # before a word about the job
@@ -195,7 +195,7 @@ def test_what_cannot_go_on_says_so_first_and_when_it_is_asked(
         path = two_organizations({"rounds": 12}, "dp", output=EVERY_THREE, privacy=NOISE)
     killed(path, after=4)
     told = " ".join(capsys.readouterr().err.split())
-    assert "cannot go on once it is interrupted" in told
+    assert "cannot be resumed after an interrupt" in told
     assert why in told
     assert not list(Path("models").glob("*.state*"))
     assert why in refused(capsys, "train", path, "--resume")
@@ -239,7 +239,7 @@ def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> N
         assert text in page
     assert "bank alone" in printed.out
     told = printed.err
-    assert "rows left out, as not every party has them: bank 20 of 400" in printed.out
+    assert "rows left out because not every party has them: bank 20 of 400" in printed.out
     assert max(map(len, told.splitlines())) <= 80
     words = " ".join(told.split())
     for piece in (
@@ -250,7 +250,7 @@ def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> N
         "bank learns: every H_k",
         "shop learns: only its own gradient",
         "H_k is party k's part of the prediction",
-        "a checkpoint every 3 rounds in models: --resume goes on from it",
+        "a checkpoint every 3 rounds in models, from which --resume continues",
         r"set-up took [\d.]+ m?s, a round takes [\d.]+ m?s: at most 12 rounds take about",
     ):
         assert re.search(piece if "\\" in piece else re.escape(piece), words), piece
@@ -261,7 +261,7 @@ def test_a_quiet_run_says_only_what_it_left_out(capsys: Capture) -> None:
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == (
-        "securevfl: rows left out, as not every party has them: bank 20 of 400\n"
+        "securevfl: rows left out because not every party has them: bank 20 of 400\n"
     )
 
 
@@ -287,7 +287,7 @@ def test_an_interrupt_that_nothing_goes_on_from_says_why(
     monkeypatch.setattr(Forecast, "after", interrupt)
     assert run("train", path, "--quiet") == 130
     told, last = capsys.readouterr().err.splitlines()[-2:]
-    assert told.startswith("securevfl: cannot go on: ")
+    assert told.startswith("securevfl: cannot be resumed: ")
     assert why in told
     assert last == "securevfl: interrupted"
 
@@ -305,7 +305,7 @@ def test_a_process_that_is_stopped_can_go_on(how: signal.Signals) -> None:
         assert process.returncode == 130
         *_, told, last = error.splitlines()
         assert told == (
-            f"securevfl: after {rounds} rounds it goes on with: "
+            f"securevfl: stopped after {rounds} rounds; continue with: "
             "securevfl train job.toml --seed 1 --resume"
         )
         assert last == "securevfl: interrupted"
@@ -319,9 +319,9 @@ def test_blind_says_what_no_guard_counts_and_how_likely_it_fails(capsys: Capture
     printed = capsys.readouterr()
     words = " ".join(printed.err.split())
     assert "fedbcd-p under blind: 12 rounds of all rows" in words
-    assert "no label guard counts what the end tells: 2 numbers at most" in words
+    assert "no label guard counts what the final model reveals: at most 2 numbers" in words
     assert "can be read off" not in words
-    said_after = re.search(r"the job, with probability (\S+)", printed.out)
+    said_after = re.search(r"the result with it, with probability (\S+)", printed.out)
     assert said_after is not None
     assert 0 < float(said_after[1]) < 2.0**-6
     assert max(map(len, (printed.out + printed.err).splitlines())) <= 80
@@ -336,7 +336,7 @@ def test_blind_warns_of_ends_that_few_residuals_make_and_that_are_none(
     assert run("train", few) in {0, 3, 4}
     printed = capsys.readouterr().err
     assert "labels can be read off it: " in " ".join(printed.split())
-    assert printed.index(f"securevfl: warning: {beyond.warning}\n") < printed.index("made offline")
+    assert printed.index(f"securevfl: warning: {beyond.warning}\n") < printed.index("offline phase")
 
 
 def test_the_example_job_runs_as_it_is_and_its_models_load_again(capsys: Capture) -> None:

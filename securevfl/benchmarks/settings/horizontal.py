@@ -71,9 +71,9 @@ class HorizontalSettings:
     repeats: shared.Repeats = 3
     seed: shared.Seed = 0
     quick: shared.Quick = False
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core if absent.")] = (
-        None
-    )
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes; one per core by default.")
+    ] = None
 
     def quickly(self, typed_in: Collection[str]) -> "HorizontalSettings":
         """The same for a first look: digits, two methods, one split, 40 rounds of 20 clients.

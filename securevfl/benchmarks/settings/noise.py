@@ -70,9 +70,9 @@ class NoiseSettings(shared.SaidByJob):
     repeats: Annotated[int, typer.Option(min=1, help="Seeds.")] = 5
     seed: shared.Seed = 0
     quick: shared.Quick = False
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core if absent.")] = (
-        None
-    )
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes; one per core by default.")
+    ] = None
 
     def __post_init__(self) -> None:
         if self.own_prediction and self.algorithm != FDML:

@@ -33,9 +33,7 @@ MaxRounds = Annotated[int, typer.Option(min=1, help="Give up after so many round
 Network = Annotated[
     NetworkSettings, typer.Option(help="lan, wan, intercontinental, or LATENCY_MS:MBIT_PER_S.")
 ]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="A first look: one seed, fewer rows, and less to run.")
-]
+Quick = Annotated[bool, typer.Option("--quick", help="A first look: one seed and fewer rows.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Runs with seeds of their own; medians.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of batches and starts (never of keys).")]
 Size = Annotated[int, typer.Option(min=1, help="S: rows a batch.")]

@@ -238,7 +238,7 @@ def test_masks_cancel_within_one_federation_alone(problems: list[Quadratic]) -> 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda it: replace(it, step=0), "server sent round 0 where one from 1 to 2 is due"),
+        (lambda it: replace(it, step=0), "server sent round 0 where one from 1 to 2 was expected"),
         (lambda it: replace(it, step=3), "server sent round 3"),
         (lambda it: replace(it, block=2), "server asked for block 2 of 2"),
         (lambda it: replace(it, weights=it.weights[1:]), r"server sent an array of \(11,\)"),

@@ -100,7 +100,10 @@ def test_a_target_ends_training_and_says_what_it_cost() -> None:
         ({"weights": torch.zeros(12, requires_grad=True)}, "weights: expected a vector"),
         ({"weights": START * np.nan}, "a finite vector"),
         ({"problems": PROBLEM}, "problems: expected one of each client, not one Quadratic"),
-        ({"problems": [PROBLEM] * 3 + [(START, 1)]}, "client 3: a tuple, where rows under a model"),
+        (
+            {"problems": [PROBLEM] * 3 + [(START, 1)]},
+            "client 3: expected a problem as module_problems makes it, not a tuple",
+        ),
         ({"problems": [PROBLEM, Quadratic(START, START[:0])]}, "client 1: expected at least"),
         ({"problems": []}, "clients = 0: expected at least 1"),
         ({"epochs": 1.5}, "epochs = 1.5: expected a whole"),

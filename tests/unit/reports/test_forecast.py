@@ -15,7 +15,7 @@ def forecast(rounds: int, *, may_end: bool = False) -> Forecast:
 def test_a_long_first_round_says_enough() -> None:
     told = forecast(10, may_end=True).after(1, 122.0)
     assert told == (
-        "set-up took 2 s, a round takes 20 s: at most 10 rounds take about 200 s; it may end before"
+        "set-up took 2 s, a round takes 20 s: at most 10 rounds take about 200 s; it may end sooner"
     )
 
 
@@ -55,7 +55,7 @@ def test_what_is_made_offline_is_no_set_up_and_no_round() -> None:
     one.watch.rounds_began = 105.0
     told = one.after(1, 130.0)
     assert told == (
-        "set-up took 2 s, what was made offline 8 s, a round takes 20 s: "
+        "set-up took 2 s, the offline phase 8 s, a round takes 20 s: "
         "at most 10 rounds take about 200 s"
     )
 

@@ -95,7 +95,7 @@ def test_columns_say_what_was_made_offline_and_a_round_is_without_it() -> None:
     ]
     assert [other[heading] for heading, _ in CORRELATED_RANDOMNESS] == ["-"] * 4
     assert offline_s(SOME) == 2.75
-    assert "compute, network, total and sent hold what was made offline" in str(
+    assert "compute, network, total and sent include the offline phase" in str(
         tradeoff_notes([OLD, SOME])
     )
 

@@ -25,24 +25,24 @@ RELEASE = {
     "epsilon": 3.25,
     "noise": "of a secure generator",
 }
-IN_CLEAR = "between two parties a score tells the label party the other's part of it, whatever "
+IN_CLEAR = "with two parties, each score tells the label party the other party's part of it"
 
 
 @pytest.mark.parametrize(
     ("changes", "names", "told"),
     [
         ({}, (), ["the label party saw every other party's part of each score"]),
-        ({"shown": "summed"}, (), ["the label party saw the sum of the others' parts"]),
+        ({"shown": "summed"}, (), ["the label party saw only the sum of the others' parts"]),
         ({"shown": "summed", "parties": 2}, (), [IN_CLEAR]),
         ({}, ("no", "yes"), ["probability: of class 'yes', not 'no'", "the label party saw every"]),
-        ({"labelled": 1500}, (), ["the label party saw every", "metrics: of the 1,500 rows"]),
+        ({"labelled": 1500}, (), ["the label party saw every", "metrics cover the 1,500 rows"]),
         ({"labelled": 2000}, (), ["the label party saw every"]),
         (
             {"release": RELEASE},
             (),
             [
                 "the label party saw the others' parts of each score clipped, with noise",
-                "one release of each row: epsilon 3.25 at delta = 1e-05 (gaussian, z = 1.5, clip",
+                "one release per row: epsilon 3.25 at delta = 1e-05 (gaussian, z = 1.5, clip",
                 "of a secure generator",
             ],
         ),
