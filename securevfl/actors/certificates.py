@@ -1,7 +1,7 @@
-"""A key and a certificate that an actor makes for one job, and connections that pin its peers'.
+"""An actor's key and certificate for one job, and connections that pin the peers' certificates.
 
-No authority signs them: the supervisor hands each actor the certificates of exactly its peers, and
-nothing else is trusted.
+No authority signs them: the supervisor gives each actor the certificates of exactly its peers, and
+it trusts no others.
 """
 
 import datetime
@@ -13,30 +13,30 @@ from typing import Protocol
 
 from securevfl.errors import PeerNotTrusted
 
-# A clock that is a day off, and a job that takes long.
+# Allows for clocks that are a day off, and for long jobs.
 BEFORE, AFTER = datetime.timedelta(days=1), datetime.timedelta(days=365)
 _CHUNK = 1 << 18
 
 
 class Wire(Protocol):
-    """What happens to bytes on their way to a socket, and back."""
+    """The encoding of bytes between a program and a socket."""
 
     def outgoing(self, data: bytes) -> bytes:
-        """What goes onto the socket for these bytes."""
+        """Encode bytes for the socket."""
 
     def incoming(self, data: bytes) -> bytes:
-        """What came, of what the socket gave."""
+        """Decode bytes from the socket, as far as they are complete."""
 
 
 class Clear:
-    """Bytes as they are."""
+    """Bytes without encryption."""
 
     def outgoing(self, data: bytes) -> bytes:
-        """The same."""
+        """Return the bytes unchanged."""
         return data
 
     def incoming(self, data: bytes) -> bytes:
-        """The same."""
+        """Return the bytes unchanged."""
         return data
 
 
@@ -44,7 +44,7 @@ class Identity:
     """An actor's own key and certificate.
 
     Args:
-        name: of the actor; it stands in the certificate, and nothing is decided by it.
+        name: of the actor, for the certificate's subject, which nobody checks.
     """
 
     def __init__(self, name: str) -> None:
@@ -73,14 +73,14 @@ class Identity:
         )
 
     def context(self, certificates: Collection[str], *, server: bool) -> ssl.SSLContext:
-        """TLS 1.3 with both ends' certificates, trusting these alone."""
+        """A TLS 1.3 context in which both ends need certificates, and only these are trusted."""
         side = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
         context = ssl.SSLContext(side)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False  # the certificate itself is compared
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata="".join(certificates))
-        # The only way in is a file: it is gone before anybody is connected.
+        # OpenSSL reads keys only from files; this one is deleted at once.
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "key"
             path.touch(0o600)
@@ -90,11 +90,11 @@ class Identity:
 
 
 class Encrypted:
-    """One end of a TLS connection whose bytes somebody else carries; for one thread.
+    """One end of a TLS connection without a socket; not thread-safe.
 
     Args:
         context: of this end.
-        server: whether it is the end that accepts.
+        server: whether this end accepts the connection.
     """
 
     def __init__(self, context: ssl.SSLContext, *, server: bool) -> None:
@@ -102,13 +102,13 @@ class Encrypted:
         self._tls = context.wrap_bio(self._in, self._out, server_side=server)
 
     def shake_hands(self, data: bytes) -> tuple[bytes, bool]:
-        """A step of the handshake: what is to be sent, and whether it is over.
+        """One step of the handshake: the bytes to send, and whether it is complete.
 
         Args:
-            data: what came; empty for the first step.
+            data: received bytes; empty for the first step.
 
         Raises:
-            PeerNotTrusted: the other end has no certificate, or another.
+            PeerNotTrusted: the other end has no certificate, or the wrong one.
         """
         if data:
             self._in.write(data)
@@ -121,26 +121,26 @@ class Encrypted:
         return self._out.read(), True
 
     def require(self, certificate: str, name: str) -> None:
-        """Check that the other end has a certificate, and not one of somebody else's.
+        """Check that the other end has exactly this certificate.
 
         Raises:
-            PeerNotTrusted: it has not.
+            PeerNotTrusted: it has another.
         """
         if self._tls.getpeercert(binary_form=True) != ssl.PEM_cert_to_DER_cert(certificate):
-            raise PeerNotTrusted(f"the other end has not the certificate of {name!r}")
+            raise PeerNotTrusted(f"the other end does not have the certificate of {name!r}")
 
     def outgoing(self, data: bytes) -> bytes:
-        """The bytes as records."""
+        """Encrypt the bytes."""
         view = memoryview(data)
         while view:
             view = view[self._tls.write(view) :]
         return self._out.read()
 
     def incoming(self, data: bytes) -> bytes:
-        """What came in records that are whole.
+        """Decrypt all complete records.
 
         Raises:
-            PeerNotTrusted: bytes that are not the peer's.
+            PeerNotTrusted: the bytes are not the peer's.
         """
         pieces = []
         self._in.write(data)

@@ -1,8 +1,8 @@
-"""One connection between two actors: frames behind their length, of bounded size.
+"""One connection between two actors: frames of bounded size, each preceded by its length.
 
-All but `send`'s last part happens on the program's thread: it writes what the socket takes at once
-and reads when it waits for messages, so that one costs two system calls and wakes one thread. What
-the socket does not take at once a thread of the link writes, as the program goes on.
+The program's thread writes what the socket accepts at once, and reads while it waits for messages.
+A message then costs two system calls and wakes one thread. A thread of the link writes the rest,
+while the program continues.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from securevfl.actors.certificates import Clear, Encrypted, Wire
 from securevfl.errors import PeerError, PeerNotTrusted, PeerUnreachable, PeerViolation
 from securevfl.wire.codec import MAX_MESSAGE_BYTES
 
-# An envelope's own part is names and phases, with 16 bits for their lengths.
+# An envelope adds names and phases, whose lengths have 16 bits.
 MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + (1 << 20)
 MOST_NAME_BYTES = 1 << 12
-# A machine that is gone without a word is noticed after about a minute.
+# The silent death of a machine is noticed after about a minute.
 KEEP_ALIVE = (
     (socket.TCP_KEEPIDLE, 20),
     (socket.TCP_KEEPINTVL, 10),
@@ -56,11 +56,11 @@ class Link:
                 end.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def encrypt(self, wire: Encrypted) -> None:
-        """Go over to TLS, before anything else is sent.
+        """Switch to TLS, before anything else is sent.
 
         Raises:
-            PeerNotTrusted: the other end has no certificate, or another.
-            PeerUnreachable: it is gone.
+            PeerNotTrusted: the other end has no certificate, or the wrong one.
+            PeerUnreachable: the connection failed.
         """
         over, came = False, b""
         while not over:
@@ -75,14 +75,14 @@ class Link:
         self._wire = wire
 
     def greet(self, name: str) -> None:
-        """Say a name."""
+        """Send this end's name."""
         self.send(name.encode())
 
     def greeted(self) -> str:
-        """The name that the other end says.
+        """Receive the other end's name.
 
         Raises:
-            PeerNotTrusted: it says none.
+            PeerNotTrusted: it sends none.
         """
         try:
             frame = self._first_frame()
@@ -91,7 +91,7 @@ class Link:
         return frame.decode(errors="replace")
 
     def _first_frame(self) -> bytes:
-        # What came with the end of the handshake waits within TLS.
+        # Bytes that came with the end of the handshake are still within TLS.
         data = self._wire.incoming(b"")
         while True:
             for frame in self._frames(data, MOST_NAME_BYTES):
@@ -102,21 +102,21 @@ class Link:
             data = self._wire.incoming(came)
 
     def begin(self) -> None:
-        """Wait for nothing from here on; `arrived` is to be called."""
+        """Start the writing thread; from now on nothing but `next_frame` blocks."""
         self._writing = threading.Thread(target=self._write_left, daemon=True)
         self._writing.start()
 
     def fileno(self) -> int:
-        """Of the socket, for whoever waits until it can be read."""
+        """The socket's descriptor, to wait for data."""
         return self._end.fileno()
 
     def arrived(self) -> Iterator[bytes]:
-        """The frames that have arrived; ends where there are no more now.
+        """Yield the frames that have arrived so far.
 
         Raises:
-            PeerError: nothing more will come.
+            PeerError: the connection is closed or violates the protocol.
         """
-        if self._early:  # what came along with the greeting
+        if self._early:  # bytes that came with the greeting
             self._early = False
             yield from self._frames(self._wire.incoming(b""), self._max)
         while True:
@@ -133,21 +133,21 @@ class Link:
                 return
 
     def next_frame(self) -> bytes:
-        """The next frame, waited for; for a program that can do nothing without it.
+        """Wait for the next frame.
 
         Raises:
-            PeerError: nothing more will come.
+            PeerError: the connection is closed or violates the protocol.
         """
-        comes = select.poll()  # not select(), which takes no file number beyond 1023
-        comes.register(self._end, select.POLLIN)
+        readable = select.poll()  # not select(), which supports no descriptors beyond 1023
+        readable.register(self._end, select.POLLIN)
         while not self._ready:
             self._ready.extend(self.arrived())
             if not self._ready:
-                comes.poll()
+                readable.poll()
         return self._ready.popleft()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame; returns at once.
+        """Send a frame without blocking.
 
         Raises:
             PeerUnreachable: the connection is closed.
@@ -169,7 +169,7 @@ class Link:
                 self._more.notify()
 
     def close(self) -> None:
-        """Close this end, with its threads."""
+        """Close this end and stop its thread."""
         with self._lock:
             self._closed = True
             self._more.notify()
@@ -189,25 +189,25 @@ class Link:
             try:
                 self._send_all(data)
             except OSError:
-                return  # who reads notices
+                return  # the reading side notices
             with self._lock:
                 self._left.popleft()
 
     def _send_all(self, data: bytes) -> None:
-        """`sendall`, also where the program's loop keeps its sockets from waiting, as uvloop does.
+        """`sendall` for a socket that a loop has made non-blocking.
 
-        Ray's processes have that loop wherever it is installed.
+        uvloop does so, and Ray's processes use it where it is installed.
         """
         view = memoryview(data)
-        room = select.poll()
-        room.register(self._end, select.POLLOUT)
+        writable = select.poll()
+        writable.register(self._end, select.POLLOUT)
         while view:
-            room.poll()
+            writable.poll()
             with contextlib.suppress(BlockingIOError):
                 view = view[self._end.send(view, socket.MSG_DONTWAIT) :]
 
     def _frames(self, data: bytes, most: int) -> Iterator[bytes]:
-        """The frames that are whole."""
+        """Yield the complete frames."""
         came, at = self._came, 0
         came += data
         try:

@@ -1,8 +1,8 @@
 """An actor's connections: one to each of its peers, and to nobody else.
 
-Of two actors the first by name connects. Over TCP both ends have certificates, and each compares
-the other's with the one that the supervisor introduced; over a Unix socket its folder keeps others
-out. Nobody is accepted any more once all peers are there.
+Of two actors the one whose name sorts first connects. Over TCP both ends have certificates, and
+each compares the other's with the one that the supervisor sent. Unix sockets are in a folder that
+only their owner can enter. Once all peers are connected, the actor stops listening.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ ALL_THERE_SECONDS = 120.0
 
 
 class Links:
-    """An actor's way to the others; from the start it listens.
+    """An actor's connections; it listens from the start.
 
     Args:
         name: of the actor.
         listen: unix:PATH or tcp:HOST:PORT, port 0 for a free one.
 
     Raises:
-        ConfigError: the address cannot be listened at.
+        ConfigError: it cannot listen at this address.
     """
 
     def __init__(self, name: str, listen: str) -> None:
@@ -52,7 +52,7 @@ class Links:
             self._listening.bind(place if self._path else (host, int(port)))
         except OSError as error:
             self._listening.close()
-            reason = error.strerror or error  # a path that is too long is no error of the system's
+            reason = error.strerror or error  # a path that is too long has no strerror
             raise ConfigError(f"{listen}: cannot listen there ({reason})") from error
         if self._path is None:
             place = f"{host}:{self._listening.getsockname()[1]}"
@@ -61,11 +61,11 @@ class Links:
         self.peer = Peer(f"{kind}:{place}", certificate)
 
     def connect(self, peers: Mapping[str, Peer], seconds: float = ALL_THERE_SECONDS) -> None:
-        """Be connected with all peers.
+        """Connect with all peers.
 
         Raises:
-            PeerNotTrusted: a peer has not its certificate.
-            PeerUnreachable: one is not there in time.
+            PeerNotTrusted: a peer does not have its certificate.
+            PeerUnreachable: a peer did not connect in time.
         """
         deadline = time.monotonic() + seconds
         awaited = {name for name in peers if name < self.name}
@@ -84,24 +84,24 @@ class Links:
             self._stop_listening()
             accepting.join()
         if missing:
-            told = f"{', '.join(missing)} did not connect in {seconds:g} s"
+            text = f"{', '.join(missing)} did not connect in {seconds:g} s"
             if refused:
-                raise PeerNotTrusted(f"{told}; refused: {'; '.join(refused)}")
-            raise PeerUnreachable(told)
+                raise PeerNotTrusted(f"{text}; refused: {'; '.join(refused)}")
+            raise PeerUnreachable(text)
 
     def carry(self, to: str, data: bytes) -> None:
-        """Take an envelope to a peer, see `runtime.real.Carry`."""
+        """Send an envelope to a peer, see `runtime.real.Carry`."""
         try:
             self._links[to].send(data)
         except PeerUnreachable as error:
             raise PeerUnreachable(f"{to} {error}") from error
 
     def begin(self, channel: RealChannel, known: Mapping[str, str]) -> None:
-        """Give what comes to a channel, from its own loop.
+        """Pass received envelopes to a channel, from its own loop.
 
         Args:
             channel: of the program.
-            known: actors by the names that the channel has for them; of others `next_from` reads.
+            known: actors by their names in the channel; others are read with `next_from`.
         """
         self._channel = channel
         self._lane = {name: self._links[actor] for name, actor in known.items()}
@@ -112,10 +112,10 @@ class Links:
             self._take_in(name, link)
 
     def next_from(self, name: str) -> bytes:
-        """What an actor beside the channel sends next, waited for.
+        """Wait for the next frame of an actor that the channel does not know.
 
         Raises:
-            PeerError: nothing more will come.
+            PeerError: the connection is closed or violates the protocol.
         """
         try:
             return self._links[name].next_frame()
@@ -123,7 +123,7 @@ class Links:
             raise type(error)(f"{name} {error}") from error
 
     def poll(self, at: float) -> None:
-        """Give what has come, up to a moment of the channel's, see `RealChannel`."""
+        """Pass on what has been received, at this time of the channel, see `RealChannel`."""
         for name, link in self._lane.items():
             if name not in self._lost:
                 self._take_in(name, link, at)
@@ -140,14 +140,14 @@ class Links:
             channel.lose(name, type(error)(f"{name} {error}"))
 
     def end(self) -> None:
-        """Give the channel nothing more; connections stay open."""
+        """Pass nothing more to the channel; connections stay open."""
         for name, link in self._lane.items():
             if self._channel is not None and name not in self._lost:
                 self._channel.loop.remove_reader(link.fileno())
         self._channel = None
 
     def close(self) -> None:
-        """Close all connections, of a channel that is given nothing more."""
+        """Close all connections, after `end`."""
         self._stop_listening()
         for link in self._links.values():
             link.close()
@@ -176,7 +176,7 @@ class Links:
                 wire.require(peer.certificate, name)
             link.greet(self.name)
             if link.greeted() != name:
-                raise PeerNotTrusted("it is another")
+                raise PeerNotTrusted("it has another name")
             end.settimeout(None)
         except (OSError, PeerError) as error:
             end.close()
@@ -185,7 +185,7 @@ class Links:
         return link
 
     def _accept(self, peers: Mapping[str, Peer], awaited: set[str]) -> None:
-        """Let in who is awaited; each is heard on a thread of its own, so that none holds up."""
+        """Accept awaited peers, each on a thread of its own so that none blocks the others."""
         certificates = [peers[name].certificate for name in awaited]
         while awaited - self._links.keys():
             try:
@@ -211,12 +211,12 @@ class Links:
                 link.encrypt(wire)
             name = link.greeted()
             if name not in awaited:
-                raise PeerNotTrusted(f"nobody awaits {name[:64]!r}")
+                raise PeerNotTrusted(f"{name[:64]!r} is not awaited")
             if wire is not None:
                 wire.require(peers[name].certificate, name)
             with self._change:
                 if name in self._links:
-                    raise PeerNotTrusted(f"{name} is there already")
+                    raise PeerNotTrusted(f"{name} is connected already")
                 link.greet(self.name)
                 end.settimeout(None)
                 self._links[name] = link

@@ -1,9 +1,9 @@
-"""What an actor knows of the data, and how it opens its own.
+"""What an actor knows about the data, and how it opens its own.
 
-The supervisor writes what all parties know before they start: how many rows, who they are, and for
-the parties' own files the aligned ids. An actor opens its own party's data itself; of a data set by
-name it keeps its own columns alone. Where an algorithm gives all parties the labels, each reads the
-label party's file for these.
+Before the actors start, the supervisor writes what all parties know: the number of rows, their
+digests and, for the parties' own files, the aligned ids. Each actor opens its own party's data; of
+a named data set it keeps only its own columns. If an algorithm gives all parties the labels, each
+actor reads them from the label party's file.
 """
 
 import json
@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 from safetensors.numpy import save
 
@@ -113,26 +111,26 @@ def file_sources(job: Job, beside: Path) -> list[FileSource]:
 
 
 def require_own_data(job: Job) -> None:
-    """Check that every party can make its part of the data alone.
+    """Check that each party can open its part of the data by itself.
 
     Raises:
         ConfigError: it cannot.
     """
     if job.job.dataset is None and job.job.algorithm == "ftl":
         raise ConfigError(
-            "algorithm = 'ftl' on own files: the rows of its overlap are settled where all files "
-            "are read; train without --processes and --ray"
+            "algorithm = 'ftl' on own files needs all files in one process to choose the rows of "
+            "its overlap: train without --processes and --ray"
         )
 
 
 def write_facts(work: Path, plan: Plan, beside: Path) -> None:
-    """Leave in a folder what all actors of a job may know of the data before they start.
+    """Write what all actors of a job may know about the data before they start.
 
     Raises:
         DataError: a file cannot be read, or the folder not written.
     """
     facts, job = plan.facts, plan.job
-    told = {each.name: getattr(facts, each.name) for each in fields(_Facts)}
+    public = {each.name: getattr(facts, each.name) for each in fields(_Facts)}
     digests = {DIGESTS: facts.row_digests}
     if job.job.dataset is None:
         sources = file_sources(job, beside)
@@ -141,7 +139,7 @@ def write_facts(work: Path, plan: Plan, beside: Path) -> None:
         else:
             aligned = align_files(sources, regression=job.job.loss == "squared")
             write_aligned(work / ALIGNED, aligned)
-    replace_file(work / FACTS, save(digests, {FACTS: json.dumps(told)}), "facts")
+    replace_file(work / FACTS, save(digests, {FACTS: json.dumps(public)}), "facts")
 
 
 def _has_shards(sources: Sequence[FileSource]) -> bool:
@@ -149,23 +147,19 @@ def _has_shards(sources: Sequence[FileSource]) -> bool:
 
 
 def read_facts(work: Path) -> Facts:
-    """What `write_facts` left.
+    """Read what `write_facts` wrote.
 
     Raises:
         DataError: it cannot be read, or is damaged.
     """
-    told, digests = _read(work)
-    return Facts(**asdict(told), row_digests=digests[DIGESTS])
-
-
-def _read(work: Path) -> tuple[_Facts, dict[str, NDArray[np.uint64]]]:
     with reading(f"facts {work / FACTS}", verb="are"):
         texts, digests = read_arrays(work / FACTS)
-        return _FACTS.validate_json(texts[FACTS]), digests
+        public = _FACTS.validate_json(texts[FACTS])
+    return Facts(**asdict(public), row_digests=digests[DIGESTS])
 
 
 def own_data(plan: Plan, name: str, work: Path, beside: Path, data_dir: Path | None) -> PartyData:
-    """A party's own data, opened where they are.
+    """Open a party's own data.
 
     Raises:
         ConfigError: see `load` and `load_party`.

@@ -1,9 +1,9 @@
-"""Row shards: several actors of one party, each with its part of the party's rows.
+"""Row shards: several actors of one party, each with a part of the party's rows.
 
-Shard j of every party holds the same rows, and they run the job among themselves on what each batch
-has of these: a *lane*. Only gradients cross lanes, within a party: each of its steps takes their
-sum over its shards. So all shards of a party have the same model at all times, up to rounding: that
-of one actor with all rows.
+Shard j of every party holds the same rows. These shards are a *lane*: they run the job among
+themselves on their rows of each batch. Only gradients cross lanes, within a party: each of its
+steps uses their sum over its shards. All shards of a party therefore have the same model at all
+times, up to rounding: that of one actor with all rows.
 
 Learns:
     shards of one party: each other's sums of gradients; they are the same party.
@@ -35,19 +35,19 @@ SHARDABLE = ("fdml", "fedsgd", "fedbcd-p")
 
 @message_kind(100, stage="round", carries="values", shows="gradients")
 class ShardGradient(StepMessage):
-    """Row shards, one to another of its party: Σ_s (∂H_s/∂θ)ᵀd_s of its `rows` of a batch."""
+    """From one row shard to another of its party: Σ_s (∂H_s/∂θ)ᵀd_s over its `rows` of a batch."""
 
     rows: int
     values: FloatArray
 
 
 def actor_name(party: str, shard: int) -> str:
-    """Of a party's shard; no party's name has a `#`."""
+    """The actor's name of a party's shard; no party's name contains `#`."""
     return party if shard == 0 else f"{party}#{shard}"
 
 
 def require_shardable(plan: Plan) -> None:
-    """Check that a job comes to the same with rows parted.
+    """Check that a job has the same result with its rows in shards.
 
     Raises:
         ConfigError: it does not; the message says what to set.
@@ -63,7 +63,7 @@ def require_shardable(plan: Plan) -> None:
         "exact or accelerated steps, expected gradient steps": plan.rule.exact
         or plan.rule.accelerated,
         "standardized columns, which depend on all rows, expected standardize = false": standardize,
-        "target_auc, which one shard alone would know": job.target_auc is not None,
+        "target_auc, which only one shard would know": job.target_auc is not None,
     }
     for what, there in refused.items():
         if there:
@@ -71,22 +71,17 @@ def require_shardable(plan: Plan) -> None:
 
 
 def without_states(job: Job) -> Job:
-    """The same job, which keeps no state to go on from: where one shard dies all start again."""
+    """The job without checkpoints: if one shard dies, all start from the beginning."""
     output = job.output.model_copy(update={"checkpoint_every": 0})
     return job.model_copy(update={"output": output})
 
 
 @dataclass(eq=False)
 class ShardSchedule(BatchSchedule):
-    """What a shard has of every batch, by its own row numbers.
+    """A shard's rows of each batch, by its own row numbers."""
 
-    Attributes:
-        shard: j; it holds the rows j, j + J, j + 2J, ...
-        shards: J.
-    """
-
-    shard: int = 0
-    shards: int = 1
+    shard: int = 0  # j; it holds the rows j, j + J, j + 2J, ...
+    shards: int = 1  # J
 
     @override
     def batch(self, round_number: int) -> NDArray[np.int64]:
@@ -94,14 +89,14 @@ class ShardSchedule(BatchSchedule):
         own: NDArray[np.int64] = rows[rows % self.shards == self.shard] // self.shards
         if not len(own):
             raise ConfigError(
-                f"--row-shards {self.shards}: of the {len(rows)} rows of a batch shard "
-                f"{self.shard} has none; take fewer shards, or a larger batch_size"
+                f"--row-shards {self.shards}: shard {self.shard} has none of the {len(rows)} rows "
+                "of a batch; take fewer shards, or a larger batch_size"
             )
         return own
 
 
 def plan_of_shard(plan: Plan, shard: int, shards: int) -> Plan:
-    """The job in one lane: its rows, and in the first one all held-out rows."""
+    """The job in one lane: its training rows and, in the first lane, all held-out rows."""
     facts = plan.facts
     digests = facts.row_digests[shard::shards]
     lane = replace(
@@ -118,7 +113,7 @@ def plan_of_shard(plan: Plan, shard: int, shards: int) -> Plan:
 
 
 def data_of_shard(data: PartyData, shard: int, shards: int) -> PartyData:
-    """What a shard keeps of its party's data."""
+    """A shard's part of its party's data."""
     rows = np.arange(shard, len(data.table.train), shards)
     test = np.arange(len(data.table.test) if shard == 0 else 0)
     labels, held_out = data.train_labels, data.test_labels
@@ -131,13 +126,13 @@ def data_of_shard(data: PartyData, shard: int, shards: int) -> PartyData:
 
 
 class ShardSums:
-    """One shard's side of the sums over a party's shards.
+    """One shard's part in the sums over a party's shards.
 
     Args:
-        name: its own.
-        shards: of all of the party, in their order.
-        links: its way to the others.
-        costs: its ledger, on which these messages are, too.
+        name: of this shard's actor.
+        shards: the actors of all of the party's shards, in order.
+        links: its connections.
+        costs: its ledger, which counts these messages, too.
     """
 
     def __init__(self, name: str, shards: Sequence[str], links: Links, costs: Costs) -> None:
@@ -145,17 +140,17 @@ class ShardSums:
         self._step = 0
 
     def mean_part(self, values: FloatArray, rows: int) -> FloatArray:
-        """The sum over all shards, by which a mean over own rows is the mean over all.
+        """Scale the sum over all shards so that dividing by own rows gives the mean over all rows.
 
         Args:
-            values: own sum over rows.
-            rows: how many own rows.
+            values: this shard's sum over its rows.
+            rows: how many rows it has.
 
         Returns:
             Σ values · rows / Σ rows.
 
         Raises:
-            PeerError: another shard is gone, or its gradient is another's.
+            PeerError: another shard died, or sent something else.
         """
         own = ShardGradient(self._step, rows, values)
         data = encode(own)
@@ -177,7 +172,7 @@ class ShardSums:
 
 
 class RowSharded(LinearModel):
-    """A linear model whose gradients are those of all shards' rows.
+    """A linear model whose gradients are over all shards' rows.
 
     Args:
         model: of the shard.

@@ -82,15 +82,10 @@ def audit(
         name, index = tasks[place]
         report(f"{name}, seed {index + 1}: {what}", 100 * done, 100)
 
+    workers, ray = settings.workers, settings.ray
     try:
         with in_processes(
-            attack,
-            tasks,
-            settings.workers,
-            "audit",
-            progress=progress,
-            costs=costs,
-            ray=settings.ray,
+            attack, tasks, workers, "audit", progress=progress, costs=costs, ray=ray
         ) as results:
             for place, measured in results:
                 found[tasks[place]] = measured

@@ -57,7 +57,7 @@ def test_a_shard_without_a_row_of_a_batch_is_refused() -> None:
     schedule = ShardSchedule(row_digests(range(20)), 2, 0, "shuffle", shard=1, shards=10)
     whole = BatchSchedule(row_digests(range(20)), 2, 0, "shuffle")
     without = next(n for n in range(10) if not (whole.batch(n) % 10 == 1).any())
-    with pytest.raises(ConfigError, match=r"--row-shards 10: of the 2 rows of a batch shard 1"):
+    with pytest.raises(ConfigError, match=r"--row-shards 10: shard 1 has none of the 2 rows"):
         schedule.batch(without)
 
 
