@@ -92,21 +92,6 @@ result audit-minibatches 400 audit --dataset credit --exchange bfv --repeats 3 -
     --learning-rate 0.1 --local-steps 1 \
     --attack labels_from_gradients,labels_across_jobs,selection_matrix
 
-# docs/results/label-guard.md
-made() {
-    share=$1
-    shift
-    result "label-guard-planted-$share" 40 bench label-guard --repeats 1 --rows 36000 \
-        --positives "0.$share" "$@"
-}
-made 50 --columns 10 --signal 0
-made 12 --columns 27
-made 05 --columns 40 --kind one-hot
-made 01 --columns 10 --kind heavy
-result label-guard-credit 60 bench label-guard --repeats 1 --dataset credit
-result label-guard-icu2012 60 bench label-guard --repeats 1 --dataset icu2012
-result label-guard-a9a 120 bench label-guard --repeats 1 --dataset a9a
-
 # docs/results/noise.md
 result noise-lr 300 sweep noise --fresh --label-party second --model lr \
     --noise 0,0.25,0.5,1,3,10 --repeats 2 --workers 1

@@ -13,7 +13,6 @@ from securevfl.benchmarks.settings.blind import BlindSettings, OfflineSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
-from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.benchmarks.settings.tradeoff import (
     SCHEME,
@@ -46,6 +45,7 @@ MOVED = {
     "fdml": "fdml",
     "joint": "joint",
     "l1": "l1",
+    "label-guard": "label_guard",
     "networks": "networks",
     "overhead": "overhead",
     "overlap": "overlap",
@@ -221,27 +221,6 @@ def offline(settings: OfflineSettings, data: options.SplitData, output: options.
     keep(output, "bench offline", settings, rows, dataset=dataset.name)
     title = f"{dataset.name}, {settings.steps}, {settings.loss}, {settings.rounds} rounds, profiled"
     show(output, blind_tables.PLACES, rows, title)
-
-
-@command(bench, "label-guard")
-def label_guard(
-    settings: LabelGuardSettings, data: options.SplitData, output: options.Output
-) -> None:
-    """What a party reads of the labels beyond its own models, by how much it is told."""
-    from securevfl.benchmarks.label_guard import label_guard as run
-    from securevfl.benchmarks.planted import planted
-
-    made = settings.planted
-    dataset = data.load() if made is None else planted(made, settings.seed)
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench label-guard", settings, rows, dataset=dataset.name)
-    show(
-        output,
-        bench_tables.LABEL_GUARD,
-        rows,
-        f"{dataset.name}, labels at {dataset.label_party}",
-    )
 
 
 @command(bench)

@@ -4,7 +4,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from securevfl.reports.tables import Column, Row, seconds, size
+from securevfl.reports.tables import Column, seconds, size
 
 
 class CryptoRow(TypedDict):
@@ -40,36 +40,6 @@ class CryptoRow(TypedDict):
     ratio_to_phe_3072: float | None
 
 
-class LabelGuardRow(TypedDict):
-    """What a feature party reads at one ratio: means over seeds.
-
-    `own_` is the best model of its columns, figure by figure; `bound_` an attacker that knows all
-    predictions as well; `rarest` the share of the rarest class.
-    """
-
-    dataset: str
-    rows: int
-    columns: int
-    rarest: float
-    ratio: float
-    batch_size: int
-    sampling: str
-    rounds: int
-    auc: float
-    auc_std: float
-    own_auc: float
-    bound_auc: float
-    top_precision: float
-    own_top_precision: float
-    bound_top_precision: float
-    true_positives: float
-    own_true_positives: float
-    bound_true_positives: float
-    accuracy: float
-    own_accuracy: float
-    exposed_rows: int
-
-
 def _ratio(value: float | None) -> str:
     if value is None:
         return "-"
@@ -89,14 +59,6 @@ def _scheme(row: CryptoRow) -> str:
 
 def _offline(value: float) -> str:
     return seconds(value) if value > 1e-5 else "-"  # noqa: PLR2004
-
-
-def _times(row: Row, figure: str) -> str:
-    """The attack's and the bound's over the own model's."""
-    own = row[f"own_{figure}"]
-    if not own:
-        return "-"
-    return f"x{row[figure] / own:.2f} {row[f'bound_{figure}'] / own:.2f}"
 
 
 def _seconds_or_dash(value: float | None) -> str:
@@ -123,16 +85,4 @@ CRYPTO_PHASES: tuple[Column[CryptoRow], ...] = (
     ("decrypt", lambda row: _seconds_or_dash(row.get("seconds_decrypt"))),
     CRYPTO[3],  # offline
     *CRYPTO[6:],  # up and down
-)
-
-LABEL_GUARD: tuple[Column[LabelGuardRow], ...] = (
-    ("ratio", lambda row: f"{row['ratio']:.4f}"),
-    ("S", lambda row: str(row["batch_size"])),
-    ("rounds", lambda row: str(row["rounds"])),
-    ("own AUC", lambda row: f"{row['own_auc']:.4f}"),
-    ("more", lambda row: f"{row['auc'] - row['own_auc']:+.4f}"),
-    ("bound", lambda row: f"{row['bound_auc'] - row['own_auc']:+.4f}"),
-    ("top 1 %", lambda row: _times(row, "top_precision")),
-    ("1 % FPR", lambda row: _times(row, "true_positives")),
-    ("leverage 1", lambda row: str(row["exposed_rows"])),
 )

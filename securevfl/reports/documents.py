@@ -28,7 +28,6 @@ from securevfl.protocols.exchange import Exchange, Learns, Variant
 from securevfl.reports.benchmarks import (
     CRYPTO,
     CRYPTO_PHASES,
-    LABEL_GUARD,
 )
 from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
 from securevfl.reports.defaults import DEFAULTS
@@ -156,9 +155,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "scale-laws": lambda rows: [["training"], *([line] for line in laws(rows))],
     "noise": by_columns(*NOISE),
     "audit": audit_matrix,
-    "label-guard": by_columns(
-        ("data", lambda row: f"{row['dataset']}, P = {row['columns']}"), *LABEL_GUARD
-    ),
 }
 
 

@@ -51,7 +51,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--method fedavg,top-k,fedbcgd+,fedbcgd:qsgd --learning-rate 0.03,0.1 --tuning-rounds 1 "
         "--max-rounds 1 --repeats 1 --workers 1",
     ),
-    "label-guard": (benchmarks.LabelGuardRow, 2, "--ratio 0.5 --epochs 1 --repeats 1"),
 }  # fmt: skip
 
 

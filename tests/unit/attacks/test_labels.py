@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from bench.label_guard.labels_from_sums import labels_from_sums
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks.labels_from_gradients import JobEnd, labels_from_ends, labels_from_one_round
 from securevfl.attacks.labels_in_clear import labels_from_residuals
 from securevfl.attacks.least_squares import box_least_squares
 from securevfl.attacks.row_spaces import RowSpace, exposure, stacked
 from securevfl.auditing.figures import score
-from securevfl.benchmarks.labels_from_sums import labels_from_sums
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError

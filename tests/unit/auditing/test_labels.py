@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.label_guard.planted import FEATURE_PARTY, Planted, planted
 from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
 from securevfl.attacks.adversary_view import replay
@@ -14,8 +15,6 @@ from securevfl.auditing.judging import AUC, Finding, verdict_of
 from securevfl.auditing.measures.labels import advise, exact_steps, read_labels, recommended
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.auditing.views import gradients_of, residuals_of
-from securevfl.benchmarks.planted import FEATURE_PARTY, planted
-from securevfl.benchmarks.settings.label_guard import Planted
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests, some_rows
 from securevfl.errors import ConfigError

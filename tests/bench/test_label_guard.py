@@ -1,23 +1,22 @@
 from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
-from securevfl.benchmarks.label_guard import label_guard
-from securevfl.benchmarks.planted import planted
-from securevfl.benchmarks.settings.label_guard import LabelGuardSettings, Planted
-from securevfl.data.sources import load
+from bench.label_guard.__main__ import LabelGuardRow, LabelGuardSettings, label_guard
+from bench.label_guard.planted import Planted, planted
 from securevfl.data.tables import check
-from securevfl.errors import ConfigError
-from securevfl.reports.benchmarks import LabelGuardRow
 
+Kind = Literal["gaussian", "one-hot", "heavy"]
 SMALL = Planted(positives=0.12, rows=4000, columns=10, signal=0.5)
 
 
 @pytest.fixture(scope="module")
 def found() -> list[LabelGuardRow]:
-    settings = LabelGuardSettings(ratios=(0.1, 1.0), epochs=2, repeats=1)
-    return list(label_guard(settings, planted(SMALL)))
+    settings = LabelGuardSettings(planted=SMALL, ratios=(0.1, 1.0), epochs=2)
+    return list(label_guard(settings))
 
 
 def test_the_first_row_is_the_full_batch_which_tells_no_more_than_a_model(
@@ -46,23 +45,21 @@ def test_the_bound_grows_with_the_ratio_and_passes_every_margin(
 
 
 def test_another_partition_every_epoch_adds_up() -> None:
-    settings = LabelGuardSettings(ratios=(0.5,), epochs=2, repeats=1, sampling="shuffle")
-    _, shuffled = label_guard(settings, planted(SMALL))
-    fixed = LabelGuardSettings(ratios=(0.5,), epochs=2, repeats=1)
-    _, parted = label_guard(fixed, planted(SMALL))
+    fixed = LabelGuardSettings(planted=SMALL, ratios=(0.5,), epochs=2)
+    _, shuffled = label_guard(fixed.model_copy(update={"sampling": "shuffle"}))
+    _, parted = label_guard(fixed)
     assert shuffled["batch_size"] == pytest.approx(2 * parted["batch_size"], abs=1)
     assert shuffled["bound_auc"] == pytest.approx(parted["bound_auc"], abs=0.03)
 
 
 def test_batches_that_leave_no_two_of_them_are_left_out() -> None:
-    settings = LabelGuardSettings(ratios=(1 / 200,), repeats=1)
-    (row,) = label_guard(settings, load("breast_cancer"))
+    (row,) = label_guard(LabelGuardSettings(ratios=(1 / 200,)))
     assert row["batch_size"] == row["rows"]
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "one-hot", "heavy"])
 @pytest.mark.parametrize("positives", [0.01, 0.5])
-def test_made_data_have_the_share_that_was_asked_for(kind: str, positives: float) -> None:
+def test_made_data_have_the_share_that_was_asked_for(kind: Kind, positives: float) -> None:
     what = Planted(positives, rows=10_000, columns=7, kind=kind)
     made = planted(what)
     check(made)
@@ -76,11 +73,11 @@ def test_made_data_have_the_share_that_was_asked_for(kind: str, positives: float
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"sampling": "random"}, "--sampling 'random'"),
-        ({"kind": "cauchy"}, "--kind 'cauchy'"),
-        ({"positives": 1.0}, "--positives 1"),
+        ({"sampling": "random"}, "sampling"),
+        ({"planted": {"positives": 0.1, "kind": "cauchy"}}, "kind"),
+        ({"planted": {"positives": 1.0}}, "less than 1"),
     ],
 )
-def test_what_cannot_be_made_is_refused(settings: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        LabelGuardSettings(**settings)  # type: ignore[arg-type]
+def test_what_cannot_be_made_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        LabelGuardSettings(**settings)

@@ -1,48 +1,103 @@
-"""How much more than its own models a feature party reads of the labels, by what it is told.
+"""What do batches reveal about labels, beyond what a feature party's own models predict?
 
-A batch of S rows tells P numbers of its labels, worth a squared separation of ρ = P/(S·v) to who
-knows nothing else, v = π(1 − π) with π the share of the rarest class; the batches of a person add
-up. The first row is the full batch, which tells what a model of one's own is fitted to. Runs are in
-clear: what the gradients of a homomorphic exchange tell, up to rounding. Beside each stands the
-bound, what they would tell an attacker that knew all predictions (`labels_from_sums`).
+A batch of S rows reveals P numbers about its labels. To an attacker that knows nothing else they
+are worth a squared separation of ρ = P/(S·v), v = π(1 − π) with π the share of the rarest class;
+the batches of a person add up. The first row is the full batch, which reveals what a model of one's
+own is fitted to. Runs are in clear, where gradients are those of a homomorphic exchange up to
+rounding. Beside each stands the bound: what an attacker that knew all predictions would read
+(`labels_from_sums`).
 
 The label guard's limit rests on this (docs/decisions/0016-label-guard-by-person.md).
 """
 
 from collections.abc import Iterator, Sequence
 from math import ceil
+from typing import Literal
 
 import numpy as np
+from pydantic import PositiveFloat, PositiveInt
+from typing_extensions import TypedDict
 
+from bench.experiment import DataSettings, Experiment, Run, main
+from bench.label_guard.labels_from_sums import labels_from_sums
+from bench.label_guard.planted import Planted, planted
 from securevfl.arrays import IntArray
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, distinct
 from securevfl.auditing.figures import OwnModel, label_finding, own_models
 from securevfl.auditing.judging import ACCURACY, AUC, TOP_PRECISION, TRUE_POSITIVES, Finding, Metric
 from securevfl.auditing.measures.labels import read_labels
 from securevfl.auditing.subject import Recording, Subject, table_of
-from securevfl.benchmarks.labels_from_sums import labels_from_sums
 from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.label_guard import LabelGuardSettings
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.reports.benchmarks import LabelGuardRow
+from securevfl.reports.documents import by_columns
+from securevfl.reports.tables import Column, Row
 
 LEARNING_RATE = 1.0
 
 
-def label_guard(
-    settings: LabelGuardSettings, dataset: VerticalDataset, report: Report = silent
-) -> Iterator[LabelGuardRow]:
-    """A row for the full batch and for every ratio that leaves two batches; means over seeds."""
+class LabelGuardSettings(DataSettings):
+    """The full batch, and every ρ with the smallest batches that keep within it; means of seeds.
+
+    `planted` replaces the data set by made data; `sampling` "shuffle" draws another partition every
+    epoch.
+    """
+
+    planted: Planted | None = None
+    ratios: tuple[PositiveFloat, ...] = (1 / 200, 1 / 100, 1 / 50, 1 / 20, 1 / 10, 1 / 4, 1 / 2)
+    epochs: PositiveInt = 3
+    sampling: Literal["partition", "shuffle"] = "partition"
+    repeats: PositiveInt = 1
+
+    @property
+    def data(self) -> VerticalDataset:
+        """The made data, or the data set."""
+        return self.load() if self.planted is None else planted(self.planted, self.seed)
+
+
+class LabelGuardRow(TypedDict):
+    """What a feature party reads at one ratio: means over seeds.
+
+    `own_` is the best model of its columns, figure by figure; `bound_` an attacker that knows all
+    predictions as well; `rarest` the share of the rarest class.
+    """
+
+    dataset: str
+    rows: int
+    columns: int
+    rarest: float
+    ratio: float
+    batch_size: int
+    sampling: str
+    rounds: int
+    auc: float
+    auc_std: float
+    own_auc: float
+    bound_auc: float
+    top_precision: float
+    own_top_precision: float
+    bound_top_precision: float
+    true_positives: float
+    own_true_positives: float
+    bound_true_positives: float
+    accuracy: float
+    own_accuracy: float
+    exposed_rows: int
+
+
+def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterator[LabelGuardRow]:
+    """A row for the full batch and for every ratio that leaves two batches."""
+    dataset = settings.data
     party = Subject(Job.of(), dataset, 0).feature_party
     columns = len(table_of(dataset, party).columns)
     rows, spread = len(dataset.train_labels), _spread(dataset)
+    seeds = range(settings.seed, settings.seed + settings.repeats)
     visits = settings.epochs if settings.sampling == "shuffle" else 1
     sizes = [ceil(visits * columns / (ratio * spread)) for ratio in settings.ratios]
     kept = [rows, *(size for size in sizes if columns < size <= rows // 2)]
     for done, size in enumerate(kept):
         report(f"S = {size}", done, len(kept))
-        runs = [_run(settings, dataset, size, seed) for seed in settings.seeds]
+        runs = [_run(settings, dataset, size, seed) for seed in seeds]
         read = [[read_labels(run, party)] for run in runs]
         shown = [_shown(run, party) for run in runs]
         bounds = [_bounds(run, party, each) for run, each in zip(runs, shown, strict=True)]
@@ -135,3 +190,50 @@ def _mean(seeds: Sequence[Sequence[Finding]], metric: Metric) -> float:
 def _own(seeds: Sequence[Sequence[Finding]], metric: Metric) -> float:
     """What the best own model reads: the same for all seeds and attacks."""
     return float(seeds[0][0].detail[metric.name]["model_alone"])
+
+
+def _times(row: Row, figure: str) -> str:
+    """The attack's and the bound's over the own model's."""
+    own = row[f"own_{figure}"]
+    if not own:
+        return "-"
+    return f"x{row[figure] / own:.2f} {row[f'bound_{figure}'] / own:.2f}"
+
+
+COLUMNS: tuple[Column[LabelGuardRow], ...] = (
+    ("ratio", lambda row: f"{row['ratio']:.4f}"),
+    ("S", lambda row: str(row["batch_size"])),
+    ("rounds", lambda row: str(row["rounds"])),
+    ("own AUC", lambda row: f"{row['own_auc']:.4f}"),
+    ("more", lambda row: f"{row['auc'] - row['own_auc']:+.4f}"),
+    ("bound", lambda row: f"{row['bound_auc'] - row['own_auc']:+.4f}"),
+    ("top 1 %", lambda row: _times(row, "top_precision")),
+    ("1 % FPR", lambda row: _times(row, "true_positives")),
+    ("leverage 1", lambda row: str(row["exposed_rows"])),
+)
+
+EXPERIMENT = Experiment(
+    name="label_guard",
+    about=__doc__ or "",
+    runs={
+        "planted-50": Run(40, {"planted": Planted(0.5, 36_000, columns=10, signal=0)}),
+        "planted-12": Run(40, {"planted": Planted(0.12, 36_000, columns=27)}),
+        "planted-05": Run(40, {"planted": Planted(0.05, 36_000, columns=40, kind="one-hot")}),
+        "planted-01": Run(40, {"planted": Planted(0.01, 36_000, columns=10, kind="heavy")}),
+        "credit": Run(60, {"dataset": "credit"}),
+        "icu2012": Run(60, {"dataset": "icu2012"}),
+        "a9a": Run(120, {"dataset": "a9a"}),
+    },
+    quick={"planted": Planted(0.12, 4_000, columns=10), "ratios": (0.5,), "epochs": 1},
+    settings=LabelGuardSettings,
+    measure=label_guard,
+    columns=COLUMNS,
+    tables={
+        "label_guard": by_columns(
+            ("data", lambda row: f"{row['dataset']}, P = {row['columns']}"), *COLUMNS
+        )
+    },
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)

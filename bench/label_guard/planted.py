@@ -1,13 +1,16 @@
-"""Made data with a known share of positives, as rare and as hard to tell as one likes.
+"""Made data with a known share of positives, as rare and as hard to predict as one likes.
 
 Real data sets are few, and a limit that was settled on them may be tuned to them.
 """
 
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
 import numpy as np
+from pydantic import Field
 from scipy.special import expit
 
 from securevfl.arrays import FloatArray
-from securevfl.benchmarks.settings.label_guard import Planted
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 
 LABEL_PARTY, FEATURE_PARTY = "label", "feature"
@@ -16,6 +19,25 @@ OTHERS, OTHERS_SIGNAL = 10, 1.0
 TEST_SHARE = 0.2
 DEGREES, MOST_CATEGORIES, RAREST = 3, 8, 0.003
 HALVINGS, WIDEST = 60, 30.0
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What to make.
+
+    Attributes:
+        positives: share of class 1.
+        rows: N, training rows.
+        columns: P of the feature party.
+        signal: deviation of the log-odds that its columns explain; 0: they explain nothing.
+        kind: its columns: normal, one-hot categories, or Student's t of three degrees.
+    """
+
+    positives: Annotated[float, Field(gt=0, lt=1)]
+    rows: int = 20_000
+    columns: int = 20
+    signal: float = 0.7
+    kind: Literal["gaussian", "one-hot", "heavy"] = "gaussian"
 
 
 def planted(what: Planted, seed: int = 0) -> VerticalDataset:
