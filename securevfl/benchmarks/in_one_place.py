@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
 
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks.tradeoff import ScoreName
@@ -171,6 +170,7 @@ def score_in_one_place(dataset: VerticalDataset) -> tuple[ScoreName, float]:
     Returns:
         What the score is, AUC of two classes or accuracy of more, and the score.
     """
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415  # slow to import
 
     def scaled(table: PartyTable) -> tuple[FloatArray, FloatArray]:
         if not dataset.standardize:

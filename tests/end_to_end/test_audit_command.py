@@ -115,7 +115,7 @@ def test_an_attack_that_cannot_be_run_breaks_a_policy(capsys: Capture) -> None:
     assert audited("--attack", LABELS) == (1, ["not_shown"])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"securevfl: must_resist: {LABELS} is not shown to resist under plain: ")
-    assert line.endswith("residuals of squared loss do not tell classes by sign")
+    assert line.endswith("squared loss: the signs of its residuals do not reveal classes")
 
 
 def test_auditing_another_exchange_does_not_keep_the_jobs_policy(capsys: Capture) -> None:

@@ -162,7 +162,7 @@ def test_exact_steps_stand_beside_numbers_that_keep_their_batches_and_one_step_s
     assert (exact["local_steps"], exact["learning_rate"]) == ("exact", None)
     assert exact["learning_rate_chosen"] == "from each party's own curvature"
     assert exact["reached_target"]
-    assert "all rows every round" in capsys.readouterr().out
+    assert "on all rows in every round" in capsys.readouterr().out
 
 
 def test_rows_that_repeat_homomorphic_work_stand_beside_those_that_do_not(capsys: Capture) -> None:
@@ -206,7 +206,7 @@ def test_a_grid_varies_any_key_and_takes_one_step_algorithms_once(capsys: Captur
     ]  # fmt: skip
     shown = said(capsys)
     assert "proximal" in shown
-    assert "all rows every round" in shown
+    assert "on all rows in every round" in shown
     assert found[3]["varied"]["job.proximal"] == 0.1
 
 

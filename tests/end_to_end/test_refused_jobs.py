@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         [
             ("model = 'cnn' needs image_width", None, {"image_width": None}),
             ("30 columns are not an image with rows of 7 pixels", None, {"image_width": 7}),
-            ("no image of lines of 3 pixels that 2 convolutions", None, {"image_width": 3}),
+            ("not an image with rows of 3 pixels that is large enough", None, {"image_width": 3}),
             (r"job\.channels = \(2, 3\) needs model = 'cnn'", None, {"model": "mlp"}),
         ],
     ),

@@ -135,7 +135,10 @@ def test_the_audit_of_a_job_with_nothing_set_has_a_figure(
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [({"batch_size": 40}, "minibatches"), ({"local_steps": 5, "batch_size": "full"}, "of a size")],
+    [
+        ({"batch_size": 40}, "minibatches"),
+        ({"local_steps": 5, "batch_size": "full"}, "derived from X"),
+    ],
 )
 def test_other_steps_that_follow_from_x_are_not_shown(
     settings: dict[str, object], says: str
