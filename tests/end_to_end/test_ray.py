@@ -166,4 +166,4 @@ def test_processes_and_ray_are_two_places(capsys: Capture) -> None:
     two_organizations()
     # Ray is not even imported.
     assert run("train", "job.toml", "--processes", "--ray", "local") == 2
-    assert "give one" in capsys.readouterr().err
+    assert "give only one" in capsys.readouterr().err
