@@ -105,6 +105,7 @@ class SeenRound:
     rows: IntArray  # of the batch, shape (S,)
     predictions: FloatArray  # H_k of the party under attack, shape (S, C)
     residuals: FloatArray  # d of the batch, shape (S, C)
+    summed: FloatArray  # H of the batch, shape (S, C)
 
 
 def rounds_of(
@@ -133,7 +134,7 @@ def rounds_of(
         inputs, labels = adversary.inputs[rows], adversary.labels[rows]
         own = model.predict(inputs)
         residuals = plan.rule.loss.residuals(others + own, labels)
-        rounds.append(SeenRound(rows, predictions[party][index], residuals))
+        rounds.append(SeenRound(rows, predictions[party][index], residuals, others + own))
         signal = PredictionsSignal(others, labels)
         steps.take(decision, inputs, predictions=own, signal=signal)
     return rounds

@@ -31,6 +31,7 @@ class Loss(ABC):
         curvature: bound on f″; infinite if there is none.
         label_change: the largest change of one output's d when the label changes at the same H.
         middle: the H at which two classes are equally likely.
+        weighs_labels: whether d is not s(H) − y, so that H decides how much of a label d shows.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Loss(ABC):
     curvature: float
     label_change: float
     middle: float = 0.0
+    weighs_labels: bool = False
 
     def residual_bound(self, largest: float) -> float:
         """Bound on |d| while |H| ≤ `largest`."""
@@ -172,7 +174,7 @@ class SquaredHinge(CurvedLoss):
     uses it for L1 block descent.
     """
 
-    name, curvature, label_change = "squared-hinge", 2.0, inf
+    name, curvature, label_change, weighs_labels = "squared-hinge", 2.0, inf, True
 
     @override
     def residual_bound(self, largest: float) -> float:
@@ -203,7 +205,7 @@ class Hinge(Loss):
     Its kink at tH = 1 has no bounded curvature: no quadratic majorizes it.
     """
 
-    name, curvature, label_change = "hinge", inf, 2.0
+    name, curvature, label_change, weighs_labels = "hinge", inf, 2.0, True
 
     @override
     def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:

@@ -175,6 +175,13 @@ class Plan(Shown):
     def _falls(self) -> bool:
         return self.algorithm.default_schedule == "inverse-sqrt"
 
+    def renews(self, party: str) -> bool:
+        """Whether every gradient of a batch shows a party something new of the same labels.
+
+        A network's Jacobian moves with its weights, and so does a hinge's weight of a label.
+        """
+        return party in self.networks or self.loss.weighs_labels
+
     @property
     def full_batches(self) -> bool:
         """Whether every round takes all rows."""

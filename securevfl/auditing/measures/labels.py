@@ -10,12 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
+from securevfl.attacks.adversary_view import replay, rounds_of
 from securevfl.attacks.labels_from_gradients import (
     SIGN_LOSSES,
     SeenJob,
@@ -25,14 +28,15 @@ from securevfl.attacks.labels_from_gradients import (
     targets_from_gradients,
     targets_from_residuals,
 )
+from securevfl.attacks.labels_from_hinges import labels_from_hinges
 from securevfl.attacks.labels_in_clear import labels_from_residuals
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, Exposure, exposure
 from securevfl.auditing.figures import best, label_finding, own_estimate, own_models, target_finding
-from securevfl.auditing.judging import Finding
+from securevfl.auditing.judging import Finding, NotShown
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject, table_of
-from securevfl.auditing.views import gradients_of, residuals_of
-from securevfl.errors import ConfigError
+from securevfl.auditing.views import gradients_of, predictions_of, residuals_of
+from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.shown import curve
 
 EPOCHS = 3
@@ -108,6 +112,12 @@ def residual_labels(subject: Subject) -> Finding:
 )
 def gradient_labels(subject: Subject) -> Iterable[AttackCase]:
     """Aggregated gradients of the job as it is, and of jobs that the label guard would refuse."""
+    if subject.plan.loss.weighs_labels:
+        small = subject.with_rows(WHAT_IF_ROWS)
+        granted = "all columns, all predictions; the best model of its own columns"
+        yield AttackCase(partial(_permitted_hinge, small), "as the guard permits", granted)
+        yield AttackCase(partial(_hinge, small), "without the guard", granted, what_if=True)
+        return
     yield AttackCase(partial(_this_job, subject), "this job's batches")
     small = subject.with_rows(WHAT_IF_ROWS)
     size = min(WHAT_IF_BATCH, len(small.dataset.train_labels))
@@ -143,6 +153,35 @@ def read_labels(recording: Recording, party: str) -> Finding:
     own = best(own_models(adversary.inputs, recording.labels)).probabilities
     everyone = np.arange(len(recording.labels))
     estimate = labels_from_gradients([SeenJob(gradients, adversary, everyone)], own)
+    return _finding(estimate, recording, party)
+
+
+def _permitted_hinge(subject: Subject) -> Finding | NotShown:
+    with TemporaryDirectory() as guard:
+        try:
+            subject.record_guarded(Path(guard), subject.dataset)
+        except LabelLeakRefused as error:
+            return NotShown(str(error))
+    return _hinge(subject)
+
+
+def _hinge(subject: Subject) -> Finding:
+    """Labels by an attacker that knows the predictions of every round, from a run in clear."""
+    clear = Subject(subject.job.without_protection, subject.dataset, subject.seed)
+    recording, party = clear.record(), subject.feature_party
+    adversary, label_party = recording.adversary(party), clear.dataset.label_party
+    view, names = recording.view(label_party), recording.plan.facts.names
+    others = {name: predictions_of(view, name) for name in names if name != label_party}
+    visits, _ = replay(gradients_seen(recording, party), adversary)
+    rounds = rounds_of(others, recording.adversary(label_party), party)
+    answered = [
+        each
+        for each, decision in zip(rounds, recording.decisions, strict=True)
+        if not (decision.backtrack or decision.stop)
+    ]
+    summed = [each.summed for each in answered[: len(visits)]]
+    own = best(own_models(adversary.inputs, recording.labels)).probabilities
+    estimate = labels_from_hinges(visits, summed, recording.plan.loss, own)
     return _finding(estimate, recording, party)
 
 

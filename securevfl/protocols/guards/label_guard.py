@@ -43,7 +43,7 @@ def commitments(plan: Plan, party: str, inputs: Matrix, directory: Path | None) 
     """
     decrypted = party != plan.facts.label_party or plan.job.exchange.hide == "both"
     encrypted = plan.exchange.encrypts and decrypted
-    repeats = plan.schedule.repeats and party not in plan.networks
+    repeats = plan.schedule.repeats and not plan.renews(party)
     if directory is None or not (encrypted and repeats):
         return b""
     key, hashes = _own_key(directory / party), []
@@ -147,7 +147,7 @@ class _Trial:
         commits = any(self.agreement.commitments.values()) or not plan.schedule.repeats
         fresh = COMMITMENT_BYTES * len(plan.schedule.fixed) * (commits and plan.schedule.repeats)
         commitments = {
-            peer: b"" if peer in plan.networks else secrets.token_bytes(fresh)
+            peer: b"" if plan.renews(peer) else secrets.token_bytes(fresh)
             for peer in self.agreement.columns
         }
         return replace(self.agreement, commitments=commitments)
@@ -167,8 +167,9 @@ def _gradients_of(
                 f"{peer} commits to its columns in {len(committed)} bytes, expected "
                 f"{COMMITMENT_BYTES} for each of {len(plan.schedule.fixed)} batches"
             )
-        model = plan.full_batches and peer not in plan.networks
-        if every_visit or not committed:
+        renewed = plan.renews(peer)
+        model = plan.full_batches and not renewed
+        if every_visit or renewed or not committed:
             for index in range(plan.rounds):
                 name, rows = f"{plan.hash.hex()} {index}", plan.schedule.batch(index)
                 for product in range(plan.products):
@@ -192,8 +193,8 @@ def _remedy(trial: _Trial, plan: Plan) -> str:
             f"he_per_step makes {plan.products} products a visit and all count: drop it, as one "
             "serves all local steps"
         )
-    if plan.networks:
-        return _fewer_rounds_of_networks(trial, plan)
+    if any(map(plan.renews, trial.agreement.columns)):
+        return _fewer_rounds(trial, plan)
     if plan.full_batches and plan.job.job.label_guard == "visits":
         rounds = _most_rounds(plan, trial.passes)
         passes = f"at most {rounds} rounds pass" if rounds else "not even one round passes"
@@ -209,13 +210,16 @@ def _remedy(trial: _Trial, plan: Plan) -> str:
     return _fewer_columns(trial, plan)
 
 
-def _fewer_rounds_of_networks(trial: _Trial, plan: Plan) -> str:
+def _fewer_rounds(trial: _Trial, plan: Plan) -> str:
     rounds, how = _most_rounds(plan, trial.passes), ""
     if not (rounds or plan.full_batches):
         how = 'with batch_size = "full" '
         rounds = _most_rounds(_with_batch_size(plan, plan.facts.rows), trial.passes)
     passes = f"{how}at most {rounds} rounds pass" if rounds else "not even one round passes"
-    new = f"every gradient of a network tells something new, and on these rows {passes}"
+    what = f"the {plan.loss.name} loss" if plan.loss.weighs_labels else "a network"
+    new = f"every gradient of {what} reveals something new, and on these rows {passes}"
+    if plan.loss.weighs_labels:
+        return f"{new}: take loss = 'logistic'"
     return new if plan.algorithm.own_components else f"{new}: train linear models"
 
 

@@ -168,13 +168,14 @@ class PersonRecord:
             )
         model, others = self.revealed(places, variance)
         for share, limit, of in (
-            (others, OTHERS_LIMIT, "gradients of batches, networks or other rows than before"),
-            (model, MODEL_LIMIT, "gradients of all rows, those of earlier jobs among them,"),
+            (others, OTHERS_LIMIT, "batches, networks, hinges or other rows than before"),
+            (model, MODEL_LIMIT, "all rows, those of earlier jobs among them,"),
         ):
             if share > limit:
                 raise LabelLeakRefused(
-                    f"label guard: {of} would be {share:.3g} equations for every unit of the "
-                    f"labels' variance, above {limit:g}; {remedy}, or set allow_label_leak = true"
+                    f"label guard: gradients of {of} would be {share:.3g} equations for every "
+                    f"unit of the labels' variance, above {limit:g}; {remedy}, or set "
+                    "allow_label_leak = true"
                 )
 
     def require_company(self, before: Digests, columns: int, variance: float) -> None:

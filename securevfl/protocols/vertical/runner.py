@@ -231,7 +231,7 @@ async def run_party(
         labels, resumes = place.data.train_labels, state is not None
         require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
     # Repeated products of local steps reveal nothing new unless a peer cheats, so they count.
-    repeated = plan.facts.names if plan.products > 1 else plan.networks
+    repeated = [name for name in plan.facts.names if plan.products > 1 or plan.renews(name)]
     revealed = {} if state is None else {name: dict(each) for name, each in state.revealed.items()}
     leakage = LeakageCount(
         plan.facts.rows, plan.loss.outputs, agreement.columns, revealed, frozenset(repeated)

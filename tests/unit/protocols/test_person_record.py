@@ -124,7 +124,7 @@ def test_the_limits_are_allowed_and_what_is_above_is_refused() -> None:
         within(1000, int(1000 * BALANCED * MODEL_LIMIT) + 1, model=True)
     rows = round(1 / BALANCED / OTHERS_LIMIT)
     within(rows, 1, model=False)
-    with pytest.raises(LabelLeakRefused, match="of batches, networks or other rows"):
+    with pytest.raises(LabelLeakRefused, match="of batches, networks, hinges or other rows"):
         within(rows - 1, 1, model=False)
 
 
