@@ -20,6 +20,7 @@ from securevfl.files import only_one, replace_file
 from securevfl.protocols.guards.person_record import (
     MODEL_LIMIT,
     OTHERS_LIMIT,
+    Digests,
     PersonRecord,
     Revealing,
     label_variance,
@@ -67,8 +68,11 @@ def require_guard(
 ) -> None:
     """Refuse a job whose gradients would reveal too much, or record it before it starts.
 
+    Labels are compared with those of earlier jobs at the label party, under exchanges without
+    gradients as well: what is revealed at the end differs by the labels that changed.
+
     Args:
-        party: the one that decrypts gradients.
+        party: the one that decrypts gradients, or has labels that the exchange hides.
         plan: of the job.
         agreement: of all parties.
         labels: of all training rows, at the label party.
@@ -89,12 +93,17 @@ def require_guard(
     with only_one(path, "label guard record"):
         earlier = PersonRecord.load(path)
         places = earlier.welcome(plan.facts.row_digests)
-        trial = _Trial(party, agreement, labels, earlier, places)
-        record = trial.after(plan, agreement, resumes=resumes)
-        if not plan.job.job.allow_label_leak:
-            model, others = record.revealed(places, trial.variance)
-            exceeds = model > MODEL_LIMIT or others > OTHERS_LIMIT
-            trial.require(record, _remedy(trial, plan) if exceeds else "")
+        if labels is not None:
+            columns, marks = sum(agreement.columns.values()), _marks(plan, labels, directory)
+            earlier.relabel(places, marks, 0 if plan.job.job.allow_label_leak else columns)
+        record = earlier
+        if plan.learns.gradients:
+            trial = _Trial(party, agreement, labels, earlier, places)
+            record = trial.after(plan, agreement, resumes=resumes)
+            if not plan.job.job.allow_label_leak:
+                model, others = record.revealed(places, trial.variance)
+                exceeds = model > MODEL_LIMIT or others > OTHERS_LIMIT
+                trial.require(record, _remedy(trial, plan) if exceeds else "")
         record.save(path)
 
 
@@ -290,6 +299,16 @@ def _most_rounds(plan: Plan, passes: Callable[[Plan], bool]) -> int:
         return rounds == 0 or passes(replace(plan, job=plan.job.with_settings(rounds=rounds)))
 
     return least(plan.rounds + 1, 0, test)
+
+
+def _marks(plan: Plan, labels: Labels, directory: Path) -> Digests:
+    """Keyed digests of every person with its label, by which a later job sees what changed."""
+    key, values = _own_key(directory), labels.astype("<f8" if is_real(labels) else "<i8")
+    digests = (
+        hashlib.blake2b(person.tobytes() + label.tobytes(), key=key, digest_size=8).digest()
+        for person, label in zip(plan.facts.row_digests.astype("<u8"), values, strict=True)
+    )
+    return np.frombuffer(b"".join(digests), "<u8") | np.uint64(1)  # 0 is no label
 
 
 def _own_key(directory: Path) -> bytes:

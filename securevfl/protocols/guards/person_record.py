@@ -11,7 +11,8 @@ reveal much where one class is rare, or where few real targets lie far from all 
 
 The difference of two gradients on sets that differ by few persons concerns these alone. So as many
 persons as a batch must have need to share the same history of sets. Equations count as seen before
-only if the peer has committed to the same columns of the same rows.
+only if the peer has committed to the same columns of the same rows. Jobs whose labels differ are
+such a difference as well: it concerns the people whose labels changed.
 Limits: docs/decisions/0016-label-guard-by-person.md.
 """
 
@@ -35,8 +36,10 @@ MODEL_LIMIT = 1 / 2
 OTHERS_LIMIT = 1 / 200
 LEAST_ROWS = 200
 STANDING_OUT = 0.01
+CHANGED_FOR_EACH_COLUMN = 8
 
 PEOPLE, HISTORY, POPULATION, HEADER = "people", "history", "population", "seen"
+LABELS, CHANGES = "labels", "changes"
 MODEL, OTHERS = "model.", "others."
 Digests = NDArray[np.uint64]
 _T = TypeVar("_T", np.float64, np.uint64)
@@ -101,6 +104,8 @@ class PersonRecord:
         people: digests, sorted, shape (M,).
         history: hash of the sets that each person has been in, shape (M,).
         population: each person's first whole population, 0 for none, shape (M,).
+        labels: a keyed digest of each person's label in the last job, 0 for none, shape (M,).
+        changes: hash of the sets of changed labels that each person has been in, shape (M,).
         model: by peer, Σ P/S of each person, shape (M,).
         others: likewise.
         sets: names of all sets with a gradient.
@@ -110,6 +115,8 @@ class PersonRecord:
     people: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     history: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     population: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
+    labels: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
+    changes: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     model: dict[str, FloatArray] = field(default_factory=dict)
     others: dict[str, FloatArray] = field(default_factory=dict)
     sets: set[str] = field(default_factory=set)
@@ -127,9 +134,37 @@ class PersonRecord:
 
         self.people = everyone
         self.history, self.population = spread(self.history), spread(self.population)
+        self.labels, self.changes = spread(self.labels), spread(self.changes)
         self.model = {peer: spread(each) for peer, each in self.model.items()}
         self.others = {peer: spread(each) for peer, each in self.others.items()}
         return np.searchsorted(everyone, people).astype(np.int64)
+
+    def relabel(self, places: IntArray, labels: Digests, columns: int) -> None:
+        """Note the labels of a job's rows, and check that no small group's changed alone.
+
+        Args:
+            places: positions of the rows, see `welcome`.
+            labels: keyed digests of (person, label), shape (N,).
+            columns: P of all peers of the job together.
+
+        Raises:
+            LabelLeakRefused: the difference of two jobs would reveal whose labels changed.
+        """
+        before, then = self.labels[places], _company(self.changes[places])
+        changed = places[(before != 0) & (before != labels)]
+        self.labels[places] = labels
+        together = _number(_set_name(self.people[changed]))
+        self.changes[changed] = _with_set(self.changes[changed], together)
+        now, least = _company(self.changes[places]), CHANGED_FOR_EACH_COLUMN * columns
+        alone = now[now < then].min(initial=least)
+        if alone < least:
+            raise LabelLeakRefused(
+                f"label guard: {len(changed)} labels differ from those of an earlier job, and "
+                f"{alone} people are in a group of their own by what changed, fewer than {least}: "
+                "the difference of the two jobs would reveal whose labels changed, and how; train "
+                f"on the earlier labels of these people until at least {least} have changed, or "
+                "set allow_label_leak = true"
+            )
 
     def add(self, gradients: Iterable[Revealing], places: IntArray) -> None:
         """Count a job's gradients; `places` are the positions of its rows, see `welcome`."""
@@ -137,12 +172,11 @@ class PersonRecord:
         for each in gradients:
             rows, key = places[each.rows], each.rows.tobytes()
             if key not in names:
-                people = np.sort(self.people[rows]).astype("<u8")
-                names[key] = hashlib.sha256(people.tobytes()).digest()[:16]
-            name, number = names[key].hex(), np.frombuffer(names[key][:8], "<u8")[0]
+                names[key] = _set_name(self.people[rows])
+            name, number = names[key].hex(), _number(names[key])
             if name not in self.sets:
                 self.sets.add(name)
-                self.history[rows] = (self.history[rows] ^ number) * _ODD
+                self.history[rows] = _with_set(self.history[rows], number)
             seen, equations = self.seen.setdefault(each.peer, set()), f"{name} {each.name}"
             if each.may_repeat and equations in seen:
                 continue
@@ -218,6 +252,8 @@ class PersonRecord:
             PEOPLE: self.people,
             HISTORY: self.history,
             POPULATION: self.population,
+            LABELS: self.labels,
+            CHANGES: self.changes,
         }
         for start, shares in ((MODEL, self.model), (OTHERS, self.others)):
             arrays |= {start + peer: each for peer, each in shares.items()}
@@ -237,7 +273,10 @@ class PersonRecord:
         with reading(f"label guard record {path}"):
             texts, arrays = read_arrays(path)
             header = _RecordHeader.model_validate_json(texts[HEADER])
-            record = cls(arrays[PEOPLE], arrays[HISTORY], arrays[POPULATION])
+            for name in (LABELS, CHANGES):  # version 0.1 noted no labels
+                arrays.setdefault(name, np.zeros(len(arrays[PEOPLE]), np.uint64))
+            numbers = (PEOPLE, HISTORY, POPULATION, LABELS, CHANGES)
+            record = cls(*(arrays[name] for name in numbers))
         record.sets = set(header.sets)
         record.seen = {peer: set(names) for peer, names in header.seen.items()}
         for name, values in arrays.items():
@@ -249,7 +288,7 @@ class PersonRecord:
 
     def require_sound(self, path: Path) -> None:
         """Check shapes, types and values of all arrays."""
-        numbers = (self.people, self.history, self.population)
+        numbers = (self.people, self.history, self.population, self.labels, self.changes)
         shares = (*self.model.values(), *self.others.values())
         sound = (
             all(each.dtype == np.uint64 and each.shape == self.people.shape for each in numbers)
@@ -259,6 +298,20 @@ class PersonRecord:
         )
         if not sound:
             raise DataError(f"label guard record {path} is damaged")
+
+
+def _set_name(people: Digests) -> bytes:
+    """The name of a set of persons, whatever their order."""
+    return hashlib.sha256(np.sort(people).astype("<u8").tobytes()).digest()[:16]
+
+
+def _number(name: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(name[:8], "little"))
+
+
+def _with_set(history: Digests, number: np.uint64) -> Digests:
+    """The histories of persons who have been in one more set, of this number."""
+    return (history ^ number) * _ODD
 
 
 def _company(history: Digests) -> IntArray:

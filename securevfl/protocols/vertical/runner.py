@@ -227,7 +227,9 @@ async def run_party(
     if state is not None and part.restores_first:
         first_round = _go_on(state, part)
     agreement = await part.agree()
-    if party.name in owners:
+    # Where gradients are hidden too, what is revealed at the end still differs with the labels.
+    hides_labels = plan.learns.residuals == "hidden" and party.holds_labels
+    if party.name in owners or hides_labels:
         labels, resumes = place.data.train_labels, state is not None
         require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
     # Repeated products of local steps reveal nothing new unless a peer cheats, so they count.

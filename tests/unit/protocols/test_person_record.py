@@ -1,10 +1,12 @@
 """What the label guard counts of a person, over jobs, peers and restarts."""
 
 from collections.abc import Iterable
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from securevfl.data.tables import row_digests
@@ -19,6 +21,7 @@ from securevfl.protocols.guards.person_record import (
 )
 
 BALANCED = 0.25
+NEW = ("labels", "changes")  # since version 0.2
 
 
 def told(
@@ -264,3 +267,47 @@ def test_real_targets_are_as_easy_to_read_as_a_class_that_stands_out_as_far() ->
     assert 0.08 < label_variance(normal) < 0.12
     assert label_variance(np.exp(2 * normal)) < 0.03 < label_variance(np.exp(0.1 * normal))
     assert label_variance(np.repeat([-1.0, 1.0], 500)) == pytest.approx(0.25)
+
+
+def marks(changed: Iterable[int] = ()) -> np.ndarray:
+    found = np.full(1000, 7, np.uint64)
+    found[list(changed)] = 9
+    return found
+
+
+def test_few_changed_labels_are_refused_and_many_are_not() -> None:
+    record, columns = PersonRecord(), 5
+    places = record.welcome(people(1000))
+    record.relabel(places, marks(), columns)
+    record.relabel(places, marks(), columns)
+    for count in (1, 39, 961, 999):
+        with pytest.raises(LabelLeakRefused, match=f"{count} labels .* fewer than 40"):
+            deepcopy(record).relabel(places, marks(range(count)), columns)
+    deepcopy(record).relabel(places, marks(range(1000)), columns)
+    deepcopy(record).relabel(places, marks(range(1)), 0)
+    record.relabel(places, marks(range(40)), columns)
+    with pytest.raises(LabelLeakRefused, match=r"39 labels .* 1 people"):  # back, but for one
+        record.relabel(places, marks(range(1)), columns)
+
+
+def test_labels_of_other_people_do_not_hide_a_change() -> None:
+    record = PersonRecord()
+    record.relabel(record.welcome(people(1000, 2000)), marks(), 5)
+    places = record.welcome(people(1000))
+    record.relabel(places, marks(), 5)
+    with pytest.raises(LabelLeakRefused, match=r"999 labels .* 1 people"):
+        record.relabel(places, marks(range(1, 1000)), 5)
+
+
+def test_labels_are_kept_and_a_record_without_them_is_read(tmp_path: Path) -> None:
+    record, path = PersonRecord(), tmp_path / "labels.safetensors"
+    places = record.welcome(people(1000))
+    record.relabel(places, marks(), 5)
+    record.save(path)
+    with pytest.raises(LabelLeakRefused):
+        PersonRecord.load(path).relabel(places, marks([3]), 5)
+    arrays = {name: each for name, each in load_file(path).items() if name not in NEW}
+    earlier = tmp_path / "earlier.safetensors"
+    with safe_open(path, "np") as opened:
+        save_file(arrays, earlier, opened.metadata())
+    PersonRecord.load(earlier).relabel(places, marks([3]), 5)

@@ -1,0 +1,45 @@
+"""Two jobs that differ by one person's label: the guard refuses the second, or it shows who."""
+
+import pytest
+
+from securevfl.auditing.judging import NotShown
+from securevfl.auditing.measures.changed_labels import changed_labels
+from securevfl.auditing.measuring import Measurement
+from securevfl.auditing.subject import Subject
+from securevfl.job import Job
+from tests.unit.auditing.cells import cells_of, finding
+from tests.unit.auditing.test_labels_across_jobs import people
+
+
+def measured(scheme: str, **settings: object) -> dict[str, Measurement]:
+    job = Job.of(job={"rounds": 20, **settings}, exchange={"scheme": scheme})
+    return cells_of(changed_labels(Subject(job, people(), 0)))
+
+
+def test_one_changed_label_is_found_without_the_guard_and_never_trained_with_it() -> None:
+    cells = measured("bfv")
+    assert list(cells) == [
+        "first gradients",
+        "first gradients, no guard",
+        "ends",
+        "ends, no guard",
+    ]
+    for way in ("first gradients", "ends"):
+        assert finding(cells[way]).value == 0
+        assert "1 labels differ" in finding(cells[way]).detail["refused"]
+        assert cells[f"{way}, no guard"].what_if
+    assert finding(cells["first gradients, no guard"]).value == 1
+
+
+def test_ends_of_blind_training_are_guarded_as_well() -> None:
+    cells = measured("blind")
+    assert list(cells) == ["ends", "ends, no guard"]
+    assert "1 labels differ" in finding(cells["ends"]).detail["refused"]
+    assert finding(cells["ends, no guard"]).value > 0
+
+
+@pytest.mark.parametrize("settings", [{"batch_size": 96}, {"model": "mlp", "hidden": [2]}])
+def test_what_the_attack_does_not_support_is_not_shown(settings: dict[str, object]) -> None:
+    (only,) = measured("bfv", **settings).values()
+    assert isinstance(only.outcome, NotShown)
+    assert "full batches" in only.outcome.reason
