@@ -275,8 +275,8 @@ class PersonRecord:
             header = _RecordHeader.model_validate_json(texts[HEADER])
             for name in (LABELS, CHANGES):  # version 0.1 noted no labels
                 arrays.setdefault(name, np.zeros(len(arrays[PEOPLE]), np.uint64))
-            numbers = (PEOPLE, HISTORY, POPULATION, LABELS, CHANGES)
-            record = cls(*(arrays[name] for name in numbers))
+            record = cls(arrays[PEOPLE], arrays[HISTORY], arrays[POPULATION])
+            record.labels, record.changes = arrays[LABELS], arrays[CHANGES]
         record.sets = set(header.sets)
         record.seen = {peer: set(names) for peer, names in header.seen.items()}
         for name, values in arrays.items():
