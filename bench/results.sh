@@ -6,7 +6,7 @@
 #
 # The number before each command is about how many seconds it took on 2 cores with other work on
 # them. Run it where nothing else runs, from a checkout without changes: a result names its commit.
-# a9a, cifar10, credit, icu2012, mnist, wikipedia and mfeat have to be there (`securevfl data get NAME`, or SECUREVFL_DATA),
+# a9a, cifar10, credit and mnist have to be there (`securevfl data get NAME`, or SECUREVFL_DATA),
 set -eu
 cd "$(dirname "$0")/.."
 wanted=${*:-all}
@@ -34,11 +34,6 @@ result opening-credit 60 bench tradeoff --dataset credit --exchange plain,bfv --
 result tradeoff 20 bench tradeoff
 result crypto 180 bench crypto
 
-# docs/results/defaults.md
-for data in breast_cancer digits a9a credit icu2012 icu2012-714 mfeat-even-odd wikipedia-biology; do
-    result "defaults-$data" 60 bench defaults --dataset "$data"
-done
-
 # docs/results/encrypted-or-clear.md
 for size in 256 1024; do
     for network in lan wan intercontinental; do
@@ -58,31 +53,6 @@ result he-per-step-breast_cancer 100 bench tradeoff --exchange paillier,bfv --ke
 result he-per-step-credit 300 bench tradeoff --dataset credit --exchange paillier,bfv \
     --key-bits 2048 --local-steps 1,5,10 --batch-size 256 --target-auc 0.69,0.70 \
     --max-rounds 60 --learning-rate 1 --he-per-step
-
-# docs/results/blind.md
-result blind-breast_cancer 20 bench blind --steps 1:64,5:64 --learning-rate 0.3 --rounds 16
-result blind-credit 90 bench blind --dataset credit --steps 1:256,5:256,10:256 \
-    --learning-rate 0.1 --target-auc 0.69,0.70,0.71 --rounds 200
-to_an_auc="--dataset a9a --learning-rate 1 --target-auc 0.90 --rounds 100"
-# shellcheck disable=SC2086
-{
-    result blind-a9a-wan 220 bench blind $to_an_auc --network wan \
-        --steps exact:full,exact:4096,20:1024,5:256
-    for network in lan intercontinental; do
-        result "blind-a9a-$network" 45 bench blind $to_an_auc --network "$network" \
-            --steps exact:4096,20:1024,5:256 --repeats 1
-    done
-}
-result blind-auc-exact 80 bench blind --dataset a9a --exchange blind --steps exact:full \
-    --rounds 20 --repeats 1
-result blind-auc-20 70 bench blind --dataset a9a --exchange blind --steps 20:1024 \
-    --loss logistic,taylor-logistic --rounds 20 --learning-rate 1
-result blind-auc-5 45 bench blind --dataset a9a --steps 5:256 --rounds 100 --learning-rate 0.5 \
-    --repeats 1
-result blind-icu2012 50 bench blind --dataset icu2012-714 --steps 5:256 --learning-rate 0.003 \
-    --target-auc 0.82 --rounds 60
-result blind-ahead-full 35 bench offline --dataset a9a --steps exact:full --rounds 6
-result blind-ahead-256 12 bench offline --dataset a9a --steps 5:256
 
 # docs/results/audit.md
 for data in credit a9a; do

@@ -9,9 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from securevfl.benchmarks.settings.blind import BlindSettings, OfflineSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
-from securevfl.benchmarks.settings.defaults import DefaultsSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.benchmarks.settings.tradeoff import (
@@ -30,9 +28,7 @@ from securevfl.cli.reporting import finished, keep, measured, say, show
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.reports import benchmarks as bench_tables
-from securevfl.reports import blind as blind_tables
 from securevfl.reports import tables
-from securevfl.reports.defaults import DEFAULTS, NOTES
 from securevfl.reports.results import marks
 
 if TYPE_CHECKING:
@@ -41,12 +37,16 @@ if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
 
 MOVED = {
+    "ahead": "offline",
+    "blind": "blind",
     "cost-law": "cost_law",
+    "defaults": "defaults",
     "fdml": "fdml",
     "joint": "joint",
     "l1": "l1",
     "label-guard": "label_guard",
     "networks": "networks",
+    "offline": "offline",
     "overhead": "overhead",
     "overlap": "overlap",
     "rounds": "rounds",
@@ -167,18 +167,6 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
 
 
 @command(bench)
-def defaults(settings: DefaultsSettings, data: options.Place, output: options.Output) -> None:
-    """A job with nothing set beside tuning by hand in one place, and each party alone."""
-    datasets = [options.dataset(name, None, data.data_dir) for name in settings.datasets]
-    from securevfl.benchmarks.defaults import defaults as run
-
-    rows = measured(output, lambda report: run(settings, datasets, report))
-    keep(output, "bench defaults", settings, rows)
-    show(output, DEFAULTS, rows, f"nothing set; medians of {settings.repeats}")
-    say(output, *NOTES)
-
-
-@command(bench)
 def crypto(settings: CryptoSettings, output: options.Output) -> None:
     """Engines on the encrypted product, beside phe and NumPy."""
     from securevfl.benchmarks.crypto import crypto as run
@@ -188,39 +176,6 @@ def crypto(settings: CryptoSettings, output: options.Output) -> None:
     show(output, bench_tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt")
     if any(row["extrapolated"] for row in rows):
         say(output, "~ timed on a part of the work and scaled up; the JSON says which")
-
-
-@command(bench)
-def blind(settings: BlindSettings, data: options.SplitData, output: options.Output) -> None:
-    """Training that shows nobody anything beside plain and bfv, with what it does ahead."""
-    dataset = data.load()
-    from securevfl.benchmarks.blind import blind as run
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    parties = len(dataset.parties)
-    keep(output, "bench blind", settings, rows, dataset=dataset.name, parties=parties)
-    what = f"{dataset.name}, {parties} parties, {typed(settings.network)}"
-    title = f"{what}; medians of {settings.repeats}"
-    for target in dict.fromkeys(row["target_auc"] for row in rows):
-        own = [row for row in rows if row["target_auc"] == target]
-        to = "" if target is None else f", to AUC {target:g}"
-        show(output, blind_tables.BLIND, own, f"{title}{to}")
-    say(output, *blind_tables.BLIND_NOTES)
-    last = [row for row in rows if row["target_auc"] == rows[-1]["target_auc"]]
-    show(output, blind_tables.BLIND_ROUND, blind_tables.by_round(last), f"{title}, a round")
-    say(output, *blind_tables.ROUND_NOTES)
-
-
-@command(bench)
-def offline(settings: OfflineSettings, data: options.SplitData, output: options.Output) -> None:
-    """Where the offline work of blind rounds spends its time."""
-    dataset = data.load()
-    from securevfl.benchmarks.offline import offline as run
-
-    rows = measured(output, lambda report: run(settings, dataset, report))
-    keep(output, "bench offline", settings, rows, dataset=dataset.name)
-    title = f"{dataset.name}, {settings.steps}, {settings.loss}, {settings.rounds} rounds, profiled"
-    show(output, blind_tables.PLACES, rows, title)
 
 
 @command(bench)

@@ -113,18 +113,6 @@ class Place:
 
 
 @dataclass(frozen=True)
-class SplitData(Data):
-    """Which data set, and among how many parties."""
-
-    parties: Parties = None
-
-    @override
-    def load(self, parties: int | None = None) -> "VerticalDataset":
-        """The data set, split among the parties."""
-        return super().load(parties or self.parties)
-
-
-@dataclass(frozen=True)
 class JobData(Data, SaidByJob):
     """A data set by name, or a job's."""
 
@@ -149,8 +137,14 @@ class JobData(Data, SaidByJob):
 
 
 @dataclass(frozen=True)
-class SplitJobData(SplitData, JobData):
+class SplitJobData(JobData):
     """A data set by name, split among the parties, or a job's."""
+
+    parties: Parties = None
+
+    @override
+    def load(self, parties: int | None = None) -> "VerticalDataset":
+        return super().load(parties or self.parties)
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -29,8 +29,6 @@ from securevfl.reports.benchmarks import (
     CRYPTO,
     CRYPTO_PHASES,
 )
-from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
-from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
@@ -90,10 +88,6 @@ def _network(row: Row) -> str:
     return chosen["preset"] or f"{chosen['latency_ms']:g} ms, {chosen['bandwidth_mbit']:g} Mbit/s"
 
 
-def _target(row: Row) -> str:
-    return "-" if row["target_auc"] is None else f"{row['target_auc']:.2f}"
-
-
 def _homomorphic(row: Row) -> float:
     return float(sum(row["compute_by_phase_s"][phase] for phase in HOMOMORPHIC))
 
@@ -139,14 +133,8 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
         ("S", lambda row: str(row["batch_size"])),
         *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
-    "defaults": by_columns(*DEFAULTS),
     "horizontal": by_columns(*WITH_PAPERS),
     "horizontal-costs": by_columns(*COSTS),
-    "blind": by_columns(("network", _network), ("to AUC", _target), *BLIND),
-    "blind-joint": by_columns(*BLIND, ("joint", lambda row: f"{row['joint_auc']:.4f}")),
-    "blind-wall": by_columns(*BLIND, ("wall", lambda row: seconds(row["wall_s"]))),
-    "blind-round": lambda rows: by_columns(*BLIND_ROUND)(by_round(rows)),
-    "blind-ahead": by_columns(*PLACES),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),
     "fdml-phases": lambda rows: by_columns(*PHASES)(phases_of(rows)),

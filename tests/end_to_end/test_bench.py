@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import benchmarks, blind, defaults, horizontal, rows
+from securevfl.reports import benchmarks, horizontal, rows
 from tests.end_to_end.commands import (
     rows_from,
     rows_of,
@@ -33,17 +33,8 @@ SMALL: dict[str, tuple[type, int, str]] = {
         "--exchange plain,ckks --he-per-step false,true --local-steps 5,exact --max-rounds 2 "
         "--learning-rate 0.3 --schedule inverse-sqrt",
     ),
-    "defaults": (defaults.DefaultsRow, 1, "--dataset breast_cancer --repeats 1"),
     "crypto": (
         benchmarks.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
-    ),
-    "blind": (
-        blind.BlindRow, 6,
-        "--parties 3 --steps 3:64 --loss logistic,taylor-logistic --rounds 2 --learning-rate 0.3 "
-        "--repeats 1",
-    ),
-    "offline": (
-        blind.OfflineRow, 4, "--steps 3:64 --rounds 1 --places 3",
     ),
     "horizontal": (
         horizontal.HorizontalRow, 4,

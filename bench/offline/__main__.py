@@ -1,4 +1,4 @@
-"""Where the offline work of blind rounds spends its time: what native code would have to do.
+"""Where the offline phase of `blind` spends its time: what native code would have to do.
 
 cProfile runs in the compute sections of that phase alone, of all parties. Functions of SEAL stand
 for themselves; the others' time, and that of compiled functions they call, is their module's.
@@ -10,16 +10,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
+from typing import Any, Literal
 
+from pydantic import PositiveFloat, PositiveInt
 from typing_extensions import override
 
 import securevfl
-from securevfl.benchmarks.blind import Steps
-from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.blind import OfflineSettings
-from securevfl.data.tables import VerticalDataset
+from bench.experiment import DataSettings, Experiment, Run, main
+from securevfl.benchmarks.progress import Report
 from securevfl.job import Job
-from securevfl.reports.blind import OfflineRow
+from securevfl.reports.tables import seconds
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, Stopwatch
 from securevfl.training import Environment, train
 
@@ -93,17 +93,38 @@ def place_of(code: CodeType | str) -> str:
     return below.split("/")[0] if installed else "Python"
 
 
-def offline(
-    settings: OfflineSettings, dataset: VerticalDataset, report: Report = silent
-) -> Iterator[OfflineRow]:
-    """Train once; yields places, those that take longest first, and then the others together."""
-    steps = Steps.of(settings.steps)
-    rate = None if steps.local_steps == "exact" else settings.learning_rate
+class OfflineSettings(DataSettings):
+    """One job under `blind`.
+
+    Attributes:
+        rounds: to be ready for.
+        learning_rate: of a counted Q.
+        places: to show, those that take longest; the others together.
+    """
+
+    local_steps: PositiveInt | Literal["exact"] = "exact"
+    batch_size: PositiveInt | Literal["full"] = "full"
+    loss: Literal["logistic", "taylor-logistic", "squared"] = "logistic"
+    rounds: PositiveInt = 20
+    learning_rate: PositiveFloat = 0.3
+    places: PositiveInt = 15
+
+
+def offline(settings: OfflineSettings, report: Report) -> Iterator[dict[str, Any]]:
+    """Train once; yields places, those that take longest first, and then the others together.
+
+    `share` is of `total_s`, the time of all parties, which the profiler makes longer.
+    """
+    dataset = settings.load()
+    counted = {"learning_rate": settings.learning_rate, "schedule": "constant"}
+    exact = settings.local_steps == "exact"
     job = Job.of(
         job={
             "name": "offline",
             "rounds": settings.rounds,
-            **steps.settings(rate, "constant"),
+            "local_steps": settings.local_steps,
+            "batch_size": settings.batch_size,
+            **({"learning_rate": "auto"} if exact else counted),
             "loss": settings.loss,
             "eval_every": 0,
             "allow_label_leak": True,  # a profile of costs, of one round too
@@ -132,3 +153,26 @@ def offline(
             "columns": [len(table.columns) for table in dataset.parties],
             "rounds": result.rounds,
         }
+
+
+EXPERIMENT = Experiment(
+    name="offline",
+    about=__doc__ or "",
+    runs={
+        "exact-full": Run(35, {"dataset": "a9a", "rounds": 6}),
+        "5-256": Run(12, {"dataset": "a9a", "local_steps": 5, "batch_size": 256}),
+    },
+    quick={"dataset": "breast_cancer", "rounds": 2},
+    settings=OfflineSettings,
+    measure=offline,
+    columns=(
+        ("place", lambda row: str(row["place"])),
+        ("calls", lambda row: f"{row['calls']:,}"),
+        ("seconds", lambda row: seconds(row["seconds"])),
+        ("a call", lambda row: seconds(row["seconds"] / max(row["calls"], 1))),
+        ("share", lambda row: f"{100 * row['share']:.1f} %"),
+    ),
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)

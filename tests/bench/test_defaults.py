@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securevfl.benchmarks import defaults as module
-from securevfl.benchmarks.defaults import defaults, tuned_by_hand
-from securevfl.benchmarks.settings.defaults import DefaultsSettings
+from bench.defaults import __main__ as module
+from bench.defaults.__main__ import DefaultsSettings, row_of, tuned_by_hand
+from securevfl.benchmarks.progress import silent
 from tests.made_data import blocks_of, dataset_of, labels_of
 
 
@@ -16,7 +16,7 @@ def test_a_row_has_all_that_is_compared(monkeypatch: pytest.MonkeyPatch) -> None
     random = np.random.default_rng(3)
     blocks = blocks_of(random, 3, rows=150)
     dataset = dataset_of(blocks, labels_of(random, blocks))
-    (row,) = defaults(DefaultsSettings(("made",), repeats=2), [dataset])
+    row = row_of(dataset, DefaultsSettings(repeats=2), silent)
     scores = [run["score"] for run in row["runs"]]
     assert (row["score"], row["worst_score"]) == (np.median(scores), min(scores))
     assert row["difference"] == row["score"] - row["tuned_score"]
