@@ -13,7 +13,6 @@ from securevfl.benchmarks.settings.blind import BlindSettings, OfflineSettings
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
-from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.benchmarks.settings.tradeoff import (
     SCHEME,
     STEPS,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 MOVED = {
     "cost-law": "cost_law",
     "fdml": "fdml",
+    "fdml-scale": "scale",
     "joint": "joint",
     "l1": "l1",
     "label-guard": "label_guard",
@@ -252,29 +252,3 @@ def horizontal(
         title = f"{name}, D = {mix:g}, to {target:g} %; medians of {settings.repeats}"
         show(output, HORIZONTAL, own, title)
     say(output, *marks((), quick=settings.quick), *HORIZONTAL_NOTES)
-
-
-@command(bench, "fdml-scale")
-def fdml_scale(settings: ScaleSettings, output: options.Page) -> None:
-    """FDML beside one place on shards of many sparse rows: seconds, AUC and memory."""
-    from securevfl.benchmarks.scale import fdml_scale as run
-    from securevfl.reports.scale import (
-        PHASES,
-        RATIOS,
-        SCALE,
-        SCALE_NOTES,
-        laws,
-        of_fdml,
-        phases_of,
-        scale_page,
-    )
-
-    rows = measured(output, lambda report: run(settings, report))
-    dataset = rows[0]["dataset"]
-    keep(output, "bench fdml-scale", settings, rows, page=scale_page, dataset=dataset)
-    title = f"{dataset}, {settings.model}, {settings.epochs} epochs, {typed(settings.network)}"
-    show(output, SCALE, rows, title)
-    show(output, RATIOS, of_fdml(rows), "fdml, to one place")
-    if phases := phases_of(rows):
-        show(output, PHASES, phases, "fdml by phase, under a profiler; CPU of all parties")
-    say(output, *SCALE_NOTES, *laws(rows))

@@ -34,15 +34,6 @@ from securevfl.reports.defaults import DEFAULTS
 from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
-from securevfl.reports.scale import (
-    COLUMNS,
-    PHASES,
-    RATIOS,
-    SCALE,
-    laws,
-    of_fdml,
-    phases_of,
-)
 from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import TRADEOFF, Column, Row, rate, seconds, with_offline
 
@@ -149,10 +140,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "blind-ahead": by_columns(*PLACES),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),
-    "fdml-phases": lambda rows: by_columns(*PHASES)(phases_of(rows)),
-    "scale": by_columns(*SCALE),
-    "scale-ratios": lambda rows: by_columns(COLUMNS, *RATIOS)(of_fdml(rows)),
-    "scale-laws": lambda rows: [["training"], *([line] for line in laws(rows))],
     "noise": by_columns(*NOISE),
     "audit": audit_matrix,
 }
