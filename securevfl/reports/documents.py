@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from securevfl.auditing.measuring import known_attacks
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
@@ -200,6 +199,8 @@ def _together(exchanges: Iterable[tuple[str, Variant]]) -> str:
 
 def attacks() -> Cells:
     """A heading, then a line for each attack."""
+    from securevfl.auditing.measuring import known_attacks  # noqa: PLC0415  # loads scipy
+
     lines = [
         [f"`{each.name}`", each.adversary, each.side_knowledge] for each in known_attacks().values()
     ]
