@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.settings.tradeoff import parted, values_of
 from securevfl.cli.app import run_and_exit
-from securevfl.cli.options import Output
+from securevfl.cli.options import Page
 from securevfl.cli.reporting import leave_if_cut, measured, say, show
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
@@ -27,6 +27,7 @@ from securevfl.reports.tables import Column
 HERE = Path(__file__).parent
 S = TypeVar("S", bound="Settings")
 T = TypeVar("T")
+Shown = tuple[str, Sequence[Column[Any]], Sequence[Any]]
 # `--set KEY=VALUE` has one value of a setting that may have several.
 Several = Annotated[
     tuple[T, ...], BeforeValidator(lambda v: v if isinstance(v, (tuple, list)) else (v,))
@@ -86,6 +87,7 @@ class Experiment(Generic[S]):
         notes: lines below that table.
         tables: of the page by kind, beside those that the package has.
         html: from a result to a page of plots.
+        below: more tables on the terminal: each a title, columns and rows.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Experiment(Generic[S]):
     notes: Callable[[Sequence[Any]], Sequence[str]] = lambda _: ()
     tables: Mapping[str, MakeCells] = field(default_factory=dict)
     html: Callable[[Mapping[str, Any]], str] | None = None
+    below: Callable[[Sequence[Any]], Sequence[Shown]] = lambda _: ()
 
     @property
     def folder(self) -> Path:
@@ -147,6 +150,7 @@ def main(of: Experiment[Any]) -> None:
             Path | None,
             typer.Option(help="Folder for the result files; without it none is written."),
         ] = None,
+        html: Annotated[Path | None, typer.Option(help="Folder for pages of plots.")] = None,
         record: Annotated[
             bool,
             typer.Option("--record", help="Write result files and tables in the experiment."),
@@ -159,10 +163,14 @@ def main(of: Experiment[Any]) -> None:
                 what = run.settings if isinstance(run.settings, str) else _typed(run.settings)
                 sys.stdout.write(f"{name} (about {run.seconds} s): {what or 'as it is'}\n")
             return
+        if html and of.measure and not of.html:
+            raise ConfigError(f"--html: {of.name} has no page of plots")
         folder = of.folder if record else to
         missing: list[str] = []
         for name, run in chosen.items():
-            output = Output(folder and folder / f"{name}.json", quiet)
+            output = Page(
+                folder and folder / f"{name}.json", quiet, html=html and html / f"{name}.html"
+            )
             run_one(of, run, output, changes or (), data_dir, quick=quick)
             missing += output.missing
         if record:
@@ -177,7 +185,7 @@ def main(of: Experiment[Any]) -> None:
 def run_one(
     of: Experiment[Any],
     run: Run,
-    output: Output,
+    output: Page,
     changes: Sequence[str] = (),
     data_dir: Path | None = None,
     *,
@@ -196,6 +204,7 @@ def run_one(
         words += ["--data-dir", str(data_dir)] if data_dir else []
         words += ["--json", str(output.json)] if output.json else []
         words += ["--quiet"] if output.quiet else []
+        words += ["--html", str(output.html)] if output.html else []
         done = subprocess.run([sys.executable, "-m", "securevfl", *words], check=False)  # noqa: S603
         if done.returncode:
             raise typer.Exit(done.returncode)
@@ -217,6 +226,8 @@ def run_one(
     rows = measured(output, lambda report: measure(settings, report))
     results.keep(
         output.json,
+        output.html,
+        of.html,
         command=f"bench.{of.name}",
         seed=settings.seed,
         settings=settings.model_dump(mode="json", exclude={"data_dir"}),
@@ -224,6 +235,8 @@ def run_one(
         missing=output.missing,
     )
     show(output, of.columns, rows, _typed(run.settings))
+    for title, columns, own in of.below(rows):
+        show(output, columns, own, title)
     say(output, *of.notes(rows))
 
 

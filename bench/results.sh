@@ -68,27 +68,6 @@ result noise-lr 300 sweep noise --fresh --label-party second --model lr \
 result noise-nn 300 sweep noise --fresh --label-party second --model nn --noise 0,0.5,3,10 \
     --repeats 2 --learning-rate 3 --workers 1
 
-# docs/results/scale.md; first, with ROWS 111112, 333334, 1111112 and 5000000:
-# `securevfl data make planted-sparse --rows ROWS --seed 17 --to results/planted-ROWS`
-result scale-lr 250 bench fdml-scale --shards results/planted-5000000 --epochs 2 \
-    --learning-rate 30 --batch-size 10000,1000 --batches-per-message 1,1 --processes
-result scale-single 300 bench fdml-scale --shards results/planted-5000000 --epochs 2 \
-    --learning-rate 30 --batch-size 10000,1000,1000 --batches-per-message 1,1,2 --precision single \
-    --no-alone --processes
-result scale-100 400 bench fdml-scale --shards results/planted-5000000 --epochs 2 \
-    --learning-rate 10 --batch-size 100,100,100 --batches-per-message 1,10,16 --no-alone
-result scale-law 300 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
-    --batches-per-message 1,1 --no-alone --processes \
-    --shards results/planted-111112,results/planted-333334,results/planted-1111112,results/planted-5000000
-# And `--rows 333334 --columns COLUMNS --seed 17 --to results/planted-COLUMNS-columns`
-result scale-columns 120 bench fdml-scale --learning-rate 30 --batch-size 10000,1000 \
-    --batches-per-message 1,1 --no-alone --processes \
-    --shards results/planted-870-columns,results/planted-2900-columns,results/planted-8700-columns,results/planted-26100-columns,results/planted-87000-columns
-result scale-nn 600 bench fdml-scale --model nn --shards results/planted-5000000 --epochs 4 \
-    --standardize --learning-rate 1 --no-alone --batch-size 1000 --batches-per-message 1
-result scale-phases 80 bench fdml-scale --shards results/planted-1111112 --learning-rate 30 \
-    --epochs 2 --no-alone --batch-size 10000,1000 --batches-per-message 1,1 --profile
-
 # docs/results/horizontal.md
 horizontal() {
     name=$1 seconds=$2

@@ -15,9 +15,9 @@ from pydantic import PositiveInt
 from typing_extensions import TypedDict
 
 from bench.experiment import DataSettings, Experiment, Run, Several, main
+from bench.timed import timed_rounds
 from securevfl.benchmarks.in_one_place import train_in_one_place
 from securevfl.benchmarks.progress import Report
-from securevfl.benchmarks.timed import timed_rounds
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.vertical.fdml import SERVER

@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
-from securevfl.benchmarks.settings.scale import ScaleSettings
 from securevfl.benchmarks.settings.tradeoff import (
     SCHEME,
     STEPS,
@@ -42,6 +41,7 @@ MOVED = {
     "cost-law": "cost_law",
     "defaults": "defaults",
     "fdml": "fdml",
+    "fdml-scale": "scale",
     "joint": "joint",
     "l1": "l1",
     "label-guard": "label_guard",
@@ -207,29 +207,3 @@ def horizontal(
         title = f"{name}, D = {mix:g}, to {target:g} %; medians of {settings.repeats}"
         show(output, HORIZONTAL, own, title)
     say(output, *marks((), quick=settings.quick), *HORIZONTAL_NOTES)
-
-
-@command(bench, "fdml-scale")
-def fdml_scale(settings: ScaleSettings, output: options.Page) -> None:
-    """FDML beside one place on shards of many sparse rows: seconds, AUC and memory."""
-    from securevfl.benchmarks.scale import fdml_scale as run
-    from securevfl.reports.scale import (
-        PHASES,
-        RATIOS,
-        SCALE,
-        SCALE_NOTES,
-        laws,
-        of_fdml,
-        phases_of,
-        scale_page,
-    )
-
-    rows = measured(output, lambda report: run(settings, report))
-    dataset = rows[0]["dataset"]
-    keep(output, "bench fdml-scale", settings, rows, page=scale_page, dataset=dataset)
-    title = f"{dataset}, {settings.model}, {settings.epochs} epochs, {typed(settings.network)}"
-    show(output, SCALE, rows, title)
-    show(output, RATIOS, of_fdml(rows), "fdml, to one place")
-    if phases := phases_of(rows):
-        show(output, PHASES, phases, "fdml by phase, under a profiler; CPU of all parties")
-    say(output, *SCALE_NOTES, *laws(rows))

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from securevfl.auditing.measuring import known_attacks
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
@@ -32,15 +31,6 @@ from securevfl.reports.benchmarks import (
 from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
-from securevfl.reports.scale import (
-    COLUMNS,
-    PHASES,
-    RATIOS,
-    SCALE,
-    laws,
-    of_fdml,
-    phases_of,
-)
 from securevfl.reports.sweep import NOISE
 from securevfl.reports.tables import TRADEOFF, Column, Row, rate, seconds, with_offline
 
@@ -137,10 +127,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
     "horizontal-costs": by_columns(*COSTS),
     "crypto": by_columns(*CRYPTO),
     "crypto-phases": by_columns(*CRYPTO_PHASES),
-    "fdml-phases": lambda rows: by_columns(*PHASES)(phases_of(rows)),
-    "scale": by_columns(*SCALE),
-    "scale-ratios": lambda rows: by_columns(COLUMNS, *RATIOS)(of_fdml(rows)),
-    "scale-laws": lambda rows: [["training"], *([line] for line in laws(rows))],
     "noise": by_columns(*NOISE),
     "audit": audit_matrix,
 }
@@ -201,6 +187,8 @@ def _together(exchanges: Iterable[tuple[str, Variant]]) -> str:
 
 def attacks() -> Cells:
     """A heading, then a line for each attack."""
+    from securevfl.auditing.measuring import known_attacks  # noqa: PLC0415  # loads scipy
+
     lines = [
         [f"`{each.name}`", each.adversary, each.side_knowledge] for each in known_attacks().values()
     ]

@@ -41,11 +41,15 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_run_writes_rows(name: str, tmp_path: Path) -> None:
     assert run(name, "--help").returncode == 0
-    first = next(iter(experiment(name).runs))
-    done = run(name, first, "--quick", "--to", str(tmp_path))
+    of = experiment(name)
+    first = next(iter(of.runs))
+    plots = ["--html", str(tmp_path)] if of.html else []
+    done = run(name, first, "--quick", "--to", str(tmp_path), *plots)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / f"{first}.json").read_text(encoding="utf-8"))["rows"]
     assert done.stdout
+    if of.html:
+        assert "<svg" in (tmp_path / f"{first}.html").read_text(encoding="utf-8")
 
 
 def test_mistakes_are_one_line_and_status_2() -> None:
@@ -54,6 +58,7 @@ def test_mistakes_are_one_line_and_status_2() -> None:
         (("--set", "rounds=many"), "--set rounds: "),
         (("--set", "epochs=3"), "--set epochs: "),
         (("--set", "rounds"), "expected KEY=VALUE"),
+        (("--html", "plots"), "--html: theorem1 has no page of plots"),
     ):
         done = run("theorem1", *arguments)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)

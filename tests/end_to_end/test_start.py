@@ -18,7 +18,7 @@ NEEDED_BY_WORK = {"numpy", "asyncio", "cryptography", "safetensors"}
 COMMANDS = [
     *("train", "audit", "sweep noise", "data list", "data where", "data get"),
     *("predict", "model show"),
-    *(f"bench {name}" for name in ("tradeoff", "crypto", "fdml-scale")),
+    *(f"bench {name}" for name in ("tradeoff", "crypto")),
     *(f"bench {name}" for name in ("blind", "offline", "horizontal")),
 ]
 SAYS_WHAT_IS_LOADED = """

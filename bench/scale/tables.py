@@ -1,4 +1,4 @@
-"""Tables and the page of `bench fdml-scale`: what FDML's messages hold, and how it grows."""
+"""Tables and the page of plots: what FDML costs beside one place, and how it grows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ RATIOS: tuple[Column[ScaleRow], ...] = (
     ("ratio", lambda row: _times(row["processes_ratio"])),
     ("peak", lambda row: _mib(row["process_peak_bytes"])),
 )
-SCALE_NOTES = (
+NOTES = (
     "n: batches a message, with tau = n - 1; bits: of the numbers in a message",
     "CPU: of this process, all parties after each other; ratio, x: to one place",
     "virtual: parties and server at the same time, CPU seconds and the network's",
@@ -187,7 +187,12 @@ def laws(rows: Sequence[Any]) -> list[str]:
     return lines
 
 
-SCALE_IN_FULL: tuple[Column[ScaleRow], ...] = (
+def notes(rows: Sequence[Any]) -> list[str]:
+    """What the columns mean, and how figures grow."""
+    return [*NOTES, *laws(rows)]
+
+
+IN_FULL: tuple[Column[ScaleRow], ...] = (
     ("model", lambda row: row["model"]),
     SCALE[0],
     COLUMNS,
@@ -223,7 +228,7 @@ def growth(
 
 
 def scale_page(result: Mapping[str, Any]) -> str:
-    """The page of a run of `bench fdml-scale`, from what its JSON holds."""
+    """The page of a run, from what its result file holds."""
     rows: Sequence[ScaleRow] = result["rows"]
     figures = [
         (f"{what} over {size}", growth(rows, what, field, size))
@@ -232,10 +237,10 @@ def scale_page(result: Mapping[str, Any]) -> str:
     ]
     return rows_page(
         result,
-        SCALE_IN_FULL,
+        IN_FULL,
         title="FDML at scale",
         lead=f"{rows[0]['dataset']}, {rows[0]['model']}, {rows[0]['epochs']} epochs.",
         figures=[each for each in figures if each[1]["series"]],
         heading="Every training",
-        notes=[*SCALE_NOTES, *laws(rows)],
+        notes=notes(rows),
     )

@@ -1,7 +1,4 @@
-"""`bench fdml-scale` on a made set that is small, and what it rests on."""
-
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,45 +6,67 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, with_config
 
-from securevfl.benchmarks.fdml_processes import timed_processes
-from securevfl.benchmarks.fdml_profile import PHASES, REST
-from securevfl.benchmarks.in_one_place import side_by_side
-from securevfl.benchmarks.peak_memory import forget_peak, peak_bytes
-from securevfl.benchmarks.scale import job_at_scale, planted_shards
-from securevfl.benchmarks.settings.scale import ScaleSettings
-from securevfl.errors import ConfigError, DataError
-from securevfl.reports.scale import ScaleRow, exponent, growth, laws
-from securevfl.sparse import SparseRows
+from bench.experiment import Run, run_one
+from bench.scale.__main__ import EXPERIMENT, ScaleSettings, job_at_scale
+from bench.scale.peak_memory import forget_peak, peak_bytes
+from bench.scale.phases import PHASES, REST
+from bench.scale.planted import made, opened
+from bench.scale.processes import timed_processes
+from bench.scale.tables import ScaleRow, exponent, growth, laws
+from securevfl.cli.options import Page
+from securevfl.errors import ConfigError
+from securevfl.job import NetworkSettings
 from securevfl.training import train
-from tests.end_to_end.commands import rows_of, run
-from tests.sparse_data import sparse_rows
-
-Capture = pytest.CaptureFixture[str]
 
 
-def test_a_set_that_is_not_there_is_named_with_what_makes_it(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data make planted-sparse --to \S+/no-set` makes it"):
-        planted_shards(tmp_path / "no-set")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a set of 1000 rows."""
+    place = tmp_path_factory.mktemp("sets")
+    made(place, [(1000, 8700)], 5)
+    return place
 
 
-@pytest.mark.usefixtures("clean_place")
-def test_it_shows_a_table_and_writes_its_rows(capsys: Capture) -> None:
-    for rows_made in (1000, 2000):
-        made = f"--rows {rows_made} --seed 5 --to planted-{rows_made} --quiet"
-        assert run("data", "make", "planted-sparse", *made.split()) == 0
-    capsys.readouterr()
-    options = (
-        "--shards planted-1000,planted-2000 --batch-size 100 --batches-per-message 2 "
-        "--precision single --epochs 3 --profile"
-    )
-    files = ("--json", "out.json", "--html", "out.html")
-    assert run("bench", "fdml-scale", *options.split(), *files) == 0
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "…" not in shown
-    assert "one place, S = 100 grows as rows to the power of: CPU " in " ".join(shown.split())
-    assert Path("out.html").read_text().count("<svg") == 2
-    found = rows_of("out.json", "bench fdml-scale")
+def test_a_set_is_made_once_and_again_where_that_was_interrupted(folder: Path) -> None:
+    (place,) = made(folder, [(1000, 8700)], 5)
+    job, shard = place / "job.toml", place / "store" / "train"
+    before = shard.stat().st_mtime_ns
+    assert made(folder, [(1000, 8700)], 5) == [place]
+    assert shard.stat().st_mtime_ns == before
+    job.unlink()
+    made(folder, [(1000, 8700)], 5)
+    assert job.exists()
+    assert shard.stat().st_mtime_ns > before
+    with pytest.raises(ConfigError, match="columns = 3, expected 870 to "):
+        made(folder, [(1000, 3)], 5)
+
+
+def test_it_shows_tables_and_writes_its_rows_and_a_page(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {
+        "rows": (1000, 2000),
+        "set_seed": 5,
+        "batch_size": 100,
+        "batches_per_message": 2,
+        "precision": "single",
+        "epochs": 3,
+        "learning_rate": 10.0,
+        "alone": True,
+        "profile": True,
+    }
+    output = Page(folder / "out.json", html=folder / "out.html")
+    run_one(EXPERIMENT, Run(0, settings), output, data_dir=folder)
+    title, *shown = capsys.readouterr().out.splitlines()
+    assert title.startswith("rows = (1000, 2000), ")
+    assert max(map(len, shown)) <= 80
+    assert "…" not in "".join(shown)
+    for told in ("fdml, to one place", "fdml by phase", "one place, S = 100 grows as rows to the"):
+        assert any(line.startswith(told) for line in shown)
+    assert (folder / "out.html").read_text().count("<svg") == 2
+    result = json.loads((folder / "out.json").read_text())
+    assert "data_dir" not in result["settings"]
+    found = result["rows"]
     adapter: TypeAdapter[Any] = TypeAdapter(with_config(extra="forbid")(ScaleRow))
     for each in found:
         adapter.validate_json(json.dumps(each), strict=True)
@@ -67,30 +86,32 @@ def test_it_shows_a_table_and_writes_its_rows(capsys: Capture) -> None:
         assert one["phases_s"] is None
         assert fdml["processes_s_per_epoch"] is fdml["process_peak_bytes"] is None
 
-    dataset = planted_shards(Path("planted-1000"))
-    blocks = [table.train for table in dataset.parties]
-    together = side_by_side(blocks)
-    dense = np.hstack([block[:].toarray() for block in blocks])  # type: ignore[union-attr]
-    assert isinstance(together, SparseRows)
-    np.testing.assert_array_equal(together.toarray(), dense)
 
-
-@pytest.mark.usefixtures("clean_place")
-def test_parties_that_are_processes_train_the_same_and_say_their_peak() -> None:
-    made = "--rows 1000 --seed 5 --to planted --quiet"
-    assert run("data", "make", "planted-sparse", *made.split()) == 0
-    settings = ScaleSettings(
-        shards=(Path("planted"),), batch_size=(300,), batches_per_message=(1,), alone=False
-    )
-    dataset = planted_shards(Path("planted"))
-    job = job_at_scale(replace(settings, epochs=2, standardize=True), 300, 1, 900)
+def test_parties_that_are_processes_train_the_same_and_say_their_peak(folder: Path) -> None:
+    (place,) = made(folder, [(1000, 8700)], 5)
+    dataset = opened(place)
+    job = job_at_scale(ScaleSettings(learning_rate=10, standardize=True), 300, 1, 900)
     assert job.job.standardize
-    found = timed_processes(job, dataset, Path("planted"))
+    found = timed_processes(job, dataset, place)
     assert found.auc == pytest.approx(train(job, dataset).clear_auc, abs=1e-9)
     assert found.seconds > 0
     if peak_bytes() is not None:
         assert found.peak_bytes is not None
         assert found.peak_bytes > 1 << 24
+
+
+def test_a_network_is_a_preset_or_two_numbers_and_mistakes_are_named() -> None:
+    def network(text: str) -> NetworkSettings:
+        return ScaleSettings.model_validate({"network": text}).network
+
+    assert network("wan").preset == "wan"
+    assert network("20:100") == NetworkSettings(latency_ms=20, bandwidth_mbit=100)
+    for change, expected in (
+        ("network=lann", "--set network: .*'lann': expected lan, "),
+        ("batch_size=3,4,5", "batch_size has 3 values, batches_per_message 2"),
+    ):
+        with pytest.raises(ConfigError, match=expected):
+            run_one(EXPERIMENT, Run(0), Page(), [change])
 
 
 def test_an_exponent_is_of_rows_and_needs_two_sizes() -> None:
@@ -125,20 +146,6 @@ def test_laws_are_of_whatever_sets_differ_in_the_other_size_fixed() -> None:
     assert laws([*longer, *several])[1] == (
         "fdml, S = 10, n = 16 grows as rows to the power of: CPU 1.00"
     )
-
-
-def test_values_stand_side_by_side_with_ones_and_kinds_do_not_mix() -> None:
-    ones = sparse_rows(np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]))
-    values = sparse_rows(np.array([[0.0, 2.5], [-1.0, 0.0], [0.0, 0.0]]))
-    assert ones.values is None
-    both = side_by_side([ones, values, ones])
-    assert isinstance(both, SparseRows)
-    expected = np.hstack([each.toarray() for each in (ones, values, ones)])
-    np.testing.assert_array_equal(both.toarray(), expected)
-    with pytest.raises(ConfigError, match="side by side"):
-        side_by_side([ones, np.ones((3, 1))])
-    with pytest.raises(ValueError, match="as they are stored"):
-        side_by_side([ones, ones.with_constant()])
 
 
 def test_a_peak_can_be_forgotten_where_the_system_can() -> None:

@@ -4,10 +4,10 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.scale.peak_memory import peak_bytes
 from securevfl.actors.processes import ProcessHandle, ProcessHost
 from securevfl.actors.task import ActorTask, Event, Tell
 from securevfl.actors.training import Places, train_by_actors
-from securevfl.benchmarks.peak_memory import peak_bytes
 from securevfl.data.planted_sparse import PARTIES
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job, PartySettings

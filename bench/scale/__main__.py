@@ -1,0 +1,327 @@
+"""What does FDML cost on millions of sparse rows, beside training in one place (FDML)?
+
+Seconds per epoch, each with its ratio to one place's of the same kind:
+
+- `cpu`: of this process, all parties and the server after each other: all that FDML computes.
+- `virtual`: on a network, where parties and server are machines of their own and compute at the
+  same time. Computation counts CPU seconds, so other work on this machine has no part in it.
+- `processes`: on the wall clock, where every party and the server is a process of this machine.
+
+Peak memory is that of this process during a training, its own and of mapped files, all parties
+together. With processes it is that of the largest one, a party with its own mapped files alone.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, PositiveInt, model_validator
+
+from bench.experiment import Experiment, Run, Settings, Several, main
+from bench.scale.peak_memory import forget_peak, peak_bytes
+from bench.scale.phases import profiled
+from bench.scale.planted import made, opened
+from bench.scale.processes import timed_processes
+from bench.scale.tables import (
+    COLUMNS,
+    PHASES,
+    RATIOS,
+    SCALE,
+    ScaleRow,
+    laws,
+    notes,
+    of_fdml,
+    phases_of,
+    scale_page,
+)
+from bench.timed import timed_rounds
+from securevfl.benchmarks.in_one_place import InOnePlace, one_table, train_in_one_place
+from securevfl.benchmarks.progress import Report, silent
+from securevfl.data import planted_sparse
+from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.job import Job, NetworkSettings
+from securevfl.reports.documents import by_columns
+from securevfl.sparse import Matrix, SparseRows
+
+FDML, ONE_PLACE = "fdml", "one place"
+
+
+def _network(value: object) -> object:
+    """Of `wan`, or of `20:100`, milliseconds and Mbit/s."""
+    if not isinstance(value, str):
+        return value
+    latency, colon, bandwidth = value.partition(":")
+    if colon:
+        return NetworkSettings(latency_ms=float(latency), bandwidth_mbit=float(bandwidth))
+    preset = NetworkSettings(preset=value)
+    preset.resolve()  # refuses a name that is none
+    return preset
+
+
+class ScaleSettings(Settings):
+    """Every set at every batch size.
+
+    Attributes:
+        data_dir: where the made sets lie; those that are missing are made there.
+        rows: N of each set, in all; a tenth is held out.
+        columns: P of each set, in all.
+        set_seed: of the sets.
+        model: lr, or nn for a network at each party.
+        hidden: units of nn at each party.
+        batch_size: S.
+        batches_per_message: at each S; τ is one less.
+        precision: what predictions travel in.
+        learning_rate: η0, which falls with the root of rounds.
+        standardize: scale columns to deviation 1.
+        epochs: of every training.
+        alone: train each party by itself, too.
+        processes: train FDML with every party a process, too.
+        profile: train FDML under a profiler, too.
+        network: a preset, or LATENCY_MS:MBIT_PER_S.
+    """
+
+    data_dir: Path = Path("results")
+    rows: Several[int] = (5_000_000,)
+    columns: Several[int] = (planted_sparse.COLUMNS,)
+    set_seed: int = 17
+    model: Literal["lr", "nn"] = "lr"
+    hidden: PositiveInt = 16
+    batch_size: Several[PositiveInt] = (10_000, 1000)
+    batches_per_message: Several[PositiveInt] = (1, 1)
+    precision: Literal["double", "single"] = "double"
+    learning_rate: float = 30.0
+    standardize: bool = False
+    epochs: PositiveInt = 2
+    alone: bool = False
+    processes: bool = False
+    profile: bool = False
+    network: Annotated[NetworkSettings, BeforeValidator(_network)] = NetworkSettings(preset="lan")
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len(self.batch_size) != len(self.batches_per_message):
+            raise ValueError(
+                f"batch_size has {len(self.batch_size)} values, batches_per_message "
+                f"{len(self.batches_per_message)}: expected one each"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a training took."""
+
+    auc: float
+    cpu_s: float
+    wall_s: float
+
+
+def scale(settings: ScaleSettings, report: Report = silent) -> Iterator[ScaleRow]:
+    """By set and batch size: each party alone, one place, and fdml.
+
+    Raises:
+        ConfigError: a size that sets cannot have.
+        DataError: a set cannot be written or read.
+    """
+    sets = list(product(settings.rows, settings.columns))
+    for folder in made(settings.data_dir, sets, settings.set_seed, report):
+        dataset = opened(folder)
+        for sizes in zip(settings.batch_size, settings.batches_per_message, strict=True):
+            yield from _rows(settings, dataset, folder, sizes, report)
+
+
+def _rows(
+    settings: ScaleSettings,
+    dataset: VerticalDataset[Matrix],
+    folder: Path,
+    sizes: tuple[int, int],
+    report: Report,
+) -> Iterator[ScaleRow]:
+    size, several = sizes
+    rows, epochs = len(dataset.train_labels), settings.epochs
+    job = job_at_scale(settings, size, several, rows)
+
+    def row(training: str, tables: tuple[PartyTable[Matrix], ...], found: Measured) -> ScaleRow:
+        return {
+            "dataset": dataset.name,
+            "rows": rows,
+            "columns": sum(table.train.shape[1] for table in tables),
+            "ones_a_row": sum(_ones(table.train) for table in tables) / rows,
+            "stored_bytes": sum(table.train.nbytes for table in tables),
+            "model": settings.model,
+            "training": training,
+            "epochs": epochs,
+            "batch_size": size,
+            "batches_per_message": several,
+            "precision": settings.precision,
+            "learning_rate": settings.learning_rate,
+            "auc": found.auc,
+            "cpu_s_per_epoch": found.cpu_s / epochs,
+            "wall_s_per_epoch": found.wall_s / epochs,
+            "virtual_s_per_epoch": None,
+            "network_s_per_epoch": None,
+            "processes_s_per_epoch": None,
+            "peak_bytes": peak_bytes(),
+            "process_peak_bytes": None,
+            "ratio_to_one_place": None,
+            "virtual_ratio": None,
+            "processes_ratio": None,
+            "phases_s": None,
+        }
+
+    what = f"{settings.model}, {rows} rows, S = {size}"
+    report(f"{what}, fdml")
+    forget_peak()
+    run, cpu = timed_rounds(job, dataset, time.process_time)
+    costs = run.costs()
+    of_fdml = row(FDML, dataset.parties, Measured(run.clear_auc, cpu, run.wall_s))
+    del run
+    if settings.alone:
+        for table in dataset.parties:
+            report(f"{what}, {table.name} alone")
+            forget_peak()
+            alone = train_in_one_place(job, dataset, [table.name])
+            yield row(f"{table.name} alone", (table,), _of(alone))
+    report(f"{what}, one place")
+    together = one_table(dataset)
+    forget_peak()
+    one = train_in_one_place(job, dataset, one_model=together)
+    yield row(ONE_PLACE, (together,), _of(one))
+    of_fdml |= {
+        "ratio_to_one_place": cpu / one.cpu_s,
+        "virtual_s_per_epoch": costs.total_s / epochs,
+        "network_s_per_epoch": costs.communication_s / epochs,
+        "virtual_ratio": costs.total_s / one.cpu_s,
+    }
+    if settings.processes:
+        report(f"{what}, fdml as processes")
+        apart = timed_processes(job, dataset, folder)
+        of_fdml |= {
+            "processes_s_per_epoch": apart.seconds / epochs,
+            "processes_ratio": apart.seconds / one.training_s,
+            "process_peak_bytes": apart.peak_bytes,
+        }
+    if settings.profile:
+        report(f"{what}, fdml by phase")
+        of_fdml["phases_s"] = profiled(job, dataset)
+    yield of_fdml
+
+
+def _of(found: InOnePlace) -> Measured:
+    return Measured(found.auc, found.cpu_s, found.training_s)
+
+
+def _ones(x: Matrix) -> int:
+    return x.nnz if isinstance(x, SparseRows) else int(np.count_nonzero(x))
+
+
+def job_at_scale(settings: ScaleSettings, size: int, several: int, rows: int) -> Job:
+    """What is trained on so many rows."""
+    model = (
+        {"start": "zero"}
+        if settings.model == "lr"
+        else {"model": "mlp", "hidden": [settings.hidden], "activation": "tanh"}
+    )
+    return Job.of(
+        job={
+            "name": "scale",
+            "algorithm": "fdml",
+            "rounds": settings.epochs * (rows // size),
+            "batch_size": size,
+            "learning_rate": settings.learning_rate,
+            "l2": 0.0,
+            "sampling": "shuffle",
+            "seed": settings.seed,
+            "standardize": settings.standardize,
+            **model,
+        },
+        network=settings.network,
+        fdml={
+            "staleness": several - 1,
+            "batches_per_message": several,
+            "precision": settings.precision,
+        },
+    )
+
+
+EXPERIMENT = Experiment(
+    name="scale",
+    about=__doc__ or "",
+    runs={
+        "lr": Run(250, {"alone": True, "processes": True}),
+        "single": Run(
+            300,
+            {
+                "batch_size": (10_000, 1000, 1000),
+                "batches_per_message": (1, 1, 2),
+                "precision": "single",
+                "processes": True,
+            },
+        ),
+        "batch-100": Run(
+            400,
+            {
+                "learning_rate": 10.0,
+                "batch_size": (100, 100, 100),
+                "batches_per_message": (1, 10, 16),
+            },
+        ),
+        "law": Run(
+            300,
+            {
+                "rows": (111_112, 333_334, 1_111_112, 5_000_000),
+                "epochs": 1,
+                "processes": True,
+            },
+        ),
+        "columns": Run(
+            120,
+            {
+                "rows": 333_334,
+                "columns": (870, 2900, 8700, 26_100, 87_000),
+                "epochs": 1,
+                "processes": True,
+            },
+        ),
+        "nn": Run(
+            600,
+            {
+                "model": "nn",
+                "epochs": 4,
+                "standardize": True,
+                "learning_rate": 1.0,
+                "batch_size": 1000,
+                "batches_per_message": 1,
+            },
+        ),
+        "phases": Run(80, {"rows": 1_111_112, "profile": True}),
+    },
+    quick={
+        "rows": (1000, 2000),
+        "batch_size": 100,
+        "batches_per_message": 2,
+        "epochs": 1,
+        "processes": False,
+    },
+    settings=ScaleSettings,
+    measure=scale,
+    columns=SCALE,
+    below=lambda rows: (
+        ("fdml, to one place", RATIOS, of_fdml(rows)),
+        ("fdml by phase, under a profiler; CPU of all parties", PHASES, phases_of(rows)),
+    ),
+    notes=notes,
+    tables={
+        "ratios": lambda rows: by_columns(COLUMNS, *RATIOS)(of_fdml(rows)),
+        "laws": lambda rows: [["training"], *([line] for line in laws(rows))],
+        "phases": lambda rows: by_columns(*PHASES)(phases_of(rows)),
+    },
+    html=scale_page,
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)
