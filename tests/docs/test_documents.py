@@ -24,7 +24,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 DESIGN = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "docs" / "results"
-PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(path for folder in ("docs", "bench") for path in sorted((ROOT / folder).rglob("*.md"))),
+]
 # A file or module in backticks, and whether the page says that it is gone.
 PLACE = re.compile(
     r"`((?:securevfl|tests|bench|docs|crypto|protocols)/[\w./-]+|securevfl\.[\w.]+)`"
