@@ -47,10 +47,9 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Tables only; `python -m bench.NAME --record` and `bench/results.sh` measure.
+# Tables only; `python -m bench.NAME --record` measures.
 docs: .venv/installed
 	$(BIN)/python -m bench --tables
-	$(BIN)/python -m securevfl.reports.documents SECURITY.md docs/how-to/audit.md docs/reference/exchanges.md docs/results/*.md
 
 # What is in docs/, and the reference from the code, as pages in build/site.
 site: .venv/installed-dev

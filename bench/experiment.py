@@ -12,6 +12,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import typer
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from bench.documents import MakeCells, by_columns, page
 from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.settings.tradeoff import parted, values_of
 from securevfl.cli.app import run_and_exit
@@ -21,7 +22,6 @@ from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.reports import results
-from securevfl.reports.documents import MakeCells, by_columns, page
 from securevfl.reports.tables import Column
 
 HERE = Path(__file__).parent
@@ -65,10 +65,12 @@ class Run:
     Attributes:
         seconds: about how long it takes on two cores.
         settings: what it sets, or the words of a `securevfl` command.
+        quick: words that make this command small, where those of the experiment do not fit it.
     """
 
     seconds: int
     settings: Mapping[str, Any] | str = field(default_factory=dict)
+    quick: str | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def run_one(
         words = [*shlex.split(run.settings)]
         for key, text in map(parted, changes):
             words += [f"--{key.replace('_', '-')}", text]
-        words += shlex.split(str(of.quick)) if quick else []
+        words += shlex.split(run.quick or str(of.quick)) if quick else []
         words += ["--data-dir", str(data_dir)] if data_dir else []
         words += ["--json", str(output.json)] if output.json else []
         words += ["--quiet"] if output.quiet else []

@@ -25,7 +25,7 @@ from securevfl.job import OWN_SECTIONS, Job
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 TOP = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
-LISTED = {"decisions": ("Decisions", "*.md"), "results/data": ("Result files", "*.json")}
+LISTED = {"decisions": "Decisions"}
 """Folders of docs/ whose index is a list of their files."""
 TOP_NAMES = "<!-- from securevfl import -->"
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s]+)")
@@ -211,9 +211,8 @@ def _experiments() -> list[Path]:
 
 
 def _listing(folder: str) -> str:
-    title, pattern = LISTED[folder]
     lines = []
-    for path in sorted((DOCS / folder).glob(pattern)):
+    for path in sorted((DOCS / folder).glob("*.md")):
         heading = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        lines.append(f"- [{path.name if path.suffix == '.json' else heading}]({path.name})")
-    return f"# {title}\n\n" + "\n".join(lines) + "\n"
+        lines.append(f"- [{heading}]({path.name})")
+    return f"# {LISTED[folder]}\n\n" + "\n".join(lines) + "\n"

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 
+from bench.documents import Cells, by_columns
 from bench.experiment import DataSettings, Experiment, Run, Several, main
 from bench.tables import NETWORK
 from securevfl.benchmarks.in_one_place import score_in_one_place
@@ -29,7 +30,6 @@ from securevfl.models.scores import auc
 from securevfl.protocols import catalogue
 from securevfl.protocols.blind.dry_run import rounds_in_float
 from securevfl.protocols.catalogue import EXCHANGES
-from securevfl.reports.documents import Cells, by_columns
 from securevfl.reports.rows import OfflineFigure, made_offline
 from securevfl.reports.tables import Column, Row, seconds, share, size
 from securevfl.runtime.costs import PHASES

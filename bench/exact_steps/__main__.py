@@ -1,8 +1,8 @@
 """Encrypted exact steps against FedSGD in clear: a9a to two AUCs on two networks."""
 
+from bench.documents import by_columns
 from bench.experiment import Experiment, Run, Settings, main
 from bench.tables import BATCH, NETWORK, RATE, shown
-from securevfl.reports.documents import by_columns
 
 A9A = "bench tradeoff --dataset a9a --repeats 3 --network"
 TARGETS, SIZES = ("0.90", "0.9015"), ("256", "1024", "full")

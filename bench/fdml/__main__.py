@@ -14,6 +14,7 @@ from typing import Any, Literal, NotRequired
 from pydantic import PositiveInt
 from typing_extensions import TypedDict
 
+from bench.documents import by_columns
 from bench.experiment import DataSettings, Experiment, Run, Several, main
 from bench.timed import timed_rounds
 from securevfl.benchmarks.in_one_place import train_in_one_place
@@ -21,7 +22,6 @@ from securevfl.benchmarks.progress import Report
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.vertical.fdml import SERVER
-from securevfl.reports.documents import by_columns
 from securevfl.reports.tables import Column, seconds
 from securevfl.runtime.costs import SCORING, SETUP
 from securevfl.training import TrainingResult

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import PositiveFloat, PositiveInt, model_validator
 from typing_extensions import TypedDict
 
+from bench.documents import by_columns
 from bench.experiment import Experiment, Run, Settings, main
 from bench.objective import Objective, Trail
 from securevfl.arrays import FloatArray
@@ -23,7 +24,6 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
-from securevfl.reports.documents import by_columns
 from securevfl.reports.tables import Column, size
 from securevfl.training import Environment, TrainingResult, train
 

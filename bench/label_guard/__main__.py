@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import PositiveFloat, PositiveInt
 from typing_extensions import TypedDict
 
+from bench.documents import by_columns
 from bench.experiment import DataSettings, Experiment, Run, main
 from bench.label_guard.labels_from_sums import labels_from_sums
 from bench.label_guard.planted import Planted, planted
@@ -30,7 +31,6 @@ from securevfl.auditing.subject import Recording, Subject, table_of
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.reports.documents import by_columns
 from securevfl.reports.tables import Column, Row
 
 LEARNING_RATE = 1.0

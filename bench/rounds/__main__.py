@@ -6,9 +6,9 @@ protected.
 
 from collections.abc import Mapping, Sequence
 
+from bench.documents import Cells, by_columns
 from bench.experiment import Experiment, Run, Settings, main
 from securevfl.errors import DataError
-from securevfl.reports.documents import Cells, by_columns
 from securevfl.reports.rows import TradeoffRow
 from securevfl.reports.tables import Column, Row, rate, rounds_text
 

@@ -21,6 +21,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, PositiveInt, model_validator
 
+from bench.documents import by_columns
 from bench.experiment import Experiment, Run, Settings, Several, main
 from bench.scale.peak_memory import forget_peak, peak_bytes
 from bench.scale.phases import profiled
@@ -44,7 +45,6 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.data import planted_sparse
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.job import Job, NetworkSettings
-from securevfl.reports.documents import by_columns
 from securevfl.sparse import Matrix, SparseRows
 
 FDML, ONE_PLACE = "fdml", "one place"

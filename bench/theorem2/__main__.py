@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import PositiveInt, model_validator
 from typing_extensions import TypedDict
 
+from bench.documents import by_columns
 from bench.experiment import DataSettings, Experiment, Run, main
 from bench.objective import Objective
 from securevfl.benchmarks.progress import Report, silent
@@ -28,7 +29,6 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.reports.documents import by_columns
 from securevfl.reports.tables import Column
 
 DRIFT = 0.55

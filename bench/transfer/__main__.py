@@ -6,9 +6,9 @@ Each run says the rule of local steps that its exchange has: encrypted steps fol
 from collections.abc import Sequence
 from typing import Any
 
+from bench.documents import Cells, by_columns
 from bench.experiment import Experiment, Run, Settings, main
 from bench.tables import RATE, homomorphic_s, shown
-from securevfl.reports.documents import Cells, by_columns
 from securevfl.reports.tables import Column, Row, seconds
 
 GRID = "bench tradeoff --algorithm ftl --alignment 0.001 --repeats 3"

@@ -156,11 +156,13 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
     from securevfl.reports.trained import tradeoff_page
 
     keep(output, "bench tradeoff", {**told, "seed": job.job.seed}, rows, page=tradeoff_page)
+    networks = "/".join(map(typed, vary.get("network", (job.network,))))
+    models = "/".join(map(str, vary.get("job.model", (job.job.model,))))
     for own in tables.grouped(rows, "dataset", "target_auc").values():
         sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in own))
         title = (
-            f"{own[0]['dataset']}, {own[0]['parties']} parties, {job.job.model}, S = {sizes}, "
-            f"{typed(job.network)}, to AUC {own[0]['target_auc']:g}"
+            f"{own[0]['dataset']}, {own[0]['parties']} parties, {models}, S = {sizes}, "
+            f"{networks}, to AUC {own[0]['target_auc']:g}"
         )
         show(output, tables.varied(rows), own, title)
     say(output, *marks((), quick=settings.quick), *tables.tradeoff_notes(rows))

@@ -61,10 +61,6 @@ def _offline(value: float) -> str:
     return seconds(value) if value > 1e-5 else "-"  # noqa: PLR2004
 
 
-def _seconds_or_dash(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
-
-
 CRYPTO: tuple[Column[CryptoRow], ...] = (
     ("scheme", _scheme),
     ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
@@ -74,15 +70,4 @@ CRYPTO: tuple[Column[CryptoRow], ...] = (
     ("phe-3072", lambda row: _ratio(row["ratio_to_phe_3072"])),
     ("up", lambda row: size(row["bytes_up"])),
     ("down", lambda row: size(row["bytes_down"])),
-)
-
-CRYPTO_PHASES: tuple[Column[CryptoRow], ...] = (
-    *CRYPTO[:2],
-    ("keys", lambda row: _seconds_or_dash(row.get("seconds_keys"))),
-    ("prepare", lambda row: _seconds_or_dash(row.get("seconds_prepare"))),
-    ("encrypt", lambda row: _seconds_or_dash(row.get("seconds_encrypt"))),
-    ("evaluate", lambda row: _seconds_or_dash(row.get("seconds_evaluate"))),
-    ("decrypt", lambda row: _seconds_or_dash(row.get("seconds_decrypt"))),
-    CRYPTO[3],  # offline
-    *CRYPTO[6:],  # up and down
 )

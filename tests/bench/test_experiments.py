@@ -1,12 +1,14 @@
 """Every experiment: its page, its command line, and a small run of it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from bench.documents import OUTSIDE
 from bench.experiment import HERE, experiment, experiments
 
 NAMES = experiments()
@@ -25,9 +27,16 @@ def test_every_experiment_is_in_the_overview_with_its_command(name: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_result_file_is_of_a_run(name: str) -> None:
+def test_every_result_file_is_of_a_run_and_in_a_table(name: str) -> None:
     of = experiment(name)
-    assert {path.stem for path in of.folder.glob("*.json")} <= set(of.runs)
+    files = set(of.folder.glob("*.json"))
+    assert {path.stem for path in files} <= set(of.runs)
+    assert files <= {
+        (path.parent / word).resolve()
+        for path in (of.folder / "README.md", *OUTSIDE)
+        for block in re.findall("<!-- table: ([^>]*) -->", path.read_text(encoding="utf-8"))
+        for word in block.split()
+    }
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:

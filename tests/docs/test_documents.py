@@ -10,13 +10,13 @@ from types import FrameType
 import pytest
 import typer.main
 
+from bench.documents import OUTSIDE, page
 from securevfl.cli.app import command_line
 from securevfl.data.sources import load
 from securevfl.job import parse_job
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.guards.held_out_guard import LIMIT
 from securevfl.protocols.guards.person_record import MODEL_LIMIT, OTHERS_LIMIT
-from securevfl.reports.documents import page
 from securevfl.training import Environment, train
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 DESIGN = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "docs" / "results"
-PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(path for folder in ("docs", "bench") for path in sorted((ROOT / folder).rglob("*.md"))),
+]
 # A file or module in backticks, and whether the page says that it is gone.
 PLACE = re.compile(
     r"`((?:securevfl|tests|bench|docs|crypto|protocols)/[\w./-]+|securevfl\.[\w.]+)`"
@@ -101,16 +104,9 @@ def test_docstrings_have_no_second_letter_for_what_the_table_names() -> None:
             assert letter not in text, (path, letter, instead)
 
 
-WRITTEN = [
-    *(
-        ROOT / name
-        for name in ("SECURITY.md", "docs/how-to/audit.md", "docs/reference/exchanges.md")
-    ),
-    *sorted(RESULTS.glob("*.md")),
-]
-
-
-@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*OUTSIDE, *sorted(RESULTS.glob("*.md"))], ids=lambda path: path.stem
+)
 def test_tables_are_what_result_files_and_descriptions_say(path: Path) -> None:
     """`make docs` writes them."""
     text = path.read_text(encoding="utf-8")

@@ -200,6 +200,11 @@ def test_a_grid_varies_any_key_and_takes_one_step_algorithms_once(capsys: Captur
     assert found[3]["varied"]["job.proximal"] == 0.1
 
 
+def test_a_title_names_the_network_and_the_model_of_the_grid(capsys: Capture) -> None:
+    tradeoff("--exchange plain --local-steps 1 --max-rounds 1 --learning-rate 0.1 --network 20:50")
+    assert "linear, S = 64, 20:50, to AUC" in said(capsys)
+
+
 def test_a_grid_draws_loss_and_auc_of_every_cell_and_number_of_parties() -> None:
     options = (
         "--algorithm fedsgd,fedbcd-p --local-steps 5 --vary parties=2,3 --max-rounds 5 "

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.documents import what_to_choose, who_learns_what
 from securevfl.auditing.judging import NotShown
 from securevfl.auditing.measuring import known_attacks
 from securevfl.auditing.subject import Subject
@@ -20,7 +21,6 @@ from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchange import WAYS, Exchange, SendsResiduals, SendsSignals, SendsSingly
 from securevfl.protocols.exchanges.plain import PlainExchange
 from securevfl.protocols.vertical.fedbcd import FedBcd
-from securevfl.reports.documents import what_to_choose, who_learns_what
 from securevfl.training import train
 from tests import extension
 from tests.end_to_end.commands import rows_of, run

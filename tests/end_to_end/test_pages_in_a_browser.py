@@ -1,4 +1,4 @@
-"""Pages for people, as a browser shows them: from the result files that the documents keep."""
+"""Pages for people, as a browser shows them: from the result files of experiments."""
 
 import contextlib
 import json
@@ -17,13 +17,13 @@ from securevfl.reports.sweep import sweep_page
 from securevfl.reports.trained import tradeoff_page, train_page
 from tests.end_to_end.commands import example, run
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "data"
+EXPERIMENTS = Path(__file__).parents[2] / "bench"
 CHECKS = Path(__file__).with_name("page_checks.js").read_text(encoding="utf-8")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PHONE, DESK, PAPER = 390, 1440, 718  # of A4 within its margins
 PAGES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "audit-credit": lambda result: audit_page(with_few_figures(result)),
-    "noise-lr": sweep_page,
+    "audit/credit": lambda result: audit_page(with_few_figures(result)),
+    "noise/lr": sweep_page,
     "tradeoff": tradeoff_page,
     "train": train_page,
 }
@@ -75,7 +75,7 @@ def shown(
     """A page, and what the browser asked for or complained of since it was opened."""
     folder = tmp_path_factory.mktemp("page")
     made = trained / f"{request.param}.json"
-    found = made if made.exists() else RESULTS / f"{request.param}.json"
+    found = made if made.exists() else EXPERIMENTS / f"{request.param}.json"
     result = json.loads(found.read_text(encoding="utf-8"))
     path = folder / "page.html"
     path.write_text(PAGES[request.param](result), encoding="utf-8")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from securevfl.reports.documents import TABLES
+from bench.documents import TABLES
 from securevfl.reports.rows import JobRow, any_offline, made_offline, offline_s
 from securevfl.reports.tables import (
     CORRELATED_RANDOMNESS,

@@ -1,4 +1,4 @@
-"""Tables in documents, written from result files: `python -m securevfl.reports.documents PAGE...`.
+"""Tables in Markdown pages, written from result files: `python -m bench --tables`.
 
 A page is written by hand but for its blocks,
 
@@ -14,7 +14,6 @@ descriptions.
 import json
 import re
 import shlex
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,16 +23,15 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchange import Exchange, Learns, Variant
-from securevfl.reports.benchmarks import (
-    CRYPTO,
-    CRYPTO_PHASES,
-)
 from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
-from securevfl.reports.rows import HOMOMORPHIC
-from securevfl.reports.sweep import NOISE
-from securevfl.reports.tables import TRADEOFF, Column, Row, rate, seconds, with_offline
+from securevfl.reports.tables import TRADEOFF, Column, Row, with_offline
 
+ROOT = Path(__file__).parents[1]
+OUTSIDE = tuple(
+    ROOT / name for name in ("SECURITY.md", "docs/how-to/audit.md", "docs/reference/exchanges.md")
+)
+"""Pages with tables that are not of an experiment."""
 WIDTH = 100
 PARTIES = (2, 3, 5)
 FIGURE = re.compile(r"[+-]?\d")
@@ -78,56 +76,21 @@ def _network(row: Row) -> str:
     return chosen["preset"] or f"{chosen['latency_ms']:g} ms, {chosen['bandwidth_mbit']:g} Mbit/s"
 
 
-def _homomorphic(row: Row) -> float:
-    return float(sum(row["compute_by_phase_s"][phase] for phase in HOMOMORPHIC))
-
-
-def _scheme(row: Row) -> str:
-    return f"{row['scheme']} {row['key_bits']}" if row["key_bits"] else str(row["scheme"])
-
-
 _SHOWN = dict(TRADEOFF)
 
-_TARGETS = by_columns(
-    ("AUC", lambda row: f"{row['target_auc']:.2f}"),
-    *((name, _SHOWN[name]) for name in ("exchange", "Q")),
-    ("η0", lambda row: rate(row["learning_rate"])),
-    *((name, _SHOWN[name]) for name in ("rounds", "compute", "network", "total", "a round")),
-)
-_COST_SHAPE = by_columns(
-    ("exchange", _SHOWN["exchange"]),
-    ("products", lambda row: "every step" if row["he_per_step"] else "once a round"),
-    ("Q", lambda row: str(row["local_steps"])),
-    ("rounds", _SHOWN["rounds"]),
-    ("R x Q", lambda row: f"{row['rounds'] * row['local_steps']:g}"),
-    ("homomorphic", lambda row: seconds(_homomorphic(row))),
-    ("a round", lambda row: seconds(_homomorphic(row) / row["rounds"])),
-    *((name, _SHOWN[name]) for name in ("compute", "network", "total")),
-    ("messages", lambda row: f"{row['messages']:g}"),
-)
 _OPENING = by_columns(
     ("data", lambda row: str(row["dataset"])),
     ("to AUC", lambda row: f"{row['target_auc']:.2f}"),
     *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "total", "sent")),
 )
 
-TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
+TABLES: Mapping[str, MakeCells] = {
     "tradeoff": by_columns(*TRADEOFF),
-    "targets": lambda rows: _TARGETS(sorted(rows, key=lambda row: row["target_auc"])),
-    "cost-shape": _COST_SHAPE,
     "opening": lambda rows: _OPENING(
         [row for row in rows if row["exchange"] != "plain" or row["local_steps"] == 1]
     ),
-    "networks": by_columns(
-        ("network", _network),
-        ("S", lambda row: str(row["batch_size"])),
-        *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
-    ),
     "horizontal": by_columns(*WITH_PAPERS),
     "horizontal-costs": by_columns(*COSTS),
-    "crypto": by_columns(*CRYPTO),
-    "crypto-phases": by_columns(*CRYPTO_PHASES),
-    "noise": by_columns(*NOISE),
     "audit": audit_matrix,
 }
 
@@ -311,13 +274,3 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"result file {path} cannot be read: {error.strerror}") from error
     return result
-
-
-def main(paths: Sequence[str]) -> None:
-    """Write the tables of these pages anew."""
-    for path in map(Path, paths):
-        path.write_text(page(path.read_text(encoding="utf-8"), path.parent), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

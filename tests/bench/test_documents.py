@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from bench.documents import by_columns, markdown, page, provenance, with_blocks
 from securevfl.errors import ConfigError, DataError
-from securevfl.reports.documents import by_columns, main, markdown, page, provenance, with_blocks
 
 BLOCK = "Before.\n\n<!-- table: steps {} -->\nold\n<!-- /table -->\n\nAfter.\n"
 
@@ -48,13 +48,9 @@ def test_a_block_becomes_the_table_of_its_rows_and_says_where_they_are_from(fold
 
 
 def test_writing_a_page_again_changes_nothing(folder: Path) -> None:
-    path = folder / "page.md"
-    path.write_text("<!-- attacks -->\n<!-- /attacks -->\n", encoding="utf-8")
-    main([str(path)])
-    first = path.read_text(encoding="utf-8")
+    first = page("<!-- attacks -->\n<!-- /attacks -->\n", folder)
     assert "| adversary" in first
-    main([str(path)])
-    assert path.read_text(encoding="utf-8") == first
+    assert page(first, folder) == first
     tables = page(BLOCK.format("x.json"), folder, TABLES)
     assert page(tables, folder, TABLES) == tables
 
