@@ -6,7 +6,7 @@
 #
 # The number before each command is about how many seconds it took on 2 cores with other work on
 # them. Run it where nothing else runs, from a checkout without changes: a result names its commit.
-# a9a, cifar10, credit, icu2012, mnist, wikipedia and mfeat have to be there (`securevfl data get NAME`, or SECUREVFL_DATA),
+# a9a, credit, icu2012, mnist, wikipedia and mfeat have to be there (`securevfl data get NAME`, or SECUREVFL_DATA),
 set -eu
 cd "$(dirname "$0")/.."
 wanted=${*:-all}
@@ -118,22 +118,3 @@ result scale-nn 600 bench fdml-scale --model nn --shards results/planted-5000000
     --standardize --learning-rate 1 --no-alone --batch-size 1000 --batches-per-message 1
 result scale-phases 80 bench fdml-scale --shards results/planted-1111112 --learning-rate 30 \
     --epochs 2 --no-alone --batch-size 10000,1000 --batches-per-message 1,1 --profile
-
-# docs/results/horizontal.md
-horizontal() {
-    name=$1 seconds=$2
-    shift 2
-    result "horizontal-$name" "$seconds" bench horizontal "$@"
-}
-# Five quarters of an hour together on two idle cores; `--repeats 2` takes two thirds.
-methods=fedavg,fedavgm,fedadam,scaffold,feddc,fedbcgd,fedbcgd+
-coded=top-k,fedpaq,fedbcgd:qsgd,fedbcgd+:qsgd
-changes=fedbcgd:freezing,fedbcgd:unshared,fedbcgd:no-momentum
-horizontal cifar10-0.6 2300 --images cifar10 --dirichlet 0.6 --method "$methods,$coded,$changes"
-horizontal cifar10-0.1 1250 --images cifar10 --dirichlet 0.1 --method "$methods"
-for mix in 0.6 0.1; do
-    horizontal "mnist-$mix" 250 --images mnist --dirichlet "$mix" --method "$methods,fedbcgd:qsgd" \
-        --max-rounds 60 --tuning-rounds 40
-done
-horizontal blocks 300 --images cifar10 --dirichlet 0.6 --method fedbcgd --blocks 2,10
-horizontal layers 150 --images cifar10 --dirichlet 0.6 --method fedbcgd --cut layers

@@ -31,7 +31,6 @@ from securevfl.reports.benchmarks import (
 )
 from securevfl.reports.blind import BLIND, BLIND_ROUND, PLACES, by_round
 from securevfl.reports.defaults import DEFAULTS
-from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.scale import (
@@ -140,8 +139,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Cells]] = {
         *((name, _SHOWN[name]) for name in ("exchange", "Q", "rounds", "a round", "total")),
     ),
     "defaults": by_columns(*DEFAULTS),
-    "horizontal": by_columns(*WITH_PAPERS),
-    "horizontal-costs": by_columns(*COSTS),
     "blind": by_columns(("network", _network), ("to AUC", _target), *BLIND),
     "blind-joint": by_columns(*BLIND, ("joint", lambda row: f"{row['joint_auc']:.4f}")),
     "blind-wall": by_columns(*BLIND, ("wall", lambda row: seconds(row["wall_s"]))),

@@ -19,7 +19,7 @@ COMMANDS = [
     *("train", "audit", "sweep noise", "data list", "data where", "data get"),
     *("predict", "model show"),
     *(f"bench {name}" for name in ("tradeoff", "crypto", "fdml-scale")),
-    *(f"bench {name}" for name in ("blind", "offline", "horizontal")),
+    *(f"bench {name}" for name in ("blind", "offline")),
 ]
 SAYS_WHAT_IS_LOADED = """
 import runpy, sys
