@@ -23,7 +23,6 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.protocols.exchange import Exchange, Learns, Variant
-from securevfl.reports.horizontal import COSTS, WITH_PAPERS
 from securevfl.reports.matrix import cell_text, exchanges_of, lines_of
 from securevfl.reports.tables import TRADEOFF, Column, Row, with_offline
 
@@ -89,8 +88,6 @@ TABLES: Mapping[str, MakeCells] = {
     "opening": lambda rows: _OPENING(
         [row for row in rows if row["exchange"] != "plain" or row["local_steps"] == 1]
     ),
-    "horizontal": by_columns(*WITH_PAPERS),
-    "horizontal-costs": by_columns(*COSTS),
     "audit": audit_matrix,
 }
 

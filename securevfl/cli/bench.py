@@ -10,7 +10,6 @@ from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 from securevfl.benchmarks.settings.crypto import CryptoSettings
-from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.tradeoff import (
     SCHEME,
     STEPS,
@@ -23,7 +22,7 @@ from securevfl.benchmarks.settings.tradeoff import (
 )
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
-from securevfl.cli.reporting import finished, keep, measured, say, show
+from securevfl.cli.reporting import keep, measured, say, show
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.reports import benchmarks as bench_tables
@@ -42,6 +41,7 @@ MOVED = {
     "defaults": "defaults",
     "fdml": "fdml",
     "fdml-scale": "scale",
+    "horizontal": "horizontal",
     "joint": "joint",
     "l1": "l1",
     "label-guard": "label_guard",
@@ -178,34 +178,3 @@ def crypto(settings: CryptoSettings, output: options.Output) -> None:
     show(output, bench_tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt")
     if any(row["extrapolated"] for row in rows):
         say(output, "~ timed on a part of the work and scaled up; the JSON says which")
-
-
-@command(bench)
-def horizontal(
-    settings: HorizontalSettings, data: options.Place, work: options.Journaled, output: options.Page
-) -> None:
-    """FedBCGD beside FedAvg and others: floats to an accuracy.
-
-    An interrupted benchmark goes on where it was when the same command is given again.
-    """
-    from securevfl.models.local_model import require_torch
-
-    require_torch("the network of bench horizontal")
-    from securevfl.benchmarks.horizontal import horizontal as run
-    from securevfl.benchmarks.horizontal import work_of
-
-    journal = work.journal("horizontal", work_of(settings), quiet=output.quiet)
-    sets, methods = ", ".join(settings.images), len(settings.methods)
-    todo = f"horizontal on {sets}: {methods} methods, seeds: {settings.repeats}"
-    with options.progress(output.quiet, todo, by_piece=True) as report:
-        rows, missing = finished(lambda: run(settings, data.data_dir, journal, report))
-    output.missing.extend(missing)
-    from securevfl.reports.horizontal import HORIZONTAL, HORIZONTAL_NOTES, horizontal_page
-
-    keep(output, "bench horizontal", settings, rows, page=horizontal_page)
-    for name, mix in dict.fromkeys((row["dataset"], row["dirichlet"]) for row in rows):
-        own = [row for row in rows if (row["dataset"], row["dirichlet"]) == (name, mix)]
-        target = 100 * own[0]["target_accuracy"]
-        title = f"{name}, D = {mix:g}, to {target:g} %; medians of {settings.repeats}"
-        show(output, HORIZONTAL, own, title)
-    say(output, *marks((), quick=settings.quick), *HORIZONTAL_NOTES)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
-from securevfl.reports import benchmarks, horizontal, rows
+from securevfl.reports import benchmarks, rows
 from tests.end_to_end.commands import (
     rows_from,
     rows_of,
@@ -36,11 +36,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "crypto": (
         benchmarks.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
     ),
-    "horizontal": (
-        horizontal.HorizontalRow, 4,
-        "--images digits --rows 60 --dirichlet 0.6 --clients 4 --taking-part 2 --blocks 2 "
-        "--method fedavg,top-k,fedbcgd+,fedbcgd:qsgd --learning-rate 0.03,0.1 --tuning-rounds 1 "
-        "--max-rounds 1 --repeats 1 --workers 1",
     ),
 }  # fmt: skip
 
@@ -83,13 +78,6 @@ def said(capsys: Capture) -> str:
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     return shown
-
-
-def test_horizontal_has_a_page_with_accuracy_over_uploads_and_rounds() -> None:
-    words = SMALL["horizontal"][2].replace("--learning-rate 0.03,0.1", "--learning-rate 0.1")
-    assert run("bench", "horizontal", *words.split(), "--html", "out.html", "--quiet") == 0
-    assert page().count("<svg") == 2
-    assert "models uploaded a client" in page()
 
 
 def test_quiet_says_nothing(capsys: Capture) -> None:

@@ -19,7 +19,6 @@ COMMANDS = [
     *("train", "audit", "sweep noise", "data list", "data where", "data get"),
     *("predict", "model show"),
     *(f"bench {name}" for name in ("tradeoff", "crypto")),
-    *(f"bench {name}" for name in ("blind", "offline", "horizontal")),
 ]
 SAYS_WHAT_IS_LOADED = """
 import runpy, sys

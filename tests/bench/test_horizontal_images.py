@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securevfl.benchmarks.images import ImageSet, dirichlet_split, load_images
+from bench.horizontal.images import ImageSet, dirichlet_split, load_images
 from securevfl.errors import ConfigError, DataError
 
 LABELS = np.repeat(np.arange(10), 63)

@@ -1,4 +1,4 @@
-"""Result rows of `bench horizontal`, see `rows`, their tables and their page."""
+"""Result rows of a comparison of horizontal methods, their tables and their page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -144,7 +144,7 @@ def accuracy_curve(rows: Sequence[HorizontalRow], over: Over) -> dict[str, Any]:
 
 
 def horizontal_page(result: Mapping[str, Any]) -> str:
-    """The page of a run of `bench horizontal`, from what its JSON holds."""
+    """The page of a run, from what its result file holds."""
     rows: Sequence[HorizontalRow] = result["rows"]
     cells = dict.fromkeys((row["dataset"], row["dirichlet"]) for row in rows)
     of_cells = {

@@ -7,18 +7,17 @@ test images decide nothing.
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import isfinite
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import platformdirs
 
-from securevfl import __version__
-from securevfl.benchmarks.horizontal_run import (
+from bench.horizontal.one_run import (
     TUNING_SEED,
     Task,
     Variant,
@@ -27,13 +26,14 @@ from securevfl.benchmarks.horizontal_run import (
     run,
     uncoded,
 )
+from bench.horizontal.rows import HorizontalRow, HorizontalRun
+from bench.horizontal.settings import TARGETS, HorizontalSettings
+from securevfl import __version__
 from securevfl.benchmarks.journal import Journal
-from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.horizontal import TARGETS, HorizontalSettings
+from securevfl.benchmarks.progress import Report
 from securevfl.errors import ConfigError
-from securevfl.interrupts import Interrupted
+from securevfl.models.local_model import require_torch
 from securevfl.processes import in_processes
-from securevfl.reports.horizontal import HorizontalRow, HorizontalRun
 
 BASELINE = "fedavg"
 LAST_SCORINGS = 5
@@ -56,22 +56,23 @@ Cell = tuple[str, float, str, int]
 """A set of images, D, a method and b."""
 
 
-def horizontal(
-    settings: HorizontalSettings,
-    data_dir: Path | None = None,
-    journal: Journal | None = None,
-    report: Report = silent,
-) -> list[HorizontalRow]:
-    """Run what the journal does not hold yet; one row for each set, D, method and b.
+def horizontal(settings: HorizontalSettings, report: Report) -> Iterator[HorizontalRow]:
+    """Run what was not done before an interrupt; one row for each set, D, method and b.
 
     Raises:
-        ConfigError: a method, a set or numbers that cannot be.
+        ConfigError: a method, a set or numbers that cannot be, or torch is missing.
         DataError: no such images here.
-        Interrupted: with rows of the seeds that were run.
+        KeyboardInterrupt: after the rows of the seeds that were run.
     """
+    require_torch("the network of bench.horizontal")
     _check(settings)
-    done: dict[str, HorizontalRun] = {} if journal is None else journal.done()
-    cells, work = _cells(settings), _Federations(settings, data_dir, journal, report)
+    journal = journal_of(settings)
+    if settings.fresh:
+        journal.forget()
+    done: dict[str, HorizontalRun] = journal.done()
+    if done:
+        report(f"going on: {len(done)} pieces of work were done before")
+    cells, work = _cells(settings), _Federations(settings, journal, report)
     rates: dict[Cell, float] = {}
     tasks: list[Task] = []
     try:
@@ -85,23 +86,24 @@ def horizontal(
         ]
         work.do(tasks, done)
     except KeyboardInterrupt:
-        missing = sum(task.key not in done for task in tasks)
-        what = f"{missing} of {len(tasks)} runs" if tasks else "learning rates, and all runs"
-        raise Interrupted(_rows(settings, rates, tasks, done), [what]) from None
-    if journal is not None:
-        journal.forget()
-    return _rows(settings, rates, tasks, done)
+        report(f"{sum(task.key not in done for task in tasks)} of {len(tasks)} runs")
+        yield from _rows(settings, rates, tasks, done)
+        raise
+    journal.forget()
+    yield from _rows(settings, rates, tasks, done)
 
 
-def work_of(settings: HorizontalSettings) -> Mapping[str, object]:
-    """What a journal is about: everything but how many processes do it."""
-    return {"version": __version__, **asdict(replace(settings, workers=None))}
+def journal_of(settings: HorizontalSettings) -> Journal:
+    """What was done with such settings, however many processes do it and wherever data lie."""
+    work = settings.model_dump(mode="json", exclude={"data_dir", "workers", "fresh"})
+    folder = platformdirs.user_cache_path("securevfl") / "horizontal"
+    return Journal(folder, {"version": __version__, **work})
 
 
 def _check(settings: HorizontalSettings) -> None:
     """Refuse what cannot be before any work."""
+    from bench.horizontal.lenet import lenet5  # noqa: PLC0415
     from securevfl.models.flat_module import FlatModule  # noqa: PLC0415
-    from securevfl.models.lenet import lenet5  # noqa: PLC0415
 
     for images in settings.images:
         if images not in TARGETS:
@@ -149,8 +151,7 @@ class _Federations:
     """What does tasks, and notes what they gave."""
 
     settings: HorizontalSettings
-    data_dir: Path | None
-    journal: Journal | None
+    journal: Journal
     report: Report
 
     def do(self, tasks: Sequence[Task], done: dict[str, HorizontalRun]) -> None:
@@ -163,12 +164,11 @@ class _Federations:
 
         workers = min(self.settings.workers or os.cpu_count() or 1, max(len(left), 1))
         costs = [float(planned_rounds(self.settings, task)) for task in left]
-        work = partial(run, self.settings, self.data_dir)
+        work = partial(run, self.settings)
         with in_processes(work, left, workers, "bench", progress=told, costs=costs) as results:
             for place, result in results:
                 done[left[place].key] = result
-                if self.journal is not None:
-                    self.journal.add(left[place].key, result)
+                self.journal.add(left[place].key, result)
 
 
 def _final(result: HorizontalRun) -> float:

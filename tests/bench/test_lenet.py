@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from bench.horizontal.lenet import lenet5
 from securevfl.errors import ConfigError
-from securevfl.models.lenet import lenet5
 
 
 def sizes(channels: int, side: int) -> dict[str, int]:

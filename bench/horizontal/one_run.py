@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from bench.horizontal.images import dirichlet_split, load_images
+from bench.horizontal.rows import HorizontalRun
+from bench.horizontal.settings import HorizontalSettings
 from securevfl.arrays import FloatArray, RealArray
-from securevfl.benchmarks.images import dirichlet_split, load_images
-from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.errors import ConfigError, TrainingDiverged
 from securevfl.horizontal.compression import Compressed, Compressor, Quantizer, TopK
 from securevfl.horizontal.federation import METHODS, Blocks, Federation, Method, Settings
 from securevfl.horizontal.simulation import FLOAT_BYTES, Round, ScoringRule, simulate_federation
-from securevfl.reports.horizontal import HorizontalRun
 
 FLOAT_BITS = 32
 DIGITS = 4
@@ -174,10 +174,7 @@ def federation_of(settings: HorizontalSettings, task: Task, sizes: Mapping[str, 
 
 
 def run(
-    settings: HorizontalSettings,
-    data_dir: Path | None,
-    task: Task,
-    tell: Callable[[str, float, float], None],
+    settings: HorizontalSettings, task: Task, tell: Callable[[str, float, float], None]
 ) -> HorizontalRun:
     """Train, and score every so many rounds.
 
@@ -186,11 +183,11 @@ def run(
         DataError: no such images here.
     """
     # torch is an extra, and takes long to import.
+    from bench.horizontal.lenet import lenet5  # noqa: PLC0415
     from securevfl.models.flat_module import FlatModule, ModuleProblem  # noqa: PLC0415
-    from securevfl.models.lenet import lenet5  # noqa: PLC0415
 
     tuning_seed = settings.seed + TUNING_SEED if task.tuning else None
-    scored = _images(task.images, settings.rows, data_dir, tuning_seed)
+    scored = _images(task.images, settings.rows, settings.data_dir, tuning_seed)
     generator = np.random.default_rng(task.seed)
     split = dirichlet_split(scored.labels, settings.clients, task.dirichlet, generator)
     channels, side = scored.inputs.shape[1:3]

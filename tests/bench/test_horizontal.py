@@ -1,4 +1,4 @@
-"""`bench horizontal` on scikit-learn's digits: few clients, few rounds."""
+"""Horizontal methods on scikit-learn's digits: few clients, few rounds."""
 
 import json
 from collections.abc import Sequence
@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from securevfl.benchmarks import horizontal as table
-from securevfl.benchmarks import horizontal_run as one_run
-from securevfl.benchmarks.horizontal import horizontal, work_of
-from securevfl.benchmarks.horizontal_run import Task, Variant, planned_rounds, run
-from securevfl.benchmarks.images import load_images
-from securevfl.benchmarks.journal import Journal
-from securevfl.benchmarks.settings.horizontal import HorizontalSettings
+from bench.horizontal import comparison, one_run
+from bench.horizontal.comparison import horizontal, journal_of
+from bench.horizontal.images import load_images
+from bench.horizontal.one_run import Task, Variant, planned_rounds, run
+from bench.horizontal.rows import HorizontalRow, HorizontalRun, horizontal_page
+from bench.horizontal.settings import HorizontalSettings
+from securevfl.benchmarks.progress import silent
 from securevfl.errors import ConfigError
-from securevfl.interrupts import Interrupted
-from securevfl.reports.horizontal import HorizontalRow, HorizontalRun
+from securevfl.reports.results import results
 
 SMALL = HorizontalSettings(
     methods=("fedavg", "fedbcgd"),
@@ -36,24 +35,29 @@ SMALL = HorizontalSettings(
 )
 
 
-def quiet(what: str, done: float, total: float) -> None:
-    del what, done, total
+@pytest.fixture(autouse=True)
+def _own_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def changed(settings: HorizontalSettings, **changes: Any) -> HorizontalSettings:  # noqa: ANN401
+    return settings.model_validate({**settings.model_dump(), **changes})
 
 
 def trained(settings: HorizontalSettings, method: str, blocks: int = 1) -> HorizontalRun:
     task = Task("digits", 0.6, method, blocks, settings.learning_rate[0], 0)
-    return run(settings, None, task, quiet)
+    return run(settings, task, lambda _what, _done, _total: None)
 
 
 def test_training_learns_and_repeats_to_what_rounding_allows() -> None:
-    settings = replace(
+    settings = changed(
         SMALL, rows=400, taking_part=3, max_rounds=10, eval_every=5, batch_size=10, momentum=0.5
     )
     learned = trained(settings, "fedbcgd", 3)
     assert learned["rounds"] == [5, 10]
     assert learned["accuracies"][-1] > 0.3  # a guess: 0.1
     assert learned["gradients"] == pytest.approx([5, 10], rel=0.01)
-    again = trained(replace(settings, max_rounds=5), "fedbcgd", 3)
+    again = trained(changed(settings, max_rounds=5), "fedbcgd", 3)
     assert again["accuracies"] == pytest.approx(learned["accuracies"][:1], abs=0.02)
     assert again["uploaded"] == pytest.approx(learned["uploaded"][:1])
 
@@ -74,7 +78,7 @@ def test_training_learns_and_repeats_to_what_rounding_allows() -> None:
 def test_uploads_are_counted_as_the_paper_does_and_truly(
     method: str, counted: float, share: float
 ) -> None:
-    settings = replace(SMALL, rows=60, max_rounds=1)
+    settings = changed(SMALL, rows=60, max_rounds=1)
     found = trained(settings, method, 2)
     # One channel in place of three.
     assert found["parameters"] == 62006 - 300
@@ -87,7 +91,7 @@ def test_uploads_are_counted_as_the_paper_does_and_truly(
 
 
 def test_variance_reduction_takes_twice_the_gradients() -> None:
-    settings = replace(SMALL, rows=60, max_rounds=1)
+    settings = changed(SMALL, rows=60, max_rounds=1)
     assert trained(settings, "fedbcgd+", 2)["gradients"] == [pytest.approx(2)]
 
 
@@ -106,7 +110,7 @@ def test_changes_of_a_method_are_those_of_figure_5() -> None:
 
 
 def test_a_run_ends_where_its_budget_does() -> None:
-    settings = replace(SMALL, budget=20.0, max_rounds=50)
+    settings = changed(SMALL, budget=20.0, max_rounds=50)
     rounds = {
         method: planned_rounds(settings, Task("digits", 0.6, method, 5, 0.1, 0))
         for method in ("fedavg", "scaffold", "fedbcgd", "fedbcgd+")
@@ -120,19 +124,19 @@ def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     methods = ("fedavg", "fedpaq", "fedbcgd", "fedbcgd:qsgd")
-    settings = replace(SMALL, methods=methods, learning_rate=(0.03, 0.1, 0.3), repeats=2)
+    settings = changed(SMALL, methods=methods, learning_rate=(0.03, 0.1, 0.3), repeats=2)
     images = load_images("digits").first(300)
     told: list[tuple[Task, int]] = []
 
-    def made_up(_settings: object, _place: object, task: Task, _tell: object) -> HorizontalRun:
+    def made_up(_settings: object, task: Task, _tell: object) -> HorizontalRun:
         tuning_seed = settings.seed + one_run.TUNING_SEED if task.tuning else None
         scored = one_run._images("digits", 300, None, tuning_seed)
         told.append((task, len(scored.test_labels)))
         best = 0.1 if task.method == "fedavg" else 0.3
         return a_run(task.seed, [1.0 - abs(task.learning_rate - best)] if task.tuning else [0.5])
 
-    monkeypatch.setattr(table, "run", made_up)
-    rows = horizontal(settings)
+    monkeypatch.setattr(comparison, "run", made_up)
+    rows = list(horizontal(settings, silent))
     assert [row["learning_rate"] for row in rows] == [0.1, 0.1, 0.3, 0.3]
     trials = [(task, scored) for task, scored in told if task.tuning]
     runs = [(task, scored) for task, scored in told if not task.tuning]
@@ -163,74 +167,91 @@ def a_run(
 
 def test_medians_take_runs_without_the_target_as_the_longest() -> None:
     short, long, never = [0.1, 0.8], [0.1, 0.2, 0.3, 0.9], [0.1, 0.2]
-    settings = replace(SMALL, target_accuracy=0.8)
+    settings = changed(SMALL, target_accuracy=0.8)
     cell = ("digits", 0.6, "fedavg", 1)
 
     def row_of(*runs: Sequence[float]) -> HorizontalRow:
         made = [a_run(seed, accuracies) for seed, accuracies in enumerate(runs)]
-        return table._row(settings, cell, 0.1, made, ())
+        return comparison._row(settings, cell, 0.1, made, ())
 
     of_all = row_of(short, long, never)
     assert (of_all["reached"], of_all["rounds_to_target"], of_all["repeats"]) == (2, 20, 3)
     assert row_of(short, never, never)["rounds_to_target"] is None
     assert row_of(short)["uploaded_to_target"] == 4
     half = a_run(0, short, counted=0.25)
-    beside = table._row(settings, ("digits", 0.6, "fedbcgd", 5), 0.1, [half], [of_all])
+    beside = comparison._row(settings, ("digits", 0.6, "fedbcgd", 5), 0.1, [half], [of_all])
     assert (beside["fewer_counted"], beside["fewer_uploaded"]) == (8, 8)
-    other_split = table._row(settings, ("digits", 0.1, "fedbcgd", 5), 0.1, [half], [of_all])
+    other_split = comparison._row(settings, ("digits", 0.1, "fedbcgd", 5), 0.1, [half], [of_all])
     assert other_split["fewer_counted"] is None
 
 
 def test_what_diverged_is_never_the_best_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = replace(SMALL, methods=("fedavg",), learning_rate=(0.1, 5.0))
+    settings = changed(SMALL, methods=("fedavg",), learning_rate=(0.1, 5.0))
 
-    def made_up(_settings: object, _place: object, task: Task, _tell: object) -> HorizontalRun:
+    def made_up(_settings: object, task: Task, _tell: object) -> HorizontalRun:
         fast = task.learning_rate > 1
         return a_run(task.seed, [0.9 if fast else 0.2], diverged=fast)
 
-    monkeypatch.setattr(table, "run", made_up)
-    assert [row["learning_rate"] for row in horizontal(settings)] == [0.1]
+    monkeypatch.setattr(comparison, "run", made_up)
+    assert [row["learning_rate"] for row in horizontal(settings, silent)] == [0.1]
 
 
 def test_divergence_ends_a_run_and_is_told() -> None:
-    settings = replace(SMALL, learning_rate=(1e6,), max_rounds=30)
+    settings = changed(SMALL, learning_rate=(1e6,), max_rounds=30)
     found = trained(settings, "fedavg")
     assert found["diverged"]
-    row = table._row(settings, ("digits", 0.6, "fedavg", 1), 1e6, [found], ())
+    row = comparison._row(settings, ("digits", 0.6, "fedavg", 1), 1e6, [found], ())
     assert (row["final_accuracy"], row["rounds"], row["rounds_to_target"]) == (0, 0, None)
 
 
 def test_an_interrupt_keeps_rows_and_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = replace(SMALL, repeats=2)
+    settings = changed(SMALL, repeats=2)
     calls: list[Task] = []
+    told: list[str] = []
 
-    def made_up(_settings: object, _place: object, task: Task, _tell: object) -> HorizontalRun:
+    def made_up(_settings: object, task: Task, _tell: object) -> HorizontalRun:
         if len(calls) == 3:
             raise KeyboardInterrupt
         calls.append(task)
         return a_run(task.seed, [0.5])
 
-    monkeypatch.setattr(table, "run", made_up)
-    journal = Journal(tmp_path, work_of(settings))
-    with pytest.raises(Interrupted) as cut:
-        horizontal(settings, journal=journal)
-    assert [row["repeats"] for row in cut.value.rows] == [2, 1]
-    assert cut.value.missing == ("1 of 4 runs",)
+    def report(what: str, done: float = 0, total: int | None = None) -> None:
+        del done, total
+        told.append(what)
+
+    monkeypatch.setattr(comparison, "run", made_up)
+    rows: list[HorizontalRow] = []
+    with pytest.raises(KeyboardInterrupt):
+        rows.extend(horizontal(settings, report))
+    assert [row["repeats"] for row in rows] == [2, 1]
+    assert told[-1] == "1 of 4 runs"
     before = list(calls)
     calls.clear()
-    rows = horizontal(settings, journal=journal)
+    told.clear()
+    rows = list(horizontal(changed(settings, workers=1), report))
+    assert told[0] == "going on: 3 pieces of work were done before"
     assert [row["repeats"] for row in rows] == [2, 2]
     assert len(calls) == 1
     assert calls[0] not in before
-    assert journal.done() == {}
+    assert journal_of(settings).done() == {}
     json.dumps(rows, allow_nan=False)
 
 
+def test_a_fresh_run_forgets_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task("digits", 0.6, "fedavg", 1, 0.1, 0)
+    settings = changed(SMALL, methods="fedavg")
+    monkeypatch.setattr(comparison, "run", lambda *_: a_run(0, [0.5]))
+    for fresh, final in ((False, 0.9), (True, 0.5)):
+        journal_of(settings).add(task.key, a_run(0, [0.9]))
+        (row,) = horizontal(changed(settings, fresh=fresh), silent)
+        assert row["final_accuracy"] == final
+
+
 def test_a_method_without_blocks_has_one_row_whatever_the_blocks() -> None:
-    settings = replace(SMALL, methods=("fedavg", "fedbcgd"), blocks=(1, 2))
-    cells = table._cells(settings)
+    settings = changed(SMALL, methods=("fedavg", "fedbcgd"), blocks=(1, 2))
+    cells = comparison._cells(settings)
     assert [(method, blocks) for _, _, method, blocks in cells] == [
         ("fedavg", 1), ("fedbcgd", 1), ("fedbcgd", 2),
     ]  # fmt: skip
@@ -250,6 +271,19 @@ def test_a_method_without_blocks_has_one_row_whatever_the_blocks() -> None:
 def test_what_cannot_be_is_refused_before_any_work(
     change: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "in_processes", None)  # where work begins
+    monkeypatch.setattr(comparison, "in_processes", None)  # where work begins
     with pytest.raises(ConfigError, match=told):
-        horizontal(replace(SMALL, **change))
+        next(horizontal(changed(SMALL, **change), silent))
+
+
+def test_a_page_has_accuracy_over_uploads_and_rounds() -> None:
+    settings = changed(SMALL, methods=("fedavg", "top-k", "fedbcgd+", "fedbcgd:qsgd"), rows=60)
+    made = results(
+        command="bench.horizontal",
+        seed=0,
+        settings=settings.model_dump(mode="json"),
+        rows=list(horizontal(settings, silent)),
+    )
+    shown = horizontal_page(made)
+    assert shown.count("<svg") == 2
+    assert "models uploaded a client" in shown

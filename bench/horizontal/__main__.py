@@ -1,0 +1,82 @@
+"""FedBCGD beside FedAvg and others: floats to an accuracy (FedBCGD, Tables 2, 3, 4, 6).
+
+A run that was interrupted goes on where it was when the same command is given again; with
+`--set fresh=true` it begins anew.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.documents import by_columns
+from bench.experiment import Experiment, Run, main
+from bench.horizontal.comparison import horizontal
+from bench.horizontal.rows import (
+    COSTS,
+    HORIZONTAL,
+    HORIZONTAL_NOTES,
+    WITH_PAPERS,
+    HorizontalRow,
+    horizontal_page,
+)
+from bench.horizontal.settings import HorizontalSettings
+
+WHOLE = ("fedavg", "fedavgm", "fedadam", "scaffold", "feddc", "fedbcgd", "fedbcgd+")
+CODED = ("top-k", "fedpaq", "fedbcgd:qsgd", "fedbcgd+:qsgd")
+CHANGED = ("fedbcgd:freezing", "fedbcgd:unshared", "fedbcgd:no-momentum")
+
+
+def of_cifar10(dirichlet: float, *methods: str, **more: object) -> dict[str, Any]:
+    """Settings of a run on CIFAR-10 at one D."""
+    return {"images": ("cifar10",), "dirichlet": (dirichlet,), "methods": methods, **more}
+
+
+def of_mnist(dirichlet: float) -> dict[str, Any]:
+    """Settings of a run on MNIST, which is learnt sooner, at one D."""
+    return {
+        "images": ("mnist",),
+        "dirichlet": (dirichlet,),
+        "methods": (*WHOLE, "fedbcgd:qsgd"),
+        "max_rounds": 60,
+        "tuning_rounds": 40,
+    }
+
+
+def notes(rows: Sequence[HorizontalRow]) -> list[str]:
+    """The targets of the rows, and what the columns are."""
+    targets = [
+        f"{row['dataset']}, D = {row['dirichlet']:g}, to {100 * row['target_accuracy']:g} %; "
+        f"medians of {row['repeats']}"
+        for row in rows
+    ]
+    return [*dict.fromkeys(targets), *HORIZONTAL_NOTES]
+
+
+EXPERIMENT = Experiment(
+    name="horizontal",
+    about=__doc__ or "",
+    runs={
+        "cifar10-0.6": Run(2300, of_cifar10(0.6, *WHOLE, *CODED, *CHANGED)),
+        "cifar10-0.1": Run(1250, of_cifar10(0.1, *WHOLE)),
+        "mnist-0.6": Run(250, of_mnist(0.6)),
+        "mnist-0.1": Run(250, of_mnist(0.1)),
+        "blocks": Run(300, of_cifar10(0.6, "fedbcgd", blocks=(2, 10))),
+        "layers": Run(150, of_cifar10(0.6, "fedbcgd", cut="layers")),
+    },
+    quick={
+        "methods": ("fedavg", "fedbcgd"),
+        "images": ("digits",),
+        "clients": 20,
+        "max_rounds": 40,
+        "learning_rate": (0.1,),
+        "repeats": 1,
+    },
+    settings=HorizontalSettings,
+    measure=horizontal,
+    columns=HORIZONTAL,
+    notes=notes,
+    tables={"horizontal": by_columns(*WITH_PAPERS), "horizontal-costs": by_columns(*COSTS)},
+    html=horizontal_page,
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)
