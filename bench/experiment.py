@@ -13,13 +13,13 @@ import typer
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from securevfl.benchmarks.progress import Report
-from securevfl.benchmarks.settings.tradeoff import parted, values_of
 from securevfl.cli.app import run_and_exit
 from securevfl.cli.options import Output
 from securevfl.cli.reporting import leave_if_cut, measured, say, show
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.job.keys import parted, values_of
 from securevfl.reports import results
 from securevfl.reports.documents import MakeCells, by_columns, page
 from securevfl.reports.tables import Column

@@ -2,11 +2,10 @@
 
 A field is annotated as Typer has it: `rounds: Annotated[int, typer.Option(min=1, help="…")] = 5`.
 Beyond what Typer parses, a field may be a tuple, typed as values separated by commas, a union of
-numbers and words, or a network. A field without such an annotation is no option. Where one of the
-dataclasses has a job file, the job says what others leave to it, see `SaidByJob`.
+numbers and words, or a network. A field without such an annotation is no option.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import MISSING, fields
 from inspect import Parameter, Signature
@@ -15,22 +14,16 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
-from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.cli.reporting import leave_if_cut
-from securevfl.errors import ConfigError
-from securevfl.job import NetworkSettings, read_job
-from securevfl.protocols import catalogue
+from securevfl.job import NetworkSettings
 from securevfl.runtime.line import PRESETS
 
 F = TypeVar("F", bound=Callable[..., None])
 UNIONS = (Union, UnionType)
 
 
-def command(
-    app: typer.Typer, name: str | None = None, kind: type[TyperCommand] = TyperCommand
-) -> Callable[[F], F]:
+def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
     """Make a function, whose parameters are dataclasses, a command of its name or another.
 
     The fields of all of them, whose names differ, are the options. What is not given on the
@@ -47,11 +40,10 @@ def command(
                 own = {each.name for each in fields(group)} & values.keys()
                 filled[key] = group(**{name: values[name] for name in own})
             typed_in = _typed_in(context)
-            told = _with_job(filled, typed_in)
-            for key, group in told.items():
+            for key, group in filled.items():
                 if getattr(group, "quick", False):  # for a first look
-                    told[key] = group.quickly(typed_in)
-            function(**told)
+                    filled[key] = group.quickly(typed_in)
+            function(**filled)
             leave_if_cut([each for g in filled.values() for each in getattr(g, "missing", ())])
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
@@ -59,7 +51,7 @@ def command(
         options = [each for group in groups.values() for each in _options(group)]
         signature = Signature([context, *options])
         run.__signature__ = signature  # type: ignore[attr-defined]  # what Typer reads
-        app.command(name, cls=kind)(run)
+        app.command(name)(run)
         return function
 
     return register
@@ -76,29 +68,12 @@ def _typed_in(context: typer.Context) -> dict[str, str]:
     }
 
 
-def _with_job(groups: Mapping[str, Any], typed_in: Mapping[str, str]) -> dict[str, Any]:
-    """The same with what a job file says, where there is one; it refuses options for that."""
-    paths = [getattr(group, "job", None) for group in groups.values()]
-    path = next((each for each in paths if isinstance(each, Path)), None)
-    if path is None:
-        return dict(groups)
-    own = {key: group for key, group in groups.items() if isinstance(group, SaidByJob)}
-    for group in own.values():
-        for name in sorted(group.said_by_job & typed_in.keys()):
-            if hasattr(group, name):
-                value = typed(getattr(group, name))
-                raise ConfigError(f"{typed_in[name]} {value}: the job file {path} says that")
-    job = read_job(path)
-    catalogue.check_names(job)
-    return {**groups, **{key: group.of_job(job, typed_in) for key, group in own.items()}}
-
-
 def typed(value: object) -> str:
     """How a value is typed."""
     if isinstance(value, tuple):
         return ",".join(map(typed, value))
     if isinstance(value, NetworkSettings):
-        return value.preset or f"{value.latency_ms:g}:{value.bandwidth_mbit:g}"
+        return str(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -150,12 +125,7 @@ def _value(kind: Any, least: float | None, text: str) -> Any:  # noqa: ANN401
     if get_origin(kind) is Literal:
         return {str(each): each for each in get_args(kind)}[text]
     if kind is NetworkSettings:
-        if ":" not in text:
-            preset = NetworkSettings(preset=text)
-            preset.resolve()  # a ConfigError is a ValueError
-            return preset
-        latency, _, bandwidth = text.partition(":")
-        return NetworkSettings(latency_ms=float(latency), bandwidth_mbit=float(bandwidth))
+        return NetworkSettings.of(text)  # a ConfigError is a ValueError
     value = kind(text)
     if least is not None and not value >= least:
         raise ValueError
