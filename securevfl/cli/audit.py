@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from securevfl.benchmarks.settings.shared import Quick
 from securevfl.cli import options
 from securevfl.cli.reporting import finished, leave_if_cut
 from securevfl.errors import ConfigError
@@ -59,7 +58,7 @@ def audit(
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Number of seeds, for the intervals; 5 by default.")
     ] = None,
-    quick: Quick = False,
+    quick: options.Quick = False,
     must_resist: Annotated[
         str | None,
         typer.Option(

@@ -10,7 +10,6 @@ from securevfl.benchmarks.settings.blind import BlindSettings, OfflineSettings
 from securevfl.benchmarks.settings.defaults import DefaultsSettings
 from securevfl.benchmarks.settings.horizontal import HorizontalSettings
 from securevfl.benchmarks.settings.scale import ScaleSettings
-from securevfl.benchmarks.settings.shared import Quick
 from securevfl.cli import options
 from securevfl.cli.command import command, typed
 from securevfl.cli.job_keys import JobKeysAreOptions, Vary, varied
@@ -85,7 +84,7 @@ def tradeoff(
         int | None, typer.Option(min=1, help="Runs with seeds of their own; medians. 1 if absent.")
     ] = None,
     seed: options.Seed = None,
-    quick: Quick = False,
+    quick: options.Quick = False,
     dataset: Annotated[
         str | None, typer.Option(help="Data set by name; breast_cancer where no job is given.")
     ] = None,

@@ -18,8 +18,8 @@ Vary = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUES",
-        help="Values of a key of the job file, by commas: local_steps=1,5,exact or "
-        "exchange.scheme=plain,bfv. May be given several times.",
+        help="Values of a key of the job file, by commas, as in local_steps=1,5,exact. May be "
+        "given several times.",
     ),
 ]
 

@@ -46,6 +46,7 @@ Ray = Annotated[
         help="Run on the Ray cluster at this address; `local` starts one here.",
     ),
 ]
+Quick = Annotated[bool, typer.Option("--quick", help="A first look: one seed and fewer rows.")]
 Seed = Annotated[
     int | None, typer.Option(min=0, help="Seed of batches and starts (never of keys).")
 ]

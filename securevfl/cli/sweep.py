@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from securevfl.benchmarks.settings.shared import Quick
 from securevfl.cli import options
 from securevfl.cli.job_keys import JobKeysAreOptions, Vary, varied
 from securevfl.cli.reporting import finished, keep, leave_if_cut, say, show
@@ -33,7 +32,7 @@ def noise(
     ] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="Seeds; 5 if absent.")] = None,
     seed: options.Seed = None,
-    quick: Quick = False,
+    quick: options.Quick = False,
     dataset: Annotated[
         str | None, typer.Option(help="Data set by name; a9a where no job is given.")
     ] = None,
@@ -51,11 +50,12 @@ def noise(
 ) -> None:
     """AUC against noise on shared predictions, beside one party alone and one place.
 
-    Of a job file everything but the noise multipliers; its exchange is `dp` here. Without one, fdml
-    with batches of 100 and a step size that is tuned without noise on a validation fifth. Every key
-    of a job file is an option, too, as `--clip 1`, `--mechanism laplace` or `--algorithm fedbcd-p`.
-    Several values have `--model lr,nn` (nn: a network at each party) and `--own-prediction
-    exact,noisy`: what a party of fdml adds to the others' noisy sum (as in the paper: noisy).
+    A job file is swept as it is, under `dp` whatever its exchange. Without one, fdml runs on
+    batches of 100 rows, with a step size tuned without noise on a validation fifth. Every key of a
+    job file is an option, too: `--clip 1`, `--mechanism laplace`, `--algorithm fedbcd-p`. Two of
+    them take several values: `--model lr,nn`, where nn is a network at each party, and
+    `--own-prediction exact,noisy`, which is what a party of fdml adds to the others' noisy sum: its
+    exact prediction, or its noisy one as in the paper.
 
     An interrupted sweep goes on where it was when the same command is given again.
     """

@@ -70,11 +70,10 @@ def values_of(text: str) -> tuple[Any, ...]:
         ConfigError: a value is empty.
     """
     parts = [part.strip() for part in text.split(",")]
-    if any(parts):
-        with contextlib.suppress(tomllib.TOMLDecodeError):
-            return tuple(tomllib.loads(f"values = [{text}]")["values"])
     if "" in parts:
         raise ConfigError(f"--vary …={text}: expected values separated by commas")
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        return tuple(tomllib.loads(f"values = [{text}]")["values"])
     found = []
     for part in parts:
         try:
