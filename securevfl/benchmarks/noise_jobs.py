@@ -153,8 +153,11 @@ class NoiseSettings:
             return job
         rows = len(dataset.train_labels)
         size = job.job.batch_size or plan_for(job.without_protection, dataset).batch_size
-        rows_each = rows if size == "full" else min(size, rows)
-        return job.with_settings(rounds=self.epochs * (rows // rows_each), batch_size=rows_each)
+        batches = 1
+        if size != "full":
+            size = min(size, rows)
+            batches = rows // size
+        return job.with_settings(rounds=self.epochs * batches, batch_size=size)
 
     def trains_in_one_place(self, model: str) -> bool:
         """Whether one place trains by minibatch SGD, and not as the job does."""

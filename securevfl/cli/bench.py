@@ -152,11 +152,13 @@ def tradeoff(
     from securevfl.reports.trained import tradeoff_page
 
     keep(output, "bench tradeoff", {**told, "seed": described.job.seed}, rows, page=tradeoff_page)
+    networks = "/".join(map(str, cells.get("network", (described.network,))))
+    models = "/".join(map(str, cells.get("job.model", (described.job.model,))))
     for own in tables.grouped(rows, "dataset", "target_auc").values():
         sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in own))
         title = (
-            f"{own[0]['dataset']}, {own[0]['parties']} parties, {described.job.model}, "
-            f"S = {sizes}, {described.network}, to AUC {own[0]['target_auc']:g}"
+            f"{own[0]['dataset']}, {own[0]['parties']} parties, {models}, S = {sizes}, "
+            f"{networks}, to AUC {own[0]['target_auc']:g}"
         )
         show(output, tables.varied(rows), own, title)
     say(output, *marks((), quick=quick), *tables.tradeoff_notes(rows))

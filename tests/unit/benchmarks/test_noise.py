@@ -209,6 +209,20 @@ def test_a_journal_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("size", "steps"),
+    [(None, (3, "full")), ("full", (3, "full")), (100, (12, 100)), (999, (3, 456))],
+)
+def test_epochs_take_the_place_of_a_jobs_rounds(
+    data: VerticalDataset, size: int | str | None, steps: tuple[int, int | str]
+) -> None:
+    file = Job.of(job={"dataset": "breast_cancer", "rounds": 50, "batch_size": size})
+    settings = NoiseSettings.of(file, {}, (1.0,), 3)
+    found = settings.job(data, "lr", 0, 1.0).job
+    assert (found.rounds, found.batch_size) == steps
+    assert NoiseSettings.of(file, {}, (1.0,)).job(data, "lr", 0, 1.0).job.rounds == 50
+
+
+@pytest.mark.parametrize(
     ("keys", "said"),
     [
         ({"job__model": "svm"}, "svm"),
