@@ -153,11 +153,10 @@ class NoiseSettings:
             return job
         rows = len(dataset.train_labels)
         size = job.job.batch_size or plan_for(job.without_protection, dataset).batch_size
-        batches = 1
-        if size != "full":
-            size = min(size, rows)
-            batches = rows // size
-        return job.with_settings(rounds=self.epochs * batches, batch_size=size)
+        if size == "full":
+            return job.with_settings(rounds=self.epochs, batch_size=size)
+        taken = min(size, rows)
+        return job.with_settings(rounds=self.epochs * (rows // taken), batch_size=taken)
 
     def trains_in_one_place(self, model: str) -> bool:
         """Whether one place trains by minibatch SGD, and not as the job does."""
