@@ -2,7 +2,7 @@
 
 import sys
 
-from bench.documents import OUTSIDE, ROOT, page
+from bench.documents import OUTSIDE, page
 from bench.experiment import experiment, experiments
 
 
@@ -22,7 +22,7 @@ def write_tables() -> None:
     """The pages of experiments, and those outside bench/."""
     for of in map(experiment, experiments()):
         (of.folder / "README.md").write_text(of.write_tables(), encoding="utf-8")
-    for path in (*OUTSIDE, *(ROOT / "docs" / "results").glob("*.md")):
+    for path in OUTSIDE:
         path.write_text(page(path.read_text(encoding="utf-8"), path.parent), encoding="utf-8")
 
 

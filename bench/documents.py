@@ -70,11 +70,6 @@ def audit_matrix(rows: Sequence[Row]) -> Cells:
     ]
 
 
-def _network(row: Row) -> str:
-    chosen = row["settings"]["network"]
-    return chosen["preset"] or f"{chosen['latency_ms']:g} ms, {chosen['bandwidth_mbit']:g} Mbit/s"
-
-
 _SHOWN = dict(TRADEOFF)
 
 _OPENING = by_columns(

@@ -14,13 +14,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from bench.documents import MakeCells, by_columns, page
 from securevfl.benchmarks.progress import Report
-from securevfl.benchmarks.settings.tradeoff import parted, values_of
 from securevfl.cli.app import run_and_exit
-from securevfl.cli.options import Page
+from securevfl.cli.options import Output
 from securevfl.cli.reporting import leave_if_cut, measured, say, show
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.job.keys import parted, values_of
 from securevfl.reports import results
 from securevfl.reports.tables import Column
 
@@ -170,7 +170,7 @@ def main(of: Experiment[Any]) -> None:
         folder = of.folder if record else to
         missing: list[str] = []
         for name, run in chosen.items():
-            output = Page(
+            output = Output(
                 folder and folder / f"{name}.json", quiet, html=html and html / f"{name}.html"
             )
             run_one(of, run, output, changes or (), data_dir, quick=quick)
@@ -187,7 +187,7 @@ def main(of: Experiment[Any]) -> None:
 def run_one(
     of: Experiment[Any],
     run: Run,
-    output: Page,
+    output: Output,
     changes: Sequence[str] = (),
     data_dir: Path | None = None,
     *,

@@ -59,7 +59,7 @@ class HorizontalSettings(Settings):
     decay: float = 0.998
     weight_decay: NonNegativeFloat = 1e-3
     momentum: NonNegativeFloat = 0.8
-    bits: int = Field(8, ge=2)
+    bits: int = Field(default=8, ge=2)
     kept: float = 0.1
     budget: float = 200.0
     max_rounds: PositiveInt = 200

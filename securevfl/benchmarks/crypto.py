@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.crypto import CryptoSettings
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner, with_fraction_bits
+from securevfl.errors import ConfigError
+from securevfl.job import NetworkSettings
 from securevfl.reports.benchmarks import CryptoRow
 
 PATIENCE_SECONDS = 60.0
@@ -42,6 +43,48 @@ class _Products:
         return _Products(self.values[:rows], self.matrix[:rows, :columns], self.format)
 
 
+@dataclass(frozen=True)
+class CryptoSettings:
+    """Every shape by every scheme.
+
+    Attributes:
+        samples: batch sizes S.
+        features: columns P, one for each S.
+        schemes: names.
+        paillier_bits: sizes of Paillier's modulus.
+        zero_one: X of 0 and 1, which is exact without fraction bits.
+        rounds: of the job that noise flooding has to cover.
+        network: between the parties.
+        workers: measure paillier fast in so many processes as well.
+        repeats: runs of each, for medians.
+        seed: of the numbers, never of keys.
+
+    Raises:
+        ConfigError: not as many S as P, or an unknown scheme.
+    """
+
+    samples: tuple[int, ...]
+    features: tuple[int, ...]
+    schemes: tuple[str, ...]
+    paillier_bits: tuple[int, ...]
+    zero_one: bool
+    rounds: int
+    network: NetworkSettings
+    workers: int
+    repeats: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if len(self.samples) != len(self.features):
+            raise ConfigError(
+                f"--samples has {len(self.samples)} values, --features {len(self.features)}: "
+                "expected one each"
+            )
+        for name in self.schemes:
+            if name not in SCHEMES:
+                raise ConfigError(f"--scheme has {name!r}, some of {', '.join(SCHEMES)} expected")
+
+
 def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[CryptoRow]:
     """Measure; yields rows shape by shape, with their ratios to phe."""
     contenders = [
@@ -52,7 +95,7 @@ def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[Crypto
         for bits in (settings.paillier_bits if SCHEMES[scheme].key_sizes else (None,))
         for workers in ({1, settings.workers} if engine == "fast" else {1})
     ]
-    for samples, features in settings.shapes:
+    for samples, features in zip(settings.samples, settings.features, strict=True):
         work = _work(settings, samples, features)
         rows = []
         for scheme, engine, bits, workers in contenders:

@@ -14,12 +14,12 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from securevfl.benchmarks.progress import Report
-from securevfl.benchmarks.settings.tradeoff import PER_STEP, SCHEME, STEPS, full_key
 from securevfl.benchmarks.tuning import GRID, LocalSteps, Tuned, at_steps, chosen
 from securevfl.crypto.schemes import SCHEMES, Scheme
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
-from securevfl.job import OWN_SECTIONS, Job
+from securevfl.job import Job
+from securevfl.job.keys import PER_STEP, SCHEME, STEPS, full_key, set_keys, with_keys
 from securevfl.protocols import catalogue
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
 from securevfl.training import plan_for
@@ -141,29 +141,15 @@ class Grid:
 
     def _in_clear(self, values: Mapping[str, Any]) -> Job:
         """The base job with a cell's values, but for its exchange."""
-        changed: dict[str, dict[str, Any]] = {}
-        sections: dict[str, Any] = dict(self.base)
-        if self.tuning != "none":
-            changed["job"] = {"learning_rate": GRID[0]}  # until one is tuned
-        for key, value in values.items():
-            section, _, name = key.rpartition(".")
-            if section and section != "exchange":
-                changed.setdefault(section, {})[name] = value
-        if "network" in values:
-            sections["network"] = _network(str(values["network"]))
-        own = dict(self.base.own)
-        for section, keys in changed.items():
-            if section in OWN_SECTIONS:
-                own[section] = OWN_SECTIONS[section](**{**_set(own.get(section)), **keys})
-            else:
-                sections[section] = {**_set(sections[section]), **keys}
-        return Job.of(**{**sections, "own": own})
+        until_tuned = {} if self.tuning == "none" else {"job.learning_rate": GRID[0]}
+        ours = {key: value for key, value in values.items() if not key.startswith("exchange.")}
+        return with_keys(self.base, {**until_tuned, **ours})
 
     def _exchange(self, cell: Cell) -> dict[str, Any]:
         """The [exchange] section of a cell, with the homomorphic keys that its scheme has."""
         own = self.base.exchange
         schemes = [SCHEMES[each.exchange] for each in self.cells if each.exchange in SCHEMES]
-        wanted = _set(own)
+        wanted = set_keys(own)
         if cell.exchange != own.scheme:
             wanted = {key: each for key, each in wanted.items() if key in HOMOMORPHIC_KEYS}
         for key, value in cell.values.items():
@@ -198,22 +184,3 @@ def _belongs_to_others(exchange: str, engine: object, schemes: Sequence[Scheme])
     if own.seconds is None and any(each.seconds for each in schemes):
         found.add("round_trips")
     return found
-
-
-def _set(section: Any) -> dict[str, Any]:  # noqa: ANN401
-    """What a section says itself."""
-    return (
-        {} if section is None else {key: getattr(section, key) for key in section.model_fields_set}
-    )
-
-
-def _network(text: str) -> dict[str, object]:
-    if ":" not in text:
-        return {"preset": text}
-    latency, _, bandwidth = text.partition(":")
-    try:
-        return {"latency_ms": float(latency), "bandwidth_mbit": float(bandwidth)}
-    except ValueError:
-        raise ConfigError(
-            f"--network {text}: expected a preset, or LATENCY_MS:MBIT_PER_S as in 20:100"
-        ) from None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +28,8 @@ from securevfl.benchmarks.in_one_place import (
     tuned_in_one_place,
 )
 from securevfl.benchmarks.journal import Journal
+from securevfl.benchmarks.noise_jobs import NN, NoiseSettings
 from securevfl.benchmarks.progress import Report, silent
-from securevfl.benchmarks.settings.noise import Model, NoiseSettings
 from securevfl.benchmarks.tuning import tune
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
@@ -87,12 +87,7 @@ def sweep(
     """
     _check(settings, dataset)
     done = {} if journal is None else journal.done()
-    base = settings.base
-    tasks = (
-        _tasks(settings, dataset, done, journal, report)
-        if base is None
-        else _tasks_of(settings, base, dataset)
-    )
+    tasks = _tasks(settings, dataset, done, journal, report)
     left = [task for task in tasks if task.key not in done]
     run = partial(_run, settings, dataset)
     before = len(tasks) - len(left)
@@ -118,14 +113,10 @@ def sweep(
 
 
 def _check(settings: NoiseSettings, dataset: VerticalDataset) -> None:
-    rows = len(dataset.train_labels)
-    if not settings.noise or not settings.models:
-        raise ConfigError("noise and model: expected at least one of each")
-    for model in settings.models:
-        if model not in get_args(Model):
-            raise ConfigError(f"model = {model!r}: expected {' or '.join(get_args(Model))}")
-        for level in settings.noise:
-            plan_for(settings.job(model, rows, settings.seed, level), dataset)
+    if not settings.noise:
+        raise ConfigError("noise: expected at least one multiplier")
+    for model, level, own in product(settings.jobs, settings.noise, settings.own_predictions):
+        plan_for(settings.job(dataset, model, settings.seed, level, own), dataset)
 
 
 def _rows(
@@ -136,7 +127,7 @@ def _rows(
 ) -> list[NoiseRow]:
     """A row for each model and level that was run, where all that it is compared with was too."""
     rows = []
-    for own, model in product(settings.own_predictions, settings.models):
+    for own, model in product(settings.own_predictions, settings.jobs):
         of_model = [task for task in tasks if task.model == model]
         runs = [(task, done[task.key]) for task in of_model if task.key in done]
         if {task.alone for task in of_model} - {None, *(task.alone for task, _ in runs)}:
@@ -148,15 +139,19 @@ def _rows(
 
 
 def work_of(settings: NoiseSettings, dataset: VerticalDataset) -> dict[str, Any]:
-    """What a journal is about: the processes play no part."""
-    kept = {key: value for key, value in settings.told().items() if key != "workers"}
-    if settings.base is not None:
-        kept["job"] = settings.base.hash().hex()  # not where files are
+    """What a journal is about: neither where files are, nor how many processes there are."""
+    jobs = {
+        model: settings.job(dataset, model, settings.seed, settings.noise[0]).hash().hex()
+        for model in settings.jobs
+    }
     return {
         "version": __version__,
         "data": _content(dataset),
         "label_party": dataset.label_party,
-        **kept,
+        **settings.described(dataset),
+        "jobs": jobs,
+        "from_file": settings.from_file,
+        "seed": settings.seed,
     }
 
 
@@ -179,9 +174,7 @@ def _tasks(
     journal: Journal | None,
     report: Report,
 ) -> list[_Task]:
-    def rate(what: str, tuned: Callable[[], float | None]) -> float:
-        if settings.learning_rate is not None:
-            return settings.learning_rate
+    def remembered(what: str, tuned: Callable[[], float | None]) -> float:
         key = f"learning rate|{what}"
         if key not in done:
             done[key] = tuned()
@@ -189,38 +182,38 @@ def _tasks(
                 journal.add(key, done[key])
         return float(done[key])
 
-    tasks = []
-    for model in settings.models:
-        job = settings.job(model, len(dataset.train_labels), settings.seed, None)
-        own_rate = rate(model, partial(_tuned, job, dataset, report))
-        rate_of = dict.fromkeys([table.name for table in dataset.parties], own_rate)
-        rate_of[ONE_PLACE] = rate_of[SUM_IN_ONE_PLACE] = own_rate
-        if model == "nn":  # another model than the parties'
-            report("tuning the learning rate of one network")
-            what = f"{model}|{ONE_PLACE}"
-            rate_of[ONE_PLACE] = rate(what, partial(tuned_in_one_place, job, dataset))
-        for index in range(settings.repeats):
-            seed = settings.seed + index
-            tasks += [_Task(model, seed, None, None, name, eta) for name, eta in rate_of.items()]
-            tasks += [
-                _Task(model, seed, noise, own, None, own_rate)
-                for own in settings.own_predictions
-                for noise in settings.noise
-            ]
-    return tasks
-
-
-def _tasks_of(settings: NoiseSettings, job: Job, dataset: VerticalDataset) -> list[_Task]:
-    """What a job file's sweep runs."""
-    (model,) = settings.models
-    rate = None if job.job.learning_rate == "auto" else job.job.learning_rate
-    lines = [ONE_PLACE, *(table.name for table in dataset.parties)]
     levels = [(noise, own) for own in settings.own_predictions for noise in settings.noise]
     tasks = []
-    for seed in range(settings.seed, settings.seed + settings.repeats):
-        tasks += [_Task(model, seed, None, None, name, rate) for name in lines]
-        tasks += [_Task(model, seed, noise, own, None, rate) for noise, own in levels]
+    for model in settings.jobs:
+        rate, rate_of = _rates(settings, dataset, model, remembered, report)
+        for seed in range(settings.seed, settings.seed + settings.repeats):
+            tasks += [_Task(model, seed, None, None, name, eta) for name, eta in rate_of.items()]
+            tasks += [_Task(model, seed, noise, own, None, rate) for noise, own in levels]
     return tasks
+
+
+def _rates(
+    settings: NoiseSettings,
+    dataset: VerticalDataset,
+    model: str,
+    remembered: Callable[[str, Callable[[], float | None]], float],
+    report: Report,
+) -> tuple[float | None, dict[str, float | None]]:
+    """The step size of a model, and of each line that it is compared with; None: derived."""
+    job = settings.job(dataset, model, settings.seed)
+    given = job.job.learning_rate
+    rate: float | None = None if given == "auto" else given
+    if settings.tuned:
+        rate = remembered(model, partial(_tuned, job, dataset, report))
+    lines = [ONE_PLACE, *(table.name for table in dataset.parties)]
+    rate_of: dict[str, float | None] = dict.fromkeys(lines, rate)
+    if settings.trains_in_one_place(model):
+        rate_of[SUM_IN_ONE_PLACE] = rate
+        if settings.tuned and model == NN:  # one network is another model than the parties'
+            report("tuning the learning rate of one network")
+            tuned = partial(tuned_in_one_place, job, dataset)
+            rate_of[ONE_PLACE] = remembered(f"{model}|{ONE_PLACE}", tuned)
+    return rate, rate_of
 
 
 def _tuned(job: Job, dataset: VerticalDataset, report: Report) -> float | None:
@@ -230,22 +223,22 @@ def _tuned(job: Job, dataset: VerticalDataset, report: Report) -> float | None:
 def _run(
     settings: NoiseSettings, dataset: VerticalDataset, task: _Task, tell: Tell
 ) -> dict[str, float]:
-    rows = len(dataset.train_labels)
-    job = settings.job(task.model, rows, task.seed, task.noise, task.own_prediction)
+    job = settings.job(
+        *(dataset, task.model, task.seed, task.noise, task.own_prediction),
+        learning_rate=task.learning_rate,
+    )
     rounds = job.job.rounds
     told = Environment(progress=lambda done: tell(f"round {done} of {rounds}", done, rounds))
-    if settings.base is not None and task.alone is not None:
-        if task.alone == ONE_PLACE:
-            return {"auc": train(job, dataset, told).clear_auc}
-        return {"auc": trained_alone(job, dataset, task.alone)}
-    if settings.base is None:
-        job = job.with_settings(learning_rate=task.learning_rate)
-    if task.alone is not None:
-        together = task.alone in (ONE_PLACE, SUM_IN_ONE_PLACE)
+    if task.alone is None:
+        result = train(job, dataset, told)
+        return {"auc": result.clear_auc, "auc_noisy": result.scores[-1].auc}
+    together = task.alone in (ONE_PLACE, SUM_IN_ONE_PLACE)
+    if settings.trains_in_one_place(task.model):
         parties, one_model = None if together else [task.alone], task.alone == ONE_PLACE
         return {"auc": train_in_one_place(job, dataset, parties, one_model=one_model).auc}
-    result = train(job, dataset, told)
-    return {"auc": result.clear_auc, "auc_noisy": result.scores[-1].auc}
+    if together:
+        return {"auc": train(job, dataset, told).clear_auc}
+    return {"auc": trained_alone(job, dataset, task.alone)}
 
 
 def _row(
@@ -262,23 +255,21 @@ def _row(
         for name in dict.fromkeys(task.alone for task, _ in runs if task.alone is not None)
     }
     best = max((table.name for table in dataset.parties), key=lambda name: lines[name])
-    account = plan_for(
-        settings.job(model, len(dataset.train_labels), settings.seed, noise, own_prediction),
-        dataset,
-    ).account
+    job = settings.job(dataset, model, settings.seed, noise, own_prediction)
+    account = plan_for(job, dataset).account
     assert account is not None  # noqa: S101
     promise = account.after(account.rounds)
     exact, noisy = ([run[key] for run in at_level] for key in ("auc", "auc_noisy"))
     return {
         "dataset": dataset.name,
         "model": model,
-        "algorithm": settings.algorithm,
-        "mechanism": settings.mechanism,
+        "algorithm": job.job.algorithm,
+        "mechanism": job.privacy.mechanism,
         "own_prediction": own_prediction,
         "noise_multiplier": noise,
-        "clip": settings.clip,
+        "clip": job.privacy.clip,
         "releases": promise.releases,
-        "delta": settings.delta,
+        "delta": job.privacy.delta,
         "epsilon_release": promise.epsilon_release,
         "epsilon_end_to_end": promise.epsilon_end_to_end,
         "epsilon_end_to_end_text": promise.epsilon_end_to_end_text,

@@ -15,8 +15,6 @@ from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import TrainingDiverged
 from securevfl.job import Job
-from securevfl.protocols import catalogue
-from securevfl.protocols.catalogue import ALGORITHMS
 from securevfl.reports.rows import DERIVED
 from securevfl.training import plan_for, train
 
@@ -38,16 +36,6 @@ class Tuned:
     learning_rate: float | None
     how: str
     validation_rounds: int | None
-
-
-def different_steps(algorithm: str, local_steps: Sequence[LocalSteps]) -> tuple[LocalSteps, ...]:
-    """The values of Q that differ: an algorithm that takes one step whatever Q has only one.
-
-    Raises:
-        ConfigError: there is no such algorithm.
-    """
-    catalogue.require(algorithm, catalogue.ALGORITHMS, "algorithm")
-    return (1,) if ALGORITHMS[algorithm].one_step else tuple(dict.fromkeys(local_steps))
 
 
 def step_settings(

@@ -2,18 +2,17 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from securevfl.benchmarks.settings.shared import Quick
 from securevfl.cli import options
 from securevfl.cli.reporting import finished, leave_if_cut
 from securevfl.errors import ConfigError
-from securevfl.job import Job, read_job
+from securevfl.job import Job
 from securevfl.protocols import catalogue
 from securevfl.reports.results import marks
 
@@ -59,7 +58,7 @@ def audit(
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Number of seeds, for the intervals; 5 by default.")
     ] = None,
-    quick: Quick = False,
+    quick: options.Quick = False,
     must_resist: Annotated[
         str | None,
         typer.Option(
@@ -94,7 +93,7 @@ def audit(
         "--parties": parties,
         "--label-party": label_party,
     }
-    given = _read(job, only_without_job)
+    given = options.read(job, only_without_job)
     policy = _policy(must_resist, given, () if quick else asked)
     if job is not None and given is not None:
         described, data = given, options.job_dataset(given, job, data_dir)
@@ -188,18 +187,6 @@ def _by_options(
             **steps,
         }
     )
-
-
-def _read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | None:
-    """The job that was given, if any, with no option for what it says."""
-    if path is None:
-        return None
-    for option, value in only_without_job.items():
-        if value is not None:
-            raise ConfigError(f"{option} {value}: the job file {path} says that")
-    described = read_job(path)
-    catalogue.check_names(described)
-    return described
 
 
 def _known(text: str | None, known: Sequence[str], option: str) -> tuple[str, ...]:

@@ -1,30 +1,17 @@
 """`securevfl bench`: what encryption costs and what theory promises, measured."""
 
-from dataclasses import replace
-from difflib import get_close_matches
-from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typing_extensions import override
 
-from securevfl.benchmarks.settings.crypto import CryptoSettings
-from securevfl.benchmarks.settings.tradeoff import (
-    SCHEME,
-    STEPS,
-    TradeoffSettings,
-    full_key,
-    is_key,
-    job_keys,
-    parted,
-    values_of,
-)
 from securevfl.cli import options
-from securevfl.cli.command import command, typed
-from securevfl.cli.reporting import keep, measured, say, show
+from securevfl.cli.job_keys import JobKeysAreOptions, Vary, varied
+from securevfl.cli.reporting import keep, leave_if_cut, measured, say, show
 from securevfl.errors import ConfigError
-from securevfl.job import Job
+from securevfl.job import Job, NetworkSettings
+from securevfl.job.keys import SCHEME, STEPS
 from securevfl.reports import benchmarks as bench_tables
 from securevfl.reports import tables
 from securevfl.reports.results import marks
@@ -77,35 +64,36 @@ MORE_EXCHANGES = ("plain", "paillier", "ckks", "bfv")
 MAIN_JOB = {"rounds": 200, "batch_size": 64, "schedule": "constant", "target_auc": 0.99}
 
 
-class JobKeysAreOptions(TyperCommand):
-    """Takes `--local-steps 1,5`, and so every key of a job file, as `--vary local_steps=1,5`."""
-
-    @override
-    def parse_args(self, ctx: "click.Context", args: list[str]) -> list[str]:
-        own = {option for parameter in self.get_params(ctx) for option in parameter.opts}
-        given, words = iter(args), []
-        for word in given:
-            option, equals, value = word.partition("=")
-            key = option.removeprefix("--").replace("-", "_")
-            if option == word[:2] or option in own or not option.startswith("--"):
-                words.append(word)
-            elif not is_key(key):
-                near = get_close_matches(option, (*own, *map(_option, job_keys())), n=1, cutoff=0)
-                raise ConfigError(f"no such option {option}: the nearest is {near[0]}")
-            else:
-                value = value if equals else next(given, "")
-                if not value or value.startswith("--"):
-                    raise ConfigError(f"{option}: expected values, as in {option} VALUE,VALUE")
-                words += ["--vary", f"{key}={value}"]
-        return super().parse_args(ctx, words)
-
-
-def _option(key: str) -> str:
-    return f"--{key.replace('_', '-')}"
-
-
-@command(bench, kind=JobKeysAreOptions)
-def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: options.Page) -> None:
+@bench.command(cls=JobKeysAreOptions)
+def tradeoff(
+    job: options.JobFile = None,
+    *,
+    vary: Vary = None,
+    target_auc: Annotated[
+        str | None, typer.Option(help="Held-out AUCs to reach, by commas; a row each.")
+    ] = None,
+    tuning: Annotated[
+        Literal["none", "shared", "per-q"] | None,
+        typer.Option(
+            help="Tune one step size at the largest Q for all, one for each Q, or none; shared "
+            "where neither a job file nor an option has a learning rate."
+        ),
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Runs with seeds of their own; medians. 1 if absent.")
+    ] = None,
+    seed: options.Seed = None,
+    quick: options.Quick = False,
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set by name; breast_cancer where no job is given.")
+    ] = None,
+    label_party: options.LabelParty = None,
+    data_dir: options.DataDir = None,
+    parties: options.Parties = None,
+    json: options.Json = None,
+    html: options.Html = None,
+    quiet: options.Quiet = False,
+) -> None:
     """Training to a target AUC over a grid of settings, and what each part costs.
 
     Of a job file everything but what is varied: by default its exchange with `plain`, at its own Q,
@@ -113,51 +101,58 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
     four exchanges at four Q. Every key of a job file is an option, too: `--local-steps 1,5` is
     `--vary local_steps=1,5`.
     """
-    vary = {full_key(key): values_of(text) for key, text in map(parted, settings.vary or ())}
-    job = data.base
-    if job is None:
-        job = Job.of(job={"name": "tradeoff", "eval_every": 1, **MAIN_JOB})
-        vary = {SCHEME: MORE_EXCHANGES, STEPS: (1, 5, 10, "exact"), **vary}
+    runs = options.runs(repeats, 1, quick=quick)
+    targets = () if target_auc is None else options.numbers("--target-auc", target_auc)
+    output, cells = options.Output(json, quiet, html), varied(vary)
+    described = options.read(
+        job, {"--dataset": dataset, "--label-party": label_party, "--parties": parties}
+    )
+    if described is None:
+        data = {"dataset": dataset or "breast_cancer", "parties": parties}
+        described = Job.of(job={"name": "tradeoff", **data, "eval_every": 1, **MAIN_JOB})
+        cells = {SCHEME: MORE_EXCHANGES, STEPS: (1, 5, 10, "exact"), **cells}
     else:
-        vary = {SCHEME: tuple(dict.fromkeys(("plain", job.exchange.scheme))), **vary}
-    if settings.seed is not None:
-        job = job.with_settings(seed=settings.seed)
-    tuned = data.base is None and "job.learning_rate" not in vary
-    tuning = settings.tuning or ("shared" if tuned else "none")
+        cells = {SCHEME: tuple(dict.fromkeys(("plain", described.exchange.scheme))), **cells}
+    if seed is not None:
+        described = described.with_settings(seed=seed)
+    tuned = job is None and "job.learning_rate" not in cells
+    loaded: dict[str, VerticalDataset] = {}
 
-    @cache
-    def load(name: str | None, parties: int | None) -> "VerticalDataset":
-        chosen = replace(data, dataset=name or data.dataset)
-        found = chosen.load(parties)
-        rows = vary.get("job.batch_size", (job.job.batch_size,))
-        most = max((each for each in rows if isinstance(each, int)), default=None)
-        return options.fewer_rows(found, most) if settings.quick else found
+    def load(cell: Job) -> "VerticalDataset":
+        own = described.with_settings(dataset=cell.job.dataset, parties=cell.job.parties)
+        own = own.model_copy(update={"preprocess": cell.preprocess})
+        key = repr((own.job.dataset, own.job.parties, own.preprocess))
+        if key not in loaded:
+            data = options.class_data(own, job, label_party, data_dir)
+            sizes = cells.get("job.batch_size", (described.job.batch_size,))
+            most = max((each for each in sizes if isinstance(each, int)), default=None)
+            loaded[key] = options.fewer_rows(data, most) if quick else data
+        return loaded[key]
 
     from securevfl.benchmarks.grid import Grid
     from securevfl.benchmarks.tradeoff import tradeoff as run
 
-    cells = Grid(job, vary, lambda each: load(each.job.dataset, each.job.parties), tuning)
-    repeats = settings.repeats or 1
-    exchanges = ", ".join(dict.fromkeys(each.exchange for each in cells.cells))
+    grid = Grid(described, cells, load, tuning or ("shared" if tuned else "none"))
+    exchanges = ", ".join(dict.fromkeys(each.exchange for each in grid.cells))
     rows = measured(
         output,
-        lambda report: run(cells, settings.target_aucs, repeats, report),
-        f"tradeoff: exchanges: {exchanges}, runs of each: {repeats} at any Q",
+        lambda report: run(grid, targets, runs, report),
+        f"tradeoff: exchanges: {exchanges}, runs of each: {runs} at any Q",
     )
     told = {
-        "vary": {key: list(values) for key, values in vary.items()},
-        "job": job.model_dump(mode="json"),
-        "target_aucs": settings.target_aucs,
-        "tuning": tuning,
-        "repeats": repeats,
-        "quick": settings.quick,
+        "vary": {key: list(values) for key, values in cells.items()},
+        "job": described.model_dump(mode="json"),
+        "target_aucs": targets,
+        "tuning": grid.tuning,
+        "repeats": runs,
+        "quick": quick,
         "dataset": ", ".join(dict.fromkeys(row["dataset"] for row in rows)),
     }
     from securevfl.reports.trained import tradeoff_page
 
-    keep(output, "bench tradeoff", {**told, "seed": job.job.seed}, rows, page=tradeoff_page)
-    networks = "/".join(map(typed, vary.get("network", (job.network,))))
-    models = "/".join(map(str, vary.get("job.model", (job.job.model,))))
+    keep(output, "bench tradeoff", {**told, "seed": described.job.seed}, rows, page=tradeoff_page)
+    networks = "/".join(map(str, cells.get("network", (described.network,))))
+    models = "/".join(map(str, cells.get("job.model", (described.job.model,))))
     for own in tables.grouped(rows, "dataset", "target_auc").values():
         sizes = "/".join(dict.fromkeys(str(row["batch_size"]) for row in own))
         title = (
@@ -165,16 +160,61 @@ def tradeoff(settings: TradeoffSettings, data: options.SplitJobData, output: opt
             f"{networks}, to AUC {own[0]['target_auc']:g}"
         )
         show(output, tables.varied(rows), own, title)
-    say(output, *marks((), quick=settings.quick), *tables.tradeoff_notes(rows))
+    say(output, *marks((), quick=quick), *tables.tradeoff_notes(rows))
+    leave_if_cut(output.missing)
 
 
-@command(bench)
-def crypto(settings: CryptoSettings, output: options.Output) -> None:
+@bench.command()
+def crypto(
+    *,
+    samples: Annotated[str, typer.Option(help="Batch sizes S, by commas.")] = "64,256,4096",
+    features: Annotated[str, typer.Option(help="Columns P, one for each S.")] = "15,64,128",
+    scheme: Annotated[
+        str, typer.Option(help="Homomorphic schemes, by commas.")
+    ] = "paillier,ckks,bfv",
+    zero_one: Annotated[
+        bool, typer.Option("--zero-one", help="X of 0 and 1, which is exact without fraction bits.")
+    ] = False,
+    key_bits: Annotated[str, typer.Option(help="Paillier moduli, by commas.")] = "2048,3072",
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds of the job that noise flooding has to cover.")
+    ] = 1000,
+    network: Annotated[
+        str, typer.Option(help="lan, wan, intercontinental, or LATENCY_MS:MBIT_PER_S.")
+    ] = "20:1000",  # fast, and long enough to hide what is made offline
+    workers: Annotated[
+        int, typer.Option(min=1, help="Measure paillier fast in so many processes as well.")
+    ] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs with seeds of their own; medians.")] = 5,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of batches and starts (never of keys).")
+    ] = 0,
+    json: options.Json = None,
+    quiet: options.Quiet = False,
+) -> None:
     """Engines on the encrypted product, beside phe and NumPy."""
+    output = options.Output(json, quiet)
+    from securevfl.benchmarks.crypto import CryptoSettings
     from securevfl.benchmarks.crypto import crypto as run
 
+    def sizes(option: str, text: str) -> tuple[int, ...]:
+        return options.by_commas(option, text, options.count, "whole numbers from 1 on")
+
+    settings = CryptoSettings(
+        samples=sizes("--samples", samples),
+        features=sizes("--features", features),
+        schemes=options.by_commas("--scheme", scheme, options.word, "names"),
+        paillier_bits=sizes("--key-bits", key_bits),
+        zero_one=zero_one,
+        rounds=rounds,
+        network=NetworkSettings.of(network),
+        workers=workers,
+        repeats=repeats,
+        seed=seed,
+    )
     rows = measured(output, lambda report: run(settings, report))
     keep(output, "bench crypto", settings, rows)
     show(output, bench_tables.CRYPTO, rows, "masked product: encrypt, multiply, decrypt")
     if any(row["extrapolated"] for row in rows):
         say(output, "~ timed on a part of the work and scaled up; the JSON says which")
+    leave_if_cut(output.missing)

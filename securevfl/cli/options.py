@@ -1,19 +1,17 @@
 """Options that several commands share, and the progress that they show."""
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
-from typing_extensions import override
 
 from securevfl.benchmarks.progress import Report, TimeLeft, silent
-from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.errors import ConfigError
-from securevfl.job import Job
+from securevfl.job import Job, check_job, read_job
 from securevfl.ray_cluster import require_ray
 
 if TYPE_CHECKING:
@@ -21,9 +19,9 @@ if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
     from securevfl.sparse import Matrix, SameRows
 
+T = TypeVar("T")
 QUICK_ROWS = 1000
 
-Dataset = Annotated[str, typer.Option(help="Data set by name; `securevfl data list` shows all.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder to search first for data files.")]
 JobFile = Annotated[Path | None, typer.Argument(help="Job file: its data, parties and settings.")]
 Parties = Annotated[int | None, typer.Option(help="Split the columns among K parties.")]
@@ -46,8 +44,17 @@ Ray = Annotated[
         help="Run on the Ray cluster at this address; `local` starts one here.",
     ),
 ]
+Quick = Annotated[bool, typer.Option("--quick", help="A first look: one seed and fewer rows.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Seed of batches and starts (never of keys).")
+]
 LabelParty = Annotated[
     str | None, typer.Option(help="Party that holds the labels, instead of the usual one.")
+]
+
+
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Discard what an interrupted run of this command has done.")
 ]
 
 
@@ -55,101 +62,90 @@ LabelParty = Annotated[
 class Output:
     """Where results go; what an interrupt left undone is noted in `missing`."""
 
-    json: Json = None
-    quiet: Quiet = False
+    json: Path | None = None
+    quiet: bool = False
+    html: Path | None = None
     missing: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Page(Output):
-    """The same, and a page."""
+def journal(folder: str, work: Mapping[str, Any], *, fresh: bool, quiet: bool) -> "Journal":
+    """The journal of such work, empty if `fresh`; says how much of it was done before."""
+    import platformdirs
 
-    html: Html = None
+    from securevfl.benchmarks.journal import Journal
 
-
-@dataclass(frozen=True)
-class Journaled:
-    """Whether to go on where the same command was interrupted."""
-
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Discard what an interrupted run of this command has done."),
-    ] = False
-
-    def journal(self, folder: str, work: Mapping[str, Any], *, quiet: bool) -> "Journal":
-        """Of such work; says how much of it was done before."""
-        import platformdirs
-
-        from securevfl.benchmarks.journal import Journal
-
-        journal = Journal(platformdirs.user_cache_path("securevfl") / folder, work)
-        if self.fresh:
-            journal.forget()
-        earlier = len(journal.done())
-        if earlier and not quiet:
-            sys.stderr.write(f"going on: {earlier} pieces of work were done before\n")
-        return journal
-
-
-@dataclass(frozen=True)
-class Data:
-    """Which data set."""
-
-    dataset: Dataset = "breast_cancer"
-    label_party: LabelParty = None
-    data_dir: DataDir = None
-
-    def load(self, parties: int | None = None) -> "VerticalDataset":
-        """The data set, split among so many parties."""
-        data = dataset(self.dataset, parties, self.data_dir)
-        return replace(data, label_party=self.label_party or data.label_party)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where data sets are."""
-
-    data_dir: DataDir = None
-
-
-@dataclass(frozen=True)
-class JobData(Data, SaidByJob):
-    """A data set by name, or a job's."""
-
-    said_by_job = frozenset({"dataset", "label_party", "parties"})
-
-    job: JobFile = None
-
-    @override
-    def of_job(self, job: Job, typed_in: Collection[str]) -> Self:
-        return replace(self, base=job)
-
-    @override
-    def load(self, parties: int | None = None) -> "VerticalDataset":
-        if self.base is None or self.job is None:
-            return super().load(parties)
-        from securevfl.data.tables import as_arrays
-
-        data = as_arrays(job_dataset(self.base, self.job, self.data_dir))
-        if data.classes == 0:
-            raise ConfigError(f"{self.job}: targets are real, and this is about the AUC of classes")
-        return data
-
-
-@dataclass(frozen=True)
-class SplitJobData(JobData):
-    """A data set by name, split among the parties, or a job's."""
-
-    parties: Parties = None
-
-    @override
-    def load(self, parties: int | None = None) -> "VerticalDataset":
-        return super().load(parties or self.parties)
+    found = Journal(platformdirs.user_cache_path("securevfl") / folder, work)
+    if fresh:
+        found.forget()
+    earlier = len(found.done())
+    if earlier and not quiet:
+        sys.stderr.write(f"going on: {earlier} pieces of work were done before\n")
+    return found
 
 
 def names(text: str) -> tuple[str, ...]:
     """The names of a comma-separated option."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def by_commas(option: str, text: str, kind: Callable[[str], T], what: str) -> tuple[T, ...]:
+    """Values as typed, separated by commas; `what` they are is for the error.
+
+    Raises:
+        ConfigError: a value is empty, or no such value.
+    """
+    try:
+        return tuple(kind(part.strip()) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{option} {text}: expected {what}, separated by commas") from None
+
+
+def word(text: str) -> str:
+    """Any text; ValueError if there is none."""
+    if not text:
+        raise ValueError
+    return text
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """Numbers as typed, see `by_commas`."""
+    return by_commas(option, text, float, "numbers")
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on; ValueError if it is none."""
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def runs(repeats: int | None, default: int, *, quick: bool) -> int:
+    """How often to repeat each run.
+
+    Raises:
+        ConfigError: a first look, which is one run of each, should repeat.
+    """
+    if quick and repeats is not None:
+        raise ConfigError("--quick is one run of each: drop --repeats")
+    return 1 if quick else repeats or default
+
+
+def read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | None:
+    """The job of the file that was given, if any.
+
+    Raises:
+        ConfigError: a malformed job, or an option for what a job file always says.
+    """
+    if path is None:
+        return None
+    for option, value in only_without_job.items():
+        if value is not None:
+            raise ConfigError(f"{option} {value}: the job file {path} says that")
+    from securevfl.protocols.catalogue import check_names
+
+    job = read_job(path)
+    check_names(job)
+    return job
 
 
 def batch_size(text: str) -> int | Literal["full"]:
@@ -191,6 +187,31 @@ def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset
 
     data = job_data(job, path.parent, data_dir)
     return replace(data, name=job.job.dataset or job.job.name)
+
+
+def class_data(
+    job: Job, path: Path | None, label_party: str | None, data_dir: Path | None
+) -> "VerticalDataset":
+    """The data of a job as arrays, for what needs an AUC.
+
+    Args:
+        job: with its data set or its parties' files.
+        path: the job's file, if it has one.
+        label_party: in place of the usual one.
+        data_dir: searched first.
+
+    Raises:
+        ConfigError: targets are real.
+    """
+    from securevfl.data.tables import as_arrays
+
+    check_job(job)
+    data = as_arrays(job_dataset(job, path or Path(), data_dir))
+    if data.classes == 0:
+        raise ConfigError(
+            f"{path or data.name}: targets are real, and this is about the AUC of classes"
+        )
+    return replace(data, label_party=label_party or data.label_party)
 
 
 def fewer_rows(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from securevfl.benchmarks.progress import Report
-from securevfl.benchmarks.settings.shared import SaidByJob
 from securevfl.cli import options
 from securevfl.interrupts import INTERRUPTED, Interrupted, leave_at_the_next
 from securevfl.reports import results, tables
@@ -73,22 +72,18 @@ def measured(
 def keep(
     output: options.Output,
     name: str,
-    settings: "DataclassInstance | SaidByJob | Mapping[str, Any]",
+    settings: "DataclassInstance | Mapping[str, Any]",
     rows: Sequence[R],
     page: Callable[[Mapping[str, Any]], str] | None = None,
     **more: object,
 ) -> None:
     """Write the rows to the files that were asked for, with what they were measured with."""
-    if isinstance(settings, Mapping):
-        said = settings
-    else:
-        said = settings.told() if isinstance(settings, SaidByJob) else asdict(settings)
-    kept = {**said, **more}
+    kept = {**(settings if isinstance(settings, Mapping) else asdict(settings)), **more}
     if "network" in kept:
         kept["network"] = kept["network"].model_dump(mode="json")
     results.keep(
         output.json,
-        output.html if isinstance(output, options.Page) else None,
+        output.html,
         page,
         command=name,
         seed=kept.pop("seed"),

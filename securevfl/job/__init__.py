@@ -55,8 +55,10 @@ __all__ = [
     "Section",
     "check_job",
     "check_models",
+    "check_network",
     "parse_job",
     "read_job",
+    "section_kinds",
 ]
 
 S = TypeVar("S", bound=Section)
@@ -224,6 +226,11 @@ def check_job(job: Job) -> None:
     if job.party:
         _check_parties(job.party)
     check_models(job)
+    check_network(job)
+
+
+def check_network(job: Job) -> None:
+    """Raise a ConfigError unless the network is either a preset or a latency and a bandwidth."""
     custom = (job.network.latency_ms, job.network.bandwidth_mbit)
     if (job.network.preset is not None) == (custom != (None, None)) or (None in custom) != (
         custom == (None, None)
@@ -284,7 +291,7 @@ def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
         first, *others = dict.fromkeys(same)
         ways = [first, *(other.removeprefix("Input should be ") for other in others)]
         return f"{place} = {problem['input']!r}: {', or '.join(ways)}"
-    key, sections = str(where[-1]), _sections()
+    key, sections = str(where[-1]), section_kinds()
     if new := RENAMED.get(key):
         return f"unknown key {place!r}: renamed to {new!r}"
     home = next((name for name, kind in sections.items() if key in kind.model_fields), None)
@@ -298,7 +305,8 @@ def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
     return f"unknown key {place!r}: nearest known key is {nearest[0]!r}"
 
 
-def _sections() -> dict[str, type[BaseModel]]:
+def section_kinds() -> dict[str, type[BaseModel]]:
+    """The sections of a job file, those of single algorithms last."""
     return {
         "job": JobSettings,
         "party": PartySettings,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing_extensions import override
 
 from securevfl.errors import ConfigError
 from securevfl.recipe import Preprocessing
@@ -274,6 +275,30 @@ class NetworkSettings(Section):
     preset: str | None = None
     latency_ms: NonNegative | None = None
     bandwidth_mbit: PositiveFloat | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "NetworkSettings":
+        """The network that `str` shows so: a preset, or "LATENCY_MS:MBIT_PER_S".
+
+        Raises:
+            ConfigError: an unknown preset, or no two numbers.
+        """
+        latency, colon, bandwidth = text.partition(":")
+        try:
+            if colon:
+                return cls(latency_ms=float(latency), bandwidth_mbit=float(bandwidth))
+            found = cls(preset=text)
+            found.resolve()
+        except ValueError:  # so are pydantic's errors and ours
+            raise ConfigError(
+                f"network = {text!r}: expected {', '.join(PRESETS)}, or LATENCY_MS:MBIT_PER_S as "
+                "in 20:100"
+            ) from None
+        return found
+
+    @override
+    def __str__(self) -> str:
+        return self.preset or f"{self.latency_ms:g}:{self.bandwidth_mbit:g}"
 
     def resolve(self) -> Line:
         """The simulated line between two parties; an unknown preset is a ConfigError."""

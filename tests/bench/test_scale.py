@@ -13,7 +13,7 @@ from bench.scale.phases import PHASES, REST
 from bench.scale.planted import made, opened
 from bench.scale.processes import timed_processes
 from bench.scale.tables import ScaleRow, exponent, growth, laws
-from securevfl.cli.options import Page
+from securevfl.cli.options import Output
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings
 from securevfl.training import train
@@ -55,7 +55,7 @@ def test_it_shows_tables_and_writes_its_rows_and_a_page(
         "alone": True,
         "profile": True,
     }
-    output = Page(folder / "out.json", html=folder / "out.html")
+    output = Output(folder / "out.json", html=folder / "out.html")
     run_one(EXPERIMENT, Run(0, settings), output, data_dir=folder)
     title, *shown = capsys.readouterr().out.splitlines()
     assert title.startswith("rows = (1000, 2000), ")
@@ -111,7 +111,7 @@ def test_a_network_is_a_preset_or_two_numbers_and_mistakes_are_named() -> None:
         ("batch_size=3,4,5", "batch_size has 3 values, batches_per_message 2"),
     ):
         with pytest.raises(ConfigError, match=expected):
-            run_one(EXPERIMENT, Run(0), Page(), [change])
+            run_one(EXPERIMENT, Run(0), Output(), [change])
 
 
 def test_an_exponent_is_of_rows_and_needs_two_sizes() -> None:

@@ -23,7 +23,6 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 DESIGN = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
-RESULTS = ROOT / "docs" / "results"
 PAGES = [
     *ROOT.glob("*.md"),
     *(path for folder in ("docs", "bench") for path in sorted((ROOT / folder).rglob("*.md"))),
@@ -104,21 +103,11 @@ def test_docstrings_have_no_second_letter_for_what_the_table_names() -> None:
             assert letter not in text, (path, letter, instead)
 
 
-@pytest.mark.parametrize(
-    "path", [*OUTSIDE, *sorted(RESULTS.glob("*.md"))], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: path.stem)
 def test_tables_are_what_result_files_and_descriptions_say(path: Path) -> None:
     """`make docs` writes them."""
     text = path.read_text(encoding="utf-8")
     assert text == page(text, path.parent)
-
-
-def test_no_result_file_lies_unused() -> None:
-    pages = "".join(path.read_text(encoding="utf-8") for path in PAGES)
-    script = (ROOT / "bench" / "results.sh").read_text(encoding="utf-8")
-    for path in (RESULTS / "data").iterdir():
-        assert f"data/{path.name}" in pages
-        assert path.stem.split("-")[0] in script
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

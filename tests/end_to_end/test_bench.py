@@ -36,7 +36,6 @@ SMALL: dict[str, tuple[type, int, str]] = {
     "crypto": (
         benchmarks.CryptoRow, 5, "--samples 8 --features 2 --key-bits 2048 --repeats 1 --rounds 10",
     ),
-    ),
 }  # fmt: skip
 
 
@@ -352,9 +351,30 @@ def test_a_sweep_takes_the_noise_and_steps_of_a_job(capsys: Capture) -> None:
         # What each party can do alone is less than both together.
         assert 0.6 < row["auc_local_only"] < row["auc_centralized"]
     assert noisy["releases"] == 4
-    assert settings_in()["job"]["job"]["rounds"] == 4
+    assert settings_in()["jobs"]["lr"]["job"]["rounds"] == 4
     assert "step sizes from each party's own curvature" in " ".join(capsys.readouterr().out.split())
     assert "Noise sweep on job" in page()
+
+
+def test_a_sweep_takes_keys_in_place_of_a_jobs() -> None:
+    job = two_organizations({"rounds": 4, "batch_size": 76}, privacy={"clip": 3.5})
+    words = [*OF_A_JOB["sweep noise"], "--clip", "1.5", "--model", "lr,nn", "--hidden", "4"]
+    found = rows_from("sweep noise", job, *words, "--epochs", "2", "--quiet")
+    assert [(row["model"], row["noise_multiplier"]) for row in found] == [
+        ("lr", 0), ("lr", 2), ("nn", 0), ("nn", 2),
+    ]  # fmt: skip
+    assert {row["clip"] for row in found} == {1.5}
+    told = settings_in()["jobs"]["nn"]
+    # Two epochs of three batches each.
+    assert (told["job"]["rounds"], told["job"]["hidden"], told["privacy"]["clip"]) == (6, [4], 1.5)
+
+
+def test_a_grid_over_data_sets_replaces_that_of_a_job() -> None:
+    Path("job.toml").write_text('[job]\ndataset = "digits"\nrounds = 2\n', encoding="utf-8")
+    words = "--vary dataset=breast_cancer --vary parties=2,3 --target-auc 0.5 --quiet"
+    assert {(row["dataset"], row["parties"]) for row in tradeoff(f"job.toml {words}")} == {
+        ("breast_cancer", 2), ("breast_cancer", 3),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", OF_A_JOB)

@@ -8,24 +8,29 @@ import pytest
 from securevfl.benchmarks.in_one_place import train_in_one_place, tuned_in_one_place
 from securevfl.benchmarks.journal import Journal
 from securevfl.benchmarks.noise import sweep, work_of
-from securevfl.benchmarks.settings.noise import NoiseSettings
+from securevfl.benchmarks.noise_jobs import NoiseSettings
 from securevfl.benchmarks.tuning import tune
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
-from securevfl.job import parse_job
+from securevfl.job import Job, parse_job
 from securevfl.reports.rows import NoiseRow
 from securevfl.reports.sweep import sweep_curve, sweep_notes
+from securevfl.training import train
+from tests.jobs import Settings
 
-SMALL = NoiseSettings(
-    noise=(0.0, 2.0),
-    own_prediction=("exact",),
-    epochs=2,
-    batch_size=64,
-    repeats=2,
-    learning_rate=0.3,
-    workers=1,
-)
+
+def small(file: Job | None = None, /, *, epochs: int | None = 2, **keys: object) -> NoiseSettings:
+    """Two levels and seeds on few rounds, with values of keys by their sections and names."""
+    given: dict[str, Any] = {
+        "fdml.own_prediction": "exact", "job.batch_size": 64, "job.learning_rate": 0.3,
+        **{name.replace("__", "."): value for name, value in keys.items()},
+    }  # fmt: skip
+    values = {key: (value,) for key, value in given.items() if value is not None}
+    return NoiseSettings.of(file, values, (0.0, 2.0), epochs, repeats=2, workers=1)
+
+
+SMALL = small()
 KEYS = {
     "dataset", "model", "mechanism", "noise_multiplier", "clip", "releases", "delta",
     "epsilon_release", "epsilon_end_to_end", "auc_mean", "auc_std", "auc_noisy_mean",
@@ -67,8 +72,8 @@ def test_levels_share_everything_but_their_noise(rows: list[NoiseRow]) -> None:
 
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fedbcd-p", "fedbcd-s"])
 def test_every_algorithm_carries_noise(data: VerticalDataset, algorithm: Any) -> None:  # noqa: ANN401
-    changed = {"algorithm": algorithm, "own_prediction": (), "noise": (0.0, 20.0)}
-    found = sweep(replace(SMALL, **changed, repeats=1), data)
+    settings = small(job__algorithm=algorithm, fdml__own_prediction=None)
+    found = sweep(replace(settings, noise=(0.0, 20.0), repeats=1), data)
     assert found[0]["auc_std"] is None
     assert [row["own_prediction"] for row in found] == [None, None]
     assert found[0]["auc_mean"] > found[1]["auc_mean"]
@@ -77,7 +82,7 @@ def test_every_algorithm_carries_noise(data: VerticalDataset, algorithm: Any) ->
 def test_both_own_predictions_are_swept_and_named(
     data: VerticalDataset, rows: list[NoiseRow]
 ) -> None:
-    found = sweep(replace(SMALL, own_prediction=()), data)
+    found = sweep(small(fdml__own_prediction=None), data)
     assert [(row["own_prediction"], row["noise_multiplier"]) for row in found] == [
         ("exact", 0.0), ("exact", 2.0), ("noisy", 0.0), ("noisy", 2.0),
     ]  # fmt: skip
@@ -96,11 +101,10 @@ def test_both_own_predictions_are_swept_and_named(
 
 
 def test_networks_are_compared_with_one_network_over_all_columns(data: VerticalDataset) -> None:
-    settings = replace(
-        SMALL, models=("nn",), hidden=2, noise=(0.0,), repeats=1, learning_rate=None, epochs=1
-    )
+    keys: Settings = {"job__model": "nn", "job__hidden": 2, "job__learning_rate": None}
+    settings = replace(small(**keys, epochs=1), noise=(0.0,), repeats=1)
     (row,) = sweep(settings, data)
-    job = settings.job("nn", len(data.train_labels), 0, None)
+    job = settings.job(data, "nn", 0)
     own, centralized = row["learning_rate"], row["learning_rate_centralized"]
     assert own == tune(job, data).learning_rate
     assert centralized == tuned_in_one_place(job, data)
@@ -112,8 +116,8 @@ def test_networks_are_compared_with_one_network_over_all_columns(data: VerticalD
 
 
 def test_gradient_noise_makes_the_promise_finite(data: VerticalDataset) -> None:
-    settings = replace(SMALL, gradient_clip=1.0, gradient_noise=2.0, repeats=1)
-    _, loud = sweep(settings, data)
+    settings = small(privacy__gradient_clip=1.0, privacy__gradient_noise_multiplier=2.0)
+    _, loud = sweep(replace(settings, repeats=1), data)
     assert loud["epsilon_end_to_end"] is not None
     assert loud["epsilon_release"] is not None
     assert loud["epsilon_end_to_end"] > loud["epsilon_release"]
@@ -148,10 +152,10 @@ def test_a_journal_is_about_one_piece_of_work(data: VerticalDataset, tmp_path: P
     journal = Journal(tmp_path, work_of(SMALL, data))
     journal.add("one", {"auc": 0.5})
     other = [
-        replace(SMALL, clip=1.0),
+        small(privacy__clip=1.0),
         replace(SMALL, seed=1),
         replace(SMALL, epochs=3),
-        replace(SMALL, mechanism="laplace"),
+        small(privacy__mechanism="laplace"),
     ]
     for settings in other:
         assert Journal(tmp_path, work_of(settings, data)).done() == {}
@@ -171,7 +175,7 @@ def test_a_journal_of_a_job_is_about_its_values_and_not_where_they_are(
             for table, role in zip(data.parties, ("label", "feature"), strict=True)
         )
         job = parse_job(f"{text}\n{parties}")
-        return work_of(replace(SMALL, own_prediction=()).of_job(job, {"seed"}), data)
+        return work_of(NoiseSettings.of(job, {}, (0.0, 2.0)), data)
 
     assert work(data, folder="there") == work(data)
     assert work(data, "[job]\nl2 = 0.5") != work(data)
@@ -205,30 +209,82 @@ def test_a_journal_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("size", "steps"),
+    [(None, (3, "full")), ("full", (3, "full")), (100, (12, 100)), (999, (3, 456))],
+)
+def test_epochs_take_the_place_of_a_jobs_rounds(
+    data: VerticalDataset, size: int | str | None, steps: tuple[int, int | str]
+) -> None:
+    file = Job.of(job={"dataset": "breast_cancer", "rounds": 50, "batch_size": size})
+    settings = NoiseSettings.of(file, {}, (1.0,), 3)
+    found = settings.job(data, "lr", 0, 1.0).job
+    assert (found.rounds, found.batch_size) == steps
+    assert NoiseSettings.of(file, {}, (1.0,)).job(data, "lr", 0, 1.0).job.rounds == 50
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
     [
-        ({"models": ("svm",)}, "svm"),
-        ({"noise": ()}, "at least one"),
-        ({"algorithm": "fedsgd"}, "own-prediction"),
-        ({"noise": (-1.0,)}, "noise_multiplier"),
-        ({"clip": 0.0}, "clip"),
-        ({"gradient_clip": 1.0}, "gradient_noise_multiplier"),
+        ({"job__model": "svm"}, "svm"),
+        ({"job__algorithm": "fedsgd"}, r"\[fdml\] is for algorithm 'fdml'"),
+        ({"privacy__clip": 0.0}, "clip"),
+        ({"privacy__gradient_clip": 1.0}, "gradient_noise_multiplier"),
+        ({"privacy__noise_multiplier": 1.0}, "levels of --noise"),
+        ({"exchange__scheme": "bfv"}, "under dp"),
+        ({"job__rounds": 3}, "--epochs and --rounds"),
+        ({"job__hidden": 3}, "needs model = 'mlp'"),
     ],
 )
 def test_settings_that_cannot_be_are_named(
-    data: VerticalDataset, changes: dict[str, Any], said: str
+    data: VerticalDataset, keys: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        sweep(replace(SMALL, **changes), data)
+        sweep(small(**keys), data)
+
+
+@pytest.mark.parametrize(("noise", "said"), [((), "at least one"), ((-1.0,), "noise_multiplier")])
+def test_levels_that_cannot_be_are_named(
+    data: VerticalDataset, noise: tuple[float, ...], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        sweep(replace(SMALL, noise=noise), data)
+
+
+def test_only_models_and_own_predictions_have_several_values() -> None:
+    for keys, said in (
+        ({"privacy.clip": (1, 2)}, "privacy.clip has 2 values"),
+        ({"job.model": ("nn", "mlp")}, "one lr and one nn"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            NoiseSettings.of(None, keys, (1.0,))
+    both = {"job.model": ("lr", "nn"), "job.hidden": ([4, 2],)}
+    jobs = NoiseSettings.of(None, both, (1.0,)).jobs
+    assert [(name, job.job.model, job.job.hidden) for name, job in jobs.items()] == [
+        ("lr", "linear", None),
+        ("nn", "mlp", (4, 2)),
+    ]
+
+
+def test_what_noise_is_compared_with_trains_as_the_job_where_sgd_in_one_place_does_not(
+    data: VerticalDataset,
+) -> None:
+    keys: Settings = {
+        "job__learning_rate": "auto",
+        "job__algorithm": "fedbcd-p",
+        "job__schedule": "constant",
+    }
+    settings = small(**keys, fdml__own_prediction=None)
+    row = sweep(replace(settings, repeats=1), data)[0]
+    assert row["auc_centralized"] == train(settings.job(data, "lr", 0), data).clear_auc
+    assert row["learning_rate"] is None
 
 
 @pytest.mark.slow
 def test_the_curve_of_the_paper(real_data: Callable[..., VerticalDataset]) -> None:
     """Fig. 4 of FDML: above the best party alone for a while, then falling below."""
     a9a = real_data("a9a")
-    settings = NoiseSettings(
-        noise=(0.0, 4.0, 20.0), epochs=4, repeats=1, learning_rate=10.0, workers=1
-    )
+    keys: dict[str, Any] = {"job.learning_rate": (10.0,)}
+    settings = NoiseSettings.of(None, keys, (0.0, 4.0, 20.0), 4, repeats=1, workers=1)
     quiet, some, much, *paper = sweep(settings, a9a)
     assert quiet["auc_mean"] > some["auc_mean"] > some["auc_local_only"] > much["auc_mean"]
     # As the paper has it, with one's own noise in the sum, it falls below much sooner.

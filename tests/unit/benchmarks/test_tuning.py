@@ -3,13 +3,12 @@ import pytest
 
 from securevfl.benchmarks.tuning import (
     chosen,
-    different_steps,
     step_settings,
     tune,
     validation_split,
 )
 from securevfl.data import load
-from securevfl.errors import ConfigError, TrainingDiverged
+from securevfl.errors import TrainingDiverged
 from securevfl.job import Job
 
 
@@ -63,10 +62,3 @@ def test_exact_steps_take_all_rows_and_have_nothing_to_tune() -> None:
     assert (found.learning_rate, found.validation_rounds) == (None, None)
     by_number = Job.of(job=step_settings(5, 64, 0.3))
     assert chosen(by_number, load("breast_cancer"), 0.3).how == "given"
-
-
-def test_what_takes_one_step_whatever_q_does_so_once() -> None:
-    assert different_steps("fedsgd", (5, 10, "exact")) == (1,)
-    assert different_steps("fedbcd-s", (5, 10, "exact", 5)) == (5, 10, "exact")
-    with pytest.raises(ConfigError, match="nearest is 'fedsgd'"):
-        different_steps("fedsdg", (1,))
