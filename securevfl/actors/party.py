@@ -5,6 +5,7 @@ of the simulation, so the others see the same as there.
 """
 
 import asyncio
+import secrets
 import sys
 import time
 import traceback
@@ -30,6 +31,7 @@ from securevfl.actors.row_shards import (
 from securevfl.actors.task import ActorTask, Event, Peer, Tell
 from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job
+from securevfl.privacy.streams import KEY_BYTES
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
@@ -130,8 +132,7 @@ class PartyActor:
             places[party] = Workplace(
                 data=data_of_shard(data, task.shard, task.shards) if sharded else data,
                 keys=KeyMaker(),
-                # As in a simulation, since one operator runs all actors.
-                start=np.random.default_rng([job.job.seed, facts.names.index(party)]),
+                **start_of(job, facts.names.index(party)),
                 guard_directory=Path(task.guard_directory),
                 checkpoints=Path(task.output),
                 progress=self._progress(plan) if task.name == facts.label_party else None,
@@ -161,6 +162,15 @@ class PartyActor:
                 self._tell(Event("progress", rounds=rounds))
 
         return report
+
+
+def start_of(job: Job, place: int) -> dict[str, Any]:
+    """The source of θ⁰ and of row offsets: the operating system, unless the job asks for seeds."""
+    if job.job.start == "seeded":
+        return {"start": np.random.default_rng([job.job.seed, place])}
+    # Peers see what follows from θ⁰: the key must not follow from it as well.
+    generator = np.random.default_rng(secrets.randbits(256))
+    return {"start": generator, "offsets_key": secrets.token_bytes(KEY_BYTES)}
 
 
 @contextmanager

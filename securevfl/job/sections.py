@@ -91,14 +91,17 @@ class JobSettings(Section):
             the time and memory. Exchanged values are float64 either way.
         start: initial weights. random hides the first residuals: the label party starts with
             predictions of standard deviation 1, or, for gradient steps of linear models, adds a
-            secret offset to each row's prediction throughout the job. The default is zero if
+            secret offset to each row's prediction throughout the job. Between processes and on
+            Ray each party draws them from its operating system, so that nobody else can repeat
+            them; in one process they follow from the seed. seeded is random that follows from the
+            seed everywhere: it makes runs comparable and protects nothing. The default is zero if
             parameters stay secret-shared, or if all parties hold the labels and no network is
             trained; otherwise random.
         intercept: add a constant column at the label party.
         standardize: scale each party's features to mean 0 and standard deviation 1; the default
             depends on the data set.
-        seed: seed of the batches, the initial weights and the held-out split. Keys, masks and noise
-            never depend on it.
+        seed: seed of the batches, the held-out split and, as `start` says, the initial weights.
+            Keys, masks and noise never depend on it.
         target_auc: stop when the held-out AUC reaches this value.
         eval_every: rounds between evaluations on the held-out rows. "doubling" evaluates after 1,
             2, 4, 8, 16 and 32 rounds and then every 20, 0 after the last round only (`fdml` always
@@ -138,7 +141,7 @@ class JobSettings(Section):
     channels: Hidden | None = None
     image_width: PositiveInt | None = None
     precision: Precision = "double"
-    start: Literal["random", "zero"] | None = None
+    start: Literal["random", "seeded", "zero"] | None = None
     intercept: bool = True
     standardize: bool | None = None
     seed: Annotated[int, Field(ge=0)] = 0

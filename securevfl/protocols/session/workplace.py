@@ -71,6 +71,8 @@ class Workplace:
     Attributes:
         start: draws θ⁰. Simulations seed it so that runs repeat; real parties must not, as θ⁰ is
             private.
+        offsets_key: of the label party's row offsets, which are as private; None draws it from
+            `start`.
         guard_directory: the guards' records of earlier jobs; None only counts, as benchmarks do.
         checkpoints: the folder for models and states during training; None writes none.
         progress: called with the number of rounds done.
@@ -84,6 +86,7 @@ class Workplace:
     data: PartyData
     keys: KeyMaker
     start: np.random.Generator
+    offsets_key: bytes | None = None
     guard_directory: Path | None = None
     checkpoints: Path | None = None
     progress: Callable[[int], None] | None = None

@@ -31,7 +31,8 @@ from securevfl.sparse import Matrix, SparseRows
 class LocalPart:
     """What a party trains.
 
-    `with_intercept` gives this party the constant column; by default the label party has it.
+    `start` draws θ⁰, and the key of row offsets where none is given. `with_intercept` gives this
+    party the constant column; by default the label party has it.
 
     Attributes:
         phi: computes Φ of transfer learning, which the label party's model file holds.
@@ -51,6 +52,7 @@ class LocalPart:
         *,
         with_intercept: bool | None = None,
         class_names: tuple[str, ...] = (),
+        offsets_key: bytes | None = None,
     ) -> None:
         self._plan, self._table = plan, table
         self._class_names = class_names
@@ -83,7 +85,7 @@ class LocalPart:
         if plan.row_offsets and table.name == plan.facts.label_party:
             shape = len(table.train), plan.loss.outputs
             # Predictable offsets could be subtracted.
-            stream = NoiseStream(start.bytes(KEY_BYTES))
+            stream = NoiseStream(offsets_key or start.bytes(KEY_BYTES))
             self.row_offsets = plan.row_offsets * stream.gaussian(shape)
 
     @property

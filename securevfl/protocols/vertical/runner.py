@@ -320,7 +320,12 @@ def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> 
     facts, data = plan.facts, workplace.data
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(
-        plan, data.whole_table, workplace.start, workplace.make_module, class_names=data.class_names
+        plan,
+        data.whole_table,
+        workplace.start,
+        workplace.make_module,
+        class_names=data.class_names,
+        offsets_key=workplace.offsets_key,
     )
     if workplace.wrap_model is not None:
         part.model = workplace.wrap_model(part.model)
