@@ -129,7 +129,14 @@ def test_inputs_and_replies_of_another_length_are_refused(ends: Ends, cut: slice
         ends.product.decrypt(ends.owner, ends.reply[cut])
 
 
-@pytest.mark.parametrize("at", [slice(0, 100), slice(-SEED_BYTES, None)])
+@pytest.mark.parametrize(
+    "at",
+    [
+        slice(0, 100),
+        slice(-SEED_BYTES, None),
+        *(slice(at - SEED_BYTES, at - SEED_BYTES + 1) for at in (0, 1, 2, 3, 4, 5, 9, 15)),
+    ],
+)
 def test_words_of_an_input_that_are_no_residues_or_no_seed_are_refused(
     ends: Ends, at: slice
 ) -> None:

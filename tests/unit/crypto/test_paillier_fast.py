@@ -180,19 +180,6 @@ def test_masked_products_are_uniform_to_whoever_misses_the_mask(
     assert abs(counts - 150).max() < 5.5 * (1200 * 7 / 64) ** 0.5  # false alarm 3e-7
 
 
-def test_replies_carry_another_residue_besides_another_mask(
-    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
-) -> None:
-    # with the mask off, replies of one input would be equal
-    n = modulus(owner)
-    encrypted, prepared = owner.encrypt(np.array([1])), evaluator.prepare(np.array([[3]]))
-    bare = set()
-    for _ in range(3):
-        (number,) = numbers(evaluator.masked_product(encrypted, prepared).ciphertext, WIDTH)
-        bare.add(number * (1 - n * owner._private_key.raw_decrypt(number)) % n**2)
-    assert len(bare) == 3
-
-
 def test_stocks_last_for_a_round_and_every_blinder_is_used_once() -> None:
     owner = insecure(FastPaillierOwner, FORMAT, KEY_BITS)
     evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)

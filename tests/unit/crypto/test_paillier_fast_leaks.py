@@ -80,18 +80,6 @@ def test_our_blinders_contradict_every_column(
     assert attack(owner, evaluator, column) is None
 
 
-def test_symbols_of_replies_are_coins(owner: FullPaillierOwner) -> None:
-    n = owner.public_bytes
-    evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
-    prepared = evaluator.prepare(np.ones((1, 1), np.int64))
-    agree = 0
-    for _ in range(400):
-        encrypted = owner.encrypt(np.array([1]))
-        reply = evaluator.masked_product(encrypted, prepared)
-        agree += int(jacobi_symbols(encrypted, n)[0] == jacobi_symbols(reply.ciphertext, n)[0])
-    assert abs(agree - 200) < 5.5 * 10  # false alarm 4e-8
-
-
 def test_uniform_residues_of_the_owner_and_of_peers_are_uniform() -> None:
     n, uniform = mpz(TINY.public_key.n), UniformResidues(TINY)
     for draw in (uniform.draw, lambda: uniform_residue(n)):
@@ -121,21 +109,6 @@ def test_short_residues_are_powers_of_one_secret_residue(monkeypatch: pytest.Mon
             assert gmpy2.legendre(table[0][1], prime) == -1
     for exponent in (0, 2, 255, 256, 3**200, 2**320 - 1):
         assert with_exponent(exponent) == pow(base, exponent, n * n)
-
-
-def test_short_exponents_are_320_fresh_bits_of_the_operating_system(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes = []
-
-    def token_bytes(size: int) -> bytes:
-        sizes.append(size)
-        return bytes(size)
-
-    residues = ShortExponentResidues(blum_key())
-    monkeypatch.setattr("securevfl.crypto.paillier_fast.secrets.token_bytes", token_bytes)
-    assert [int(residues.draw()) for _ in range(2)] == [1, 1]
-    assert sizes == [40, 40]
 
 
 def test_two_keys_have_two_bases() -> None:

@@ -9,7 +9,7 @@ import pytest
 import tenseal.sealapi as seal
 from scipy.stats import chi2
 
-from securevfl.arrays import FloatArray, IntArray, RingArray
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.bfv_core import reply_bytes, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE
@@ -115,20 +115,6 @@ def test_noise_of_replies_tells_the_matrix_unless_it_is_flooded(
     assert correlation > 0.99 if not flooded else abs(correlation) < 0.42
 
 
-def test_flooding_is_uniform_over_its_whole_width_at_every_coefficient(
-    owner: RingProductOwner, phases: Phases
-) -> None:
-    """Chi-square over 64 bins, false alarm 1e-6; half the width has 32 empty bins."""
-    evaluator = RingProductEvaluator(owner.public_bytes, FORMAT)
-    blinders = [evaluator._blinder().ciphertext for _ in range(2)]
-    noise = np.concatenate([phases.noise(of_owner(phases, each)) for each in blinders])
-    width = 2.0**LAYOUT.sizes.flood_bits
-    assert len(np.unique(noise)) == noise.size
-    assert float(np.abs(noise).max()) < width / 2 + 10_000
-    bins = np.clip(np.floor((noise / width + 0.5) * 64), 0, 63).astype(np.int64)
-    assert statistic(bins, 64) < chi2.isf(1e-6, 63)
-
-
 def statistic(bins: IntArray, count: int) -> float:
     expected = bins.size / count
     return float(((np.bincount(bins, minlength=count) - expected) ** 2 / expected).sum())
@@ -166,19 +152,3 @@ def test_masks_cover_all_coefficients_and_are_the_operating_systems_words(
     assert 8 * stream.drawn >= DEGREE * (ring.RING_BITS + LAYOUT.sizes.flood_bits)
     words = np.frombuffer(Stream(3)(8 * DEGREE), np.uint64)
     np.testing.assert_array_equal(mask, ring.reduced(words))
-
-
-def test_flooding_follows_the_operating_systems_stream(
-    owner: RingProductOwner, phases: Phases
-) -> None:
-    evaluator = RingProductEvaluator(owner.public_bytes, FORMAT)
-
-    def noise(seed: int) -> FloatArray:
-        with drawing_from(seed):
-            blinder = evaluator._blinder().ciphertext
-        return np.ldexp(phases.noise(of_owner(phases, blinder)), 1 - LAYOUT.sizes.flood_bits)
-
-    first = noise(1)
-    np.testing.assert_allclose(noise(1), first, atol=1e-6)
-    # Uniform on ±1: |a − b| averages 2/3, with a deviation of 0.005 over 8192.
-    assert np.mean(np.abs(noise(2) - first)) > 0.6
