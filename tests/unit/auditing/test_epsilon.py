@@ -96,18 +96,6 @@ def test_false_alarms_are_rare() -> None:
     assert sum(alarms) <= 6
 
 
-@pytest.mark.parametrize(("multiplier", "releases"), [(1, 1), (4, 10), (4, 100)])
-def test_half_the_noise_is_found_every_time(multiplier: float, releases: int) -> None:
-    promised = claim(multiplier, releases)
-    for seed in range(100):
-        assert audited(multiplier / 2, releases, 20_000, seed).gaussian > promised
-
-
-def test_four_fifths_of_the_noise_are_found_mostly() -> None:
-    found = [audited(0.8, 1, 20_000, seed).gaussian > claim(1, 1) for seed in range(100)]
-    assert 0.6 < np.mean(found) <= 1
-
-
 def test_clopper_pearson_alone_holds_for_any_mechanism_and_is_weak() -> None:
     gaussian = [audited(1, 1, 20_000, seed).any_mechanism for seed in range(40)]
     assert 0 < np.mean(gaussian) < 3

@@ -86,12 +86,6 @@ def test_control_variates_reach_the_optimum_of_all_clients(
     assert error(problems, state.weights) < 1e-13
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedavgm", "fedadam", "fedbcgd"])
-def test_means_alone_do_not(problems: list[Quadratic], name: str) -> None:
-    state, _ = run(problems, federation(METHODS[name], BLOCKS, rounds=50))
-    assert error(problems, state.weights) > 1e-3
-
-
 def test_fedbcgd_plus_is_the_paper_s_but_for_what_it_misprints(
     problems: list[Quadratic], plus: Plus
 ) -> None:
@@ -99,17 +93,6 @@ def test_fedbcgd_plus_is_the_paper_s_but_for_what_it_misprints(
     np.testing.assert_allclose(state.weights, as_printed(problems, by, "right"), atol=1e-12)
     for form in ("sign", "all blocks"):
         assert error(problems, as_printed(problems, by, form)) > 0.1
-
-
-def test_the_printed_sign_is_worse_than_no_correction_where_everyone_takes_part(
-    problems: list[Quadratic],
-) -> None:
-    by = federation(PLUS, BLOCKS, rounds=60, taking_part=8)
-    none, _ = run(problems, replace(by, method=replace(METHODS["fedbcgd"], momentum=0.0)))
-    assert error(problems, as_printed(problems, by, "sign", group=4)) > error(
-        problems, none.weights
-    )
-    assert error(problems, as_printed(problems, by, "right", group=4)) < 1e-3
 
 
 def test_the_server_s_control_variate_is_the_mean_of_the_clients(

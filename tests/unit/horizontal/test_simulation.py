@@ -29,12 +29,13 @@ from securevfl.horizontal.simulation import (
     simulate_federation,
     take_part,
 )
-from securevfl.runtime.channel import Channel, ChannelAround, M
+from securevfl.runtime.channel import Channel, ChannelAround
 from securevfl.runtime.costs import Costs, FixedCosts
 from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Program, Tamper, simulate
-from securevfl.wire.codec import Message, decode, encode
+from securevfl.wire.codec import Message, StepMessage, decode
 from tests.quadratics import PARAMETERS, Quadratic, federation, first, quadratics, run
+from tests.tampering import changed
 
 BLOCKS = Blocks.equal({"first": 4, "second": 5, "last": 3}, 2, ["last"])
 START = np.zeros(PARAMETERS)
@@ -45,28 +46,9 @@ def problems() -> list[Quadratic]:
     return quadratics(8, 1)
 
 
-def changing(
-    kind: type[M], change: Callable[[M], M | None], sender: str = "", to: str = ""
-) -> Tamper:
-    """Changes, or loses, messages of one kind; of one party, or to one, if they are named."""
-
-    def tamper(source: str, target: str, data: bytes) -> bytes | None:
-        message = decode(data)
-        if not isinstance(message, kind) or sender not in ("", source) or to not in ("", target):
-            return data
-        changed = change(message)
-        return None if changed is None else encode(changed)
-
-    return tamper
-
-
-def lost(kind: type[M], client: int, *rounds: int) -> Tamper:
+def lost(kind: type[StepMessage], client: int, *rounds: int) -> Tamper:
     """Loses what a client sends in some rounds."""
-    return changing(
-        kind,
-        lambda it: None if getattr(it, "step", None) in rounds else it,
-        f"client-{client}",
-    )
+    return changed(kind, lambda it: None if it.step in rounds else it, f"client-{client}")
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -175,7 +157,7 @@ def test_uploads_that_do_not_fit_are_refused(
     says: str,
 ) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3)
-    tamper = changing(BlockUpload, lambda it: change(it) if it.step == 1 else it)
+    tamper = changed(BlockUpload, change, step=1)
     with pytest.raises(error, match=says):
         simulate_federation(problems, by, START, tamper=tamper)
 
@@ -251,7 +233,7 @@ def test_models_that_do_not_fit_are_refused(
 ) -> None:
     # All take part in every round, so that all have been in one before.
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3, taking_part=8)
-    tamper = changing(ModelSent, lambda it: change(it) if it.step == 1 else it, to="client-3")
+    tamper = changed(ModelSent, change, receiver="client-3", step=1)
     with pytest.raises(UnexpectedMessage, match=says):
         simulate_federation(problems, by, START, tamper=tamper)
 
