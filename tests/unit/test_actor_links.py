@@ -18,12 +18,7 @@ from typing_extensions import override
 from securevfl.actors.certificates import Encrypted, Identity
 from securevfl.actors.links import Links
 from securevfl.actors.task import Peer
-from securevfl.errors import (
-    ConfigError,
-    PeerError,
-    PeerNotTrusted,
-    PeerUnreachable,
-)
+from securevfl.errors import ConfigError, PeerError, PeerNotTrusted, PeerUnreachable
 from securevfl.protocols.vertical.fdml import PushedPredictions
 from securevfl.runtime.real import RealChannel
 

@@ -203,10 +203,7 @@ REFUSED = {
         f"{2**67} bytes expected",
     ),
     "no rows, 2^63 columns": (wire(PREDICTIONS, u64(0), array(0, 2**63)), "no array can have"),
-    "2^64 - 1 rows, no columns": (
-        wire(MASKED, u64(0), array(2**64 - 1, 0)),
-        "no array can have",
-    ),
+    "2^64 - 1 rows, no columns": (wire(MASKED, u64(0), array(2**64 - 1, 0)), "no array can have"),
     "floats of 2 bytes": (wire(BLOCK_UPLOAD, u64(0), b"\2", array(1, data=b"\0\0")), "4 or 8"),
     "half a float32": (wire(BLOCK_UPLOAD, u64(0), b"\4", array(1, data=b"\0\0")), "4 bytes"),
     "a float32 NaN": (

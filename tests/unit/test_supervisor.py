@@ -8,17 +8,12 @@ import pytest
 from securevfl.actors.supervisor import supervise
 from securevfl.actors.task import EVENT, TASK, ActorTask, Event, Peer, Tell
 from securevfl.errors import ConfigError, DataError, SecureVFLError
+from tests.actor_tasks import task_of
 
 NAMES = ("bank", "shop")
 INTRODUCED, FINISHED = Event("introduced", Peer("unix:there")), Event("finished")
 GONE = Event("gone", text="killed by signal 9")
 UNREACHABLE = Event("failed", error="PeerUnreachable", text="shop closed the connection")
-
-
-def task_of(name: str, resume_rounds: int | None) -> ActorTask:
-    return ActorTask(
-        name, name, {}, "00", NAMES, "", "", "", "", resume_rounds, "unix:there", "", ("a", "b")
-    )
 
 
 @dataclass
@@ -65,7 +60,7 @@ class Run:
 
         supervise(
             self.host,
-            lambda rounds: {name: task_of(name, rounds) for name in NAMES},
+            lambda rounds: {name: task_of(name, resume_rounds=rounds) for name in NAMES},
             resume_rounds=self.resume_rounds,
             restarts=restarts,
             restart_from=where,
@@ -123,6 +118,6 @@ def test_an_error_of_an_actor_is_the_jobs_and_is_not_tried_again() -> None:
 
 
 def test_what_travels_is_json() -> None:
-    task = task_of("bank", 3)
+    task = task_of("bank", names=NAMES, resume_rounds=3)
     assert TASK.validate_json(TASK.dump_json(task)) == task
     assert EVENT.validate_json(EVENT.dump_json(INTRODUCED)) == INTRODUCED

@@ -12,12 +12,7 @@ from securevfl.crypto import ring
 from securevfl.crypto.bfv_core import Blinder
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.seal_codec import (
-    _body,
-    from_bytes,
-    of_other_context,
-    to_bytes,
-)
+from securevfl.crypto.seal_codec import _body, from_bytes, of_other_context, to_bytes
 from securevfl.errors import RangeExceeded
 
 INNER, OUTPUTS, COLUMNS = 900, 60, 20

@@ -216,9 +216,7 @@ def test_the_same_inputs_give_new_ciphertexts_and_masks(ends: tuple[KeyOwner, Ev
     assert len({mask for reply in replies for mask in reply.mask.tolist()}) == 9
 
 
-def test_a_matrix_that_another_scheme_prepared_is_refused(
-    ends: tuple[KeyOwner, Evaluator],
-) -> None:
+def test_a_matrix_that_another_scheme_prepared_is_refused(ends: tuple[KeyOwner, Evaluator]) -> None:
     owner, evaluator = ends
     with pytest.raises(CryptoError, match="prepared is a list, not "):
         evaluator.masked_product(owner.encrypt(np.array([1])), [[1]])

@@ -103,8 +103,7 @@ def test_credit_is_split_as_the_reference_file(
 
 
 @pytest.mark.parametrize(
-    ("parties", "columns"),
-    [(5, [126, 126, 126, 168, 168]), (17, [42] * 17), (3, [210, 252, 252])],
+    ("parties", "columns"), [(5, [126, 126, 126, 168, 168]), (17, [42] * 17), (3, [210, 252, 252])]
 )
 def test_icu2012_714_parts_by_whole_variables(
     real_data: Load, parties: int, columns: list[int]

@@ -50,10 +50,7 @@ def test_equal_blocks_cut_tensors_and_leave_the_shared_one_out() -> None:
 
 def test_blocks_by_layers_hold_whole_tensors_as_even_as_these_allow() -> None:
     blocks = Blocks.by_layers(SIZES, 2, ["fc2"])
-    assert [each.tolist() for each in blocks.own] == [
-        [*range(8, 20)],
-        [*range(8), *range(20, 23)],
-    ]
+    assert [each.tolist() for each in blocks.own] == [[*range(8, 20)], [*range(8), *range(20, 23)]]
     assert blocks.shared.tolist() == list(range(23, 27))
     assert len(Blocks.by_layers(SIZES, 5)) == 5
     assert Blocks.by_layers(SIZES, 2, "fc2").shared.tolist() == list(range(23, 27))

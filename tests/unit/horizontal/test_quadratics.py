@@ -49,10 +49,7 @@ def as_printed(problems: list[Quadratic], by: Federation, form: Form, group: int
             for _ in range(by.settings.epochs):
                 step = problem.curvature @ (at - problem.minima.mean(0))
                 at -= by.settings.learning_rate * (step + sign * (mean - own))
-            for block, clients in (
-                (by.blocks.own[uploaded], group),
-                (by.blocks.shared, 2 * group),
-            ):
+            for block, clients in ((by.blocks.own[uploaded], group), (by.blocks.shared, 2 * group)):
                 moves[block] += (at - weights)[block] / clients
                 shifts[block] += (full - own)[block] / len(problems)
                 if form != "all blocks":

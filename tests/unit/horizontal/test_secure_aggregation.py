@@ -10,12 +10,7 @@ import pytest
 
 from securevfl.arrays import FloatArray
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.errors import (
-    PeerTimeout,
-    PeerViolation,
-    RangeExceeded,
-    UnexpectedMessage,
-)
+from securevfl.errors import PeerTimeout, PeerViolation, RangeExceeded, UnexpectedMessage
 from securevfl.horizontal.secure_aggregation import (
     FRACTION_BITS,
     Closed,

@@ -22,14 +22,7 @@ from securevfl.models.losses import (
     quadratic_loss,
 )
 
-ALL: list[Loss] = [
-    Logistic(),
-    Squared(),
-    TaylorLogistic(),
-    Multinomial(4),
-    SquaredHinge(),
-    Hinge(),
-]
+ALL: list[Loss] = [Logistic(), Squared(), TaylorLogistic(), Multinomial(4), SquaredHinge(), Hinge()]
 
 
 def named(loss: Loss) -> str:

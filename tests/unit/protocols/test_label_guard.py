@@ -32,17 +32,9 @@ COUNTED: dict[str, tuple[LeakageCount, Visits, float]] = {
         [("shop", rows(0, 1, 2)), ("shop", rows(2, 0, 1)), ("shop", rows(0, 1, 2))],
         10 / 160,
     ),
-    "every distinct batch": (
-        count(),
-        [("shop", rows(0, 1, 2)), ("shop", rows(3, 4, 5))],
-        20 / 160,
-    ),
+    "every distinct batch": (count(), [("shop", rows(0, 1, 2)), ("shop", rows(3, 4, 5))], 20 / 160),
     "peers may collude": (count(), [("shop", rows(0, 1)), ("bank", rows(0, 1))], 15 / 160),
-    "ten class probabilities sum to one": (
-        count(10),
-        [("shop", rows(0))],
-        10 * 10 / (160 * 9),
-    ),
+    "ten class probabilities sum to one": (count(10), [("shop", rows(0))], 10 * 10 / (160 * 9)),
     "every visit of a network": (
         count(**NETWORK),
         [("shop", rows(0, 1)), ("bank", rows(0, 1))] * 3,

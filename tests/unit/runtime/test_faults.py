@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.errors import (
-    MalformedMessage,
-    PeerTimeout,
-    PeerUnreachable,
-    UnexpectedMessage,
-)
+from securevfl.errors import MalformedMessage, PeerTimeout, PeerUnreachable, UnexpectedMessage
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.runtime.channel import Channel, collect, expect_shape
