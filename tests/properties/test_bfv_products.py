@@ -1,5 +1,3 @@
-"""BFV products equal the integer product, whatever the shape and the numbers."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

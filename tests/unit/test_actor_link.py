@@ -1,5 +1,3 @@
-"""One connection: whole frames, none too long, and an end that is noticed."""
-
 import fcntl
 import resource
 import socket

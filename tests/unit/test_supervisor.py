@@ -1,5 +1,3 @@
-"""What a supervisor makes of what actors say, or of their silence."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

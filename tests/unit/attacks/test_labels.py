@@ -1,5 +1,3 @@
-"""Labels from residuals, gradients, the ends of jobs, and sums over batches."""
-
 from collections.abc import Callable
 from dataclasses import replace
 

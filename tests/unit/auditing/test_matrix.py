@@ -1,5 +1,3 @@
-"""The matrix: rows, verdicts over seeds, and which of them keep a policy."""
-
 import json
 from dataclasses import replace
 from functools import partial

@@ -1,5 +1,3 @@
-"""The audit's rows on transfer learning, on recorded runs."""
-
 import numpy as np
 import pytest
 

@@ -13,7 +13,7 @@ from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import SEED_BYTES
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
-from tests.ciphertexts import drawn, product
+from tests.ciphertexts import drawn
 
 ROWS, COLUMNS = 100, 200
 FORMAT = ProductFormat(
@@ -156,20 +156,6 @@ def test_what_was_prepared_for_other_bounds_or_by_another_scheme_is_refused(
         evaluator.lacks_blinders(prepared)
     with pytest.raises(CryptoError, match="not BFV polynomials"):
         evaluator.lacks_blinders(object())
-
-
-@pytest.mark.parametrize("rows", [20_000, 60_000])
-def test_products_over_tens_of_thousands_of_rows_are_exact_up_to_their_bound(rows: int) -> None:
-    fmt = replace(FORMAT, rows=rows, columns=3, matrix_bound=8.0)
-    owner = BfvOwner(fmt)
-    evaluator = BfvEvaluator(owner.public_bytes, fmt)
-    values = np.full(rows, fmt.largest_value)
-    entries = np.full((rows, 3), fmt.largest_entry)
-    entries[:, 1] *= -1
-    entries[:, 2] = drawn(fmt, rows, 1, rows)[1][:, 0]
-    found = product(owner, evaluator, values, entries)
-    assert np.array_equal(found, entries.T @ values)
-    assert found[0] == -found[1] == fmt.largest_product
 
 
 def test_preparing_a_large_matrix_makes_no_copy_of_it() -> None:

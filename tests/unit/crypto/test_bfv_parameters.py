@@ -1,5 +1,3 @@
-"""BFV's sizes: exact inequalities on the real primes, for jobs of all kinds."""
-
 from dataclasses import replace
 from math import prod
 

@@ -1,5 +1,3 @@
-"""Arithmetic on 64-bit words against Python's integers; residues as bytes and back."""
-
 import operator
 from math import prod
 

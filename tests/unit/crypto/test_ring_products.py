@@ -1,5 +1,3 @@
-"""Products in the ring, both ends: what they refuse, and what they hold."""
-
 import weakref
 from collections.abc import Iterator
 

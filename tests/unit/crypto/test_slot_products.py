@@ -1,5 +1,3 @@
-"""Products in slots: exact shares, sizes, refusals, and what each protection is for."""
-
 from math import log2, prod
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The catalog of data sets: what is known of them, where files are found, and how they come."""
-
 import gzip
 import hashlib
 import socket

@@ -1,5 +1,3 @@
-"""What a federation agrees on: blocks, who uploads which, settings, methods; what that costs."""
-
 from collections import Counter
 from dataclasses import replace
 

@@ -27,7 +27,7 @@ SIZES = {"first": 4, "second": 5, "last": 3}
 BLOCKS = Blocks.equal(SIZES, 2, ["last"])
 PLUS = replace(METHODS["fedbcgd+"], momentum=0.0)
 Plus = tuple[Federation, ServerState, dict[int, ClientState]]
-Form = Literal["right", "sign", "all blocks", "1/N"]
+Form = Literal["right", "sign", "all blocks"]
 
 
 def error(problems: list[Quadratic], weights: RealArray) -> float:
@@ -35,7 +35,7 @@ def error(problems: list[Quadratic], weights: RealArray) -> float:
     return float(np.linalg.norm(weights - best) / np.linalg.norm(best))
 
 
-def as_printed(problems: list[Quadratic], by: Federation, form: Form, group: int = 2) -> FloatArray:
+def as_printed(problems: list[Quadratic], by: Federation, form: Form) -> FloatArray:
     """FedBCGD+ over full gradients, loop by loop; `form` is what the paper prints otherwise."""
     weights, mean = np.zeros(PARAMETERS), np.zeros(PARAMETERS)
     controls = np.zeros((len(problems), PARAMETERS))
@@ -49,15 +49,13 @@ def as_printed(problems: list[Quadratic], by: Federation, form: Form, group: int
             for _ in range(by.settings.epochs):
                 step = problem.curvature @ (at - problem.minima.mean(0))
                 at -= by.settings.learning_rate * (step + sign * (mean - own))
-            for block, clients in ((by.blocks.own[uploaded], group), (by.blocks.shared, 2 * group)):
+            for block, clients in ((by.blocks.own[uploaded], 2), (by.blocks.shared, 4)):
                 moves[block] += (at - weights)[block] / clients
                 shifts[block] += (full - own)[block] / len(problems)
                 if form != "all blocks":
                     controls[client, block] = full[block]
             if form == "all blocks":
                 controls[client] = full
-        if form == "1/N":
-            shifts[by.blocks.shared] /= len(by.blocks)
         weights, mean = weights + moves, mean + shifts
     return weights
 

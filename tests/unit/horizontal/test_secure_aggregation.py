@@ -1,5 +1,3 @@
-"""Sums of uploads under masks: exact, and of a group or of nobody."""
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial

@@ -1,5 +1,3 @@
-"""A torch module as one vector, and clients' rows under it."""
-
 from collections.abc import Callable
 from typing import Any
 

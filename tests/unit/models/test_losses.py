@@ -1,5 +1,3 @@
-"""Losses beside torch's, and the probabilities that follow from predictions."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""A party's model in its file, with its recipe."""
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Noise on sums of clients' uploads: lengths, deviation, and epsilon beside dp-accounting's own."""
-
 from math import inf, sqrt
 from typing import Any
 

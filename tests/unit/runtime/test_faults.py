@@ -1,5 +1,3 @@
-"""What the network refuses, and how a stalled or failing job ends."""
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,3 @@
-"""Rows that somebody hands to a joint model in Python."""
-
 from dataclasses import replace
 from typing import Any
 
