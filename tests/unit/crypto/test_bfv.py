@@ -10,21 +10,12 @@ from securevfl.arrays import IntArray
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner, PreparedPolynomials
 from securevfl.crypto.bfv_core import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import SEED_BYTES
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
-from tests.ciphertexts import drawn
+from tests.ciphertexts import drawn, format_of
 
 ROWS, COLUMNS = 100, 200
-FORMAT = ProductFormat(
-    rows=ROWS,
-    value_bound=1.0,
-    matrix_bound=4.0,
-    value_fraction_bits=18,
-    matrix_fraction_bits=12,
-    columns=COLUMNS,
-    rounds=100,
-)
+FORMAT = format_of(ROWS, COLUMNS, 4.0, (18, 12), rounds=100)
 VALUES, MATRIX = drawn(FORMAT, ROWS, COLUMNS, 1)
 
 

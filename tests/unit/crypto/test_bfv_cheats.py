@@ -9,18 +9,10 @@ from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.inspection import crafted_replies, owner_secret
-from securevfl.crypto.scheme import ProductFormat
+from tests.ciphertexts import format_of
 
 ROWS, COLUMNS = 64, 16
-FORMAT = ProductFormat(
-    rows=ROWS,
-    value_bound=1.0,
-    matrix_bound=8.0,
-    value_fraction_bits=20,
-    matrix_fraction_bits=14,
-    columns=COLUMNS,
-    rounds=50,
-)
+FORMAT = format_of(ROWS, COLUMNS, 8.0, (20, 14), rounds=50)
 
 
 def test_evaluators_that_pool_read_the_key_in_turns() -> None:

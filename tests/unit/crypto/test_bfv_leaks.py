@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import bfv_core
@@ -19,21 +18,13 @@ from securevfl.crypto.bfv_core import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.inspection import BfvOpening, owner_secret
-from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
+from securevfl.crypto.scheme import MODULUS_BITS
 from securevfl.errors import CryptoError
-from tests.ciphertexts import drawn
+from tests.ciphertexts import drawn, format_of, is_uniform
 from tests.weakened import EncryptsNothing
 
 ROWS, COLUMNS = 64, 16
-FORMAT = ProductFormat(
-    rows=ROWS,
-    value_bound=1.0,
-    matrix_bound=8.0,
-    value_fraction_bits=16,
-    matrix_fraction_bits=8,
-    columns=COLUMNS,
-    rounds=50,
-)
+FORMAT = format_of(ROWS, COLUMNS, 8.0, (16, 8), rounds=50)
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +145,7 @@ def test_flooding_is_uniform_over_its_whole_width_at_every_coefficient(
     # The encryption's own noise, some hundreds, may reach over the edge.
     bins = np.clip(np.floor((noise / width + 0.5) * 64), 0, 63).astype(np.int64)
     assert float(np.abs(noise).max()) < width / 2 + 10_000
-    counts = np.bincount(bins, minlength=64)
-    expected = noise.size / 64
-    assert float(((counts - expected) ** 2 / expected).sum()) < chi2.isf(1e-6, 63)
+    assert is_uniform(bins, 64)
 
 
 def test_coefficients_of_c0_that_nobody_needs_are_not_sent(
@@ -205,10 +194,7 @@ def test_open_columns_open_nothing_else(owner: BfvOwner, evaluator: BfvEvaluator
     hidden = np.delete(drawn, np.s_[closed:COLUMNS], axis=1)
     # Of 2^35, 1350 coincide once in 40,000; standing still they would all.
     assert len(np.unique(hidden)) >= hidden.size - 2
-    counts = np.bincount((hidden >> np.uint64(owner.modulus_bits - 4)).ravel().astype(np.int64))
-    expected = hidden.size / 16
-    assert len(counts) == 16
-    assert float(((counts - expected) ** 2 / expected).sum()) < chi2.isf(1e-6, 15)
+    assert is_uniform(hidden >> np.uint64(owner.modulus_bits - 4), 16)
 
 
 def test_a_blinder_of_a_product_that_failed_is_gone(owner: BfvOwner) -> None:
@@ -247,10 +233,7 @@ def test_every_revealed_coefficient_is_uniformly_masked_whatever_the_matrix_is(
     drawn = np.stack([wire_words(owner, evaluator, zero) for _ in range(60)])
     bins = drawn >> np.uint64(owner._parameters.plain_bits - 4)
     for group in (bins[:, :COLUMNS], bins[:, COLUMNS:]):  # of columns, and fillers
-        counts = np.bincount(group.ravel().astype(np.int64), minlength=16)
-        expected = group.size / 16
-        statistic = float(((counts - expected) ** 2 / expected).sum())
-        assert statistic < chi2.isf(1e-6, 15)
+        assert is_uniform(group, 16)
     # None repeats or stands still: masks are used once.
     assert len(np.unique(drawn)) == drawn.size
 

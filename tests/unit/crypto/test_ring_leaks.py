@@ -7,7 +7,6 @@ switch to fewer primes, which only takes away.
 import numpy as np
 import pytest
 import tenseal.sealapi as seal
-from scipy.stats import chi2
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring
@@ -17,6 +16,7 @@ from securevfl.crypto.inspection import Phases, owner_secret
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.seal_codec import ciphertext_of, polynomials_of
+from tests.ciphertexts import is_uniform
 from tests.unit.crypto.test_randomness import Stream, drawing_from
 
 INNER, OUTPUTS = 24, 6
@@ -91,11 +91,6 @@ def test_noise_of_replies_tells_the_matrix_unless_it_is_flooded(
     assert correlation > 0.99 if not flooded else abs(correlation) < 0.42
 
 
-def statistic(bins: IntArray, count: int) -> float:
-    expected = bins.size / count
-    return float(((np.bincount(bins, minlength=count) - expected) ** 2 / expected).sum())
-
-
 def revealed(owner: RingProductOwner, reply: bytes) -> RingArray:
     """Decrypted coefficients at all positions that are sent."""
     positions = LAYOUT.positions()
@@ -115,7 +110,7 @@ def test_every_revealed_coefficient_is_masked_uniformly_and_afresh(
     assert len(np.unique(seen)) == seen.size
     bins = (seen >> np.uint64(ring.RING_BITS - 4)).astype(np.int64)
     for group in (bins[:, :OUTPUTS], bins[:, OUTPUTS:]):  # of rows, and fillers
-        assert statistic(group.ravel(), 16) < chi2.isf(1e-6, 15)
+        assert is_uniform(group, 16)
 
 
 def test_masks_cover_all_coefficients_and_are_the_operating_systems_words(
