@@ -72,13 +72,6 @@ def test_two_features_have_exactly_one_twin() -> None:
     np.testing.assert_allclose(draws, np.broadcast_to(reflection, (200, 2, 2)), atol=1e-14)
 
 
-def test_three_features_have_as_many_twins_as_draws() -> None:
-    draws = [stabilizer_rotation(np.ones((3, 1)), draws_of(seed)) for seed in range(200)]
-    distances = [np.linalg.norm(a - b) for i, a in enumerate(draws) for b in draws[:i]]
-    # Two draws of O(2) of the same kind are within 1e-6 with probability below 1e-6; 19,900 pairs.
-    assert np.sum(np.array(distances) < 1e-6) <= 1
-
-
 def test_draws_are_spread_evenly_over_the_group() -> None:
     # E[V] = 0 for Haar draws: the mean of 2,000 has entries of deviation 1/√(3·2000) = 0.013;
     # 16 entries below five of them fail wrongly with probability below 1e-5.

@@ -67,9 +67,20 @@ def test_blocks_by_layers_hold_whole_tensors_as_even_as_these_allow() -> None:
         (lambda: Blocks((np.arange(3),), np.arange(2, 5)), "every parameter in one block"),
         (lambda: Blocks((np.arange(3),), np.arange(4, 5)), "every parameter in one block"),
         (lambda: Blocks((np.arange(3), np.arange(0)), np.arange(3, 5)), "no parameters"),
+        (lambda: replace(METHODS["fedbcgd"], momentum=1.0), "momentum = 1.0"),
+        (lambda: replace(METHODS["fedadam"], momentum=0.5), "adam has its own"),
+        (lambda: replace(METHODS["feddc"], blockwise=True), "no blocks"),
+        (lambda: replace(METHODS["fedavg"], pull=0.1), "pull = 0.1"),
+        (lambda: replace(METHODS["feddc"], pull=-0.1), "pull = -0.1"),
+        (lambda: replace(METHODS["feddc"], pull=float("nan")), "pull = nan"),
+        (lambda: Method("mine", momentum="most"), "momentum = 'most': expected a number"),  # type: ignore[arg-type]
+        (lambda: Method("mine", correction="drfit"), "correction = 'drfit': expected one of none"),  # type: ignore[arg-type]
+        (lambda: Adam(floor=0.0), "above 0"),
+        (lambda: Adam(second=1.0), r"in \[0, 1\)"),
+        (lambda: method_named("fedbcg"), "expected one of fedavg, fedavgm"),
     ],
 )
-def test_blocks_that_cannot_be_are_refused(make: object, says: str) -> None:
+def test_blocks_and_methods_that_cannot_be_are_refused(make: object, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make()  # type: ignore[operator]
 
@@ -132,27 +143,6 @@ def test_the_step_size_decays_by_the_round_and_batches_are_epochs_of_all_rows() 
 def test_settings_that_cannot_be_are_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{name} = "):
         replace(SETTINGS, **{name: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: replace(METHODS["fedbcgd"], momentum=1.0), "momentum = 1.0"),
-        (lambda: replace(METHODS["fedadam"], momentum=0.5), "adam has its own"),
-        (lambda: replace(METHODS["feddc"], blockwise=True), "no blocks"),
-        (lambda: replace(METHODS["fedavg"], pull=0.1), "pull = 0.1"),
-        (lambda: replace(METHODS["feddc"], pull=-0.1), "pull = -0.1"),
-        (lambda: replace(METHODS["feddc"], pull=float("nan")), "pull = nan"),
-        (lambda: Method("mine", momentum="most"), "momentum = 'most': expected a number"),  # type: ignore[arg-type]
-        (lambda: Method("mine", correction="drfit"), "correction = 'drfit': expected one of none"),  # type: ignore[arg-type]
-        (lambda: Adam(floor=0.0), "above 0"),
-        (lambda: Adam(second=1.0), r"in \[0, 1\)"),
-        (lambda: method_named("fedbcg"), "expected one of fedavg, fedavgm"),
-    ],
-)
-def test_methods_that_cannot_be_are_refused(make: object, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        make()  # type: ignore[operator]
 
 
 def test_who_learns_what_names_blocks_and_control_variates() -> None:

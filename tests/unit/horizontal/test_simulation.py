@@ -238,13 +238,6 @@ def test_models_that_do_not_fit_are_refused(
         simulate_federation(problems, by, START, tamper=tamper)
 
 
-def test_a_client_that_is_gone_ends_the_run_by_its_name(problems: list[Quadratic]) -> None:
-    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3)
-    gone = first(by, 1)
-    with pytest.raises(PeerTimeout, match=f"server for BlockUpload from client-{gone}"):
-        simulate_federation(problems, by, START, tamper=lost(BlockUpload, gone, 1))
-
-
 def test_what_does_not_belong_together_is_refused(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1)
     with pytest.raises(ConfigError, match="7 problems: expected one of each 8"):
@@ -315,22 +308,28 @@ def test_a_client_that_is_late_is_in_no_masked_sum_and_keeps_its_state(
     np.testing.assert_allclose(ended.state.control, state.control, atol=1e-9)
 
 
-def test_a_masked_client_that_is_gone_after_the_roster_ends_the_run(
+@pytest.mark.parametrize(
+    ("uploads", "kind", "index", "told"),
+    [
+        (Plain(), BlockUpload, 1, "server for BlockUpload from client-{}"),
+        # Gone after the roster, and before it, where a group is left with one.
+        (Masked(60.0), MaskedUpload, 0, "MaskedUpload from client-{}"),
+        (Masked(60.0), Ready, 0, "block {}: fewer than 2"),
+    ],
+)
+def test_a_client_that_is_gone_ends_the_run_by_its_name_or_its_groups(
     problems: list[Quadratic],
+    uploads: Plain | Masked,
+    kind: type[StepMessage],
+    index: int,
+    told: str,
 ) -> None:
-    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2)
-    gone = first(by)
-    tamper = lost(MaskedUpload, gone, 0, 1)
-    with pytest.raises(PeerTimeout, match=f"MaskedUpload from client-{gone}"):
-        simulate_federation(problems, by, START, uploads=Masked(60.0), tamper=tamper)
-
-
-def test_a_group_with_one_client_left_ends_a_masked_run(problems: list[Quadratic]) -> None:
-    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=2)
-    gone = first(by)
-    tamper = lost(Ready, gone, 0, 1)
-    with pytest.raises(PeerTimeout, match=f"block {by.assignments(0)[gone]}: fewer than 2"):
-        simulate_federation(problems, by, START, uploads=Masked(60.0), tamper=tamper)
+    by = federation(METHODS["fedbcgd"], BLOCKS, rounds=3)
+    gone = first(by, index)
+    named = by.assignments(index)[gone] if kind is Ready else gone
+    tamper = lost(kind, gone, index, index + 1)
+    with pytest.raises(PeerTimeout, match=told.format(named)):
+        simulate_federation(problems, by, START, uploads=uploads, tamper=tamper)
 
 
 def test_who_learns_what_depends_on_how_uploads_travel() -> None:

@@ -40,13 +40,6 @@ def test_errors_within_the_range(period: int) -> None:
     assert tail < 0.006
 
 
-def test_beyond_half_a_period_the_sign_is_another() -> None:
-    series = SigmoidSeries.of_period(64)
-    inside, outside = series.values(np.array([28.0, 36.0]))
-    assert inside == pytest.approx(0.5, abs=0.025)
-    assert outside == pytest.approx(-inside)
-
-
 @pytest.mark.parametrize("period", [24, 53, 77, 512])
 def test_periods_are_those_that_are_asked_for(period: int) -> None:
     assert SigmoidSeries.of_period(period).period == pytest.approx(period, rel=3e-4)
