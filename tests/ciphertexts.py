@@ -19,9 +19,7 @@ def format_of(
     **more: Any,  # noqa: ANN401
 ) -> ProductFormat:
     """Of values up to 1, and fraction bits of values and of the matrix."""
-    bounds = {"value_bound": 1.0, "matrix_bound": matrix_bound}
-    of_bits = {"value_fraction_bits": bits[0], "matrix_fraction_bits": bits[1]}
-    return ProductFormat(rows=rows, columns=columns, **bounds, **of_bits, **more)
+    return ProductFormat(rows, 1.0, matrix_bound, *bits, columns=columns, **more)
 
 
 def is_uniform(bins: NDArray[Any], count: int, alarm: float = 1e-6) -> bool:

@@ -12,12 +12,13 @@ import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto import bfv_core
+from securevfl.attacks.ciphertexts import secret_from_crafted_queries
+from securevfl.crypto import bfv, bfv_core
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_core import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.inspection import BfvOpening, owner_secret
+from securevfl.crypto.inspection import BfvOpening, crafted_replies, owner_secret
 from securevfl.crypto.scheme import MODULUS_BITS
 from securevfl.errors import CryptoError
 from tests.ciphertexts import drawn, format_of, is_uniform
@@ -273,3 +274,34 @@ def test_masks_are_multiples_of_the_embedding(owner: BfvOwner, evaluator: BfvEva
     masked = owner.decrypt(reply.ciphertext, COLUMNS)
     assert not np.any(reply.mask & unused)
     assert not np.any(masked & unused)
+
+
+# Evaluators that do not follow the protocol
+
+CHEATED = format_of(ROWS, COLUMNS, 8.0, (20, 14), rounds=50)
+
+
+def test_evaluators_that_pool_read_the_key_in_turns() -> None:
+    owner = BfvOwner(CHEATED)
+    queries = list(crafted_replies(CHEATED, [COLUMNS, COLUMNS // 2]))
+    assert [len(places) for _, places in queries[:3]] == [COLUMNS, COLUMNS // 2, COLUMNS]
+    secret = secret_from_crafted_queries(queries, owner.decrypt, owner.modulus_bits, DEGREE)
+    assert np.array_equal(secret, owner_secret(owner))
+    assert len(queries) // 2 < len(list(crafted_replies(CHEATED, [COLUMNS])))
+
+
+def test_a_value_has_room_for_two_residuals_of_a_cheats_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A column of 1 and 2^(value bits + 2), past the evaluator's own check of its entries."""
+    monkeypatch.setattr(bfv, "require_matrix", lambda matrix, product_format: None)
+    owner, place = BfvOwner(CHEATED), np.arange(COLUMNS)
+    values = np.random.default_rng(13).integers(-(1 << 20), 1 << 20, ROWS)
+    matrix = np.zeros((ROWS, COLUMNS), np.int64)
+    matrix[place, place], matrix[COLUMNS + place, place] = 1, 1 << 22
+    evaluator = BfvEvaluator(owner.public_bytes, CHEATED)
+    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
+    seen = unmask(owner.decrypt(reply.ciphertext, COLUMNS), reply.mask, owner.modulus_bits)
+    upper = (seen + (1 << 21)) >> 22
+    assert np.array_equal(seen - (upper << 22), values[:COLUMNS])
+    assert np.array_equal(upper, values[COLUMNS : 2 * COLUMNS])

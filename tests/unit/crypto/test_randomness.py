@@ -35,7 +35,10 @@ from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from tests.small_keys import insecure
 
 MODULES = sorted(Path(securevfl.crypto.__path__[0]).glob("**/*.py"))
-GENERATORS = {"random", "default_rng", "RandomState", "rvs", "random_state", "mpz_random"}
+GENERATORS = {
+    *("random", "default_rng", "Generator", "RandomState", "PCG64", "rvs", "normal"),
+    *("random_state", "mpz_random"),
+}
 KEY_BITS = 384
 ROWS, COLUMNS = 8, 30
 FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=2.0, columns=COLUMNS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from securevfl.data import load, sources, where
+from securevfl.data import load, sources
 from securevfl.data.sources import digits
 from securevfl.data.splits import block_sizes, first_fifth, stratified_fifth
 from securevfl.errors import ConfigError, DataError
@@ -125,12 +125,3 @@ def test_embedded_sets_are_what_scikit_learn_loads() -> None:
     columns = [column for party in data.parties for column in party.columns]
     assert columns == bunch.feature_names.tolist()
     assert list(data.label_names) == bunch.target_names.tolist()
-
-
-@pytest.mark.parametrize("name", ["breast_cancer", "digits"])
-def test_the_catalog_tells_the_truth_about_embedded_sets(name: str) -> None:
-    entry, data = where(name).entry, load(name)
-    assert entry.rows == (data.train_labels.size, data.test_labels.size)
-    assert entry.columns == sum(len(party.columns) for party in data.parties)
-    assert entry.classes == data.classes
-    assert entry.parties == tuple(party.name for party in data.parties)
