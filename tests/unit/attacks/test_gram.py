@@ -154,10 +154,9 @@ def test_what_the_attack_cannot_separate_is_refused() -> None:
     changing = replace(knowledge(3, 4, local_steps=5), step_sizes=[0.1, 0.2, 0.3, 0.4])
     with pytest.raises(ConfigError, match="a schedule of step sizes"):
         factor_from_full_batches(seen, changing)
+    single = replace(changing, rule=replace(changing.rule, local_steps=1))
     with pytest.raises(ConfigError, match="neither l2 nor"):
-        factor_from_fixed_batches(
-            seen, replace(changing, rule=replace(changing.rule, local_steps=1))
-        )
+        factor_from_fixed_batches(seen, single)
     with pytest.raises(ConfigError, match="visited once"):
         factor_from_fixed_batches(seen[:1], knowledge(3, 1))
 

@@ -242,7 +242,7 @@ def test_too_little_noise_on_gradients_is_found(multiplier: float) -> None:
     assert found.gaussian > whole_claim(promised, neighbours.worlds[0])
 
 
-SHORT: dict[str, object] = {"rounds": 8, "eval_every": 0, "learning_rate": 0.1}
+SHORT: dict[str, Any] = {"rounds": 8, "eval_every": 0, "learning_rate": 0.1}
 DP_SGD = {"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4}
 
 

@@ -184,7 +184,7 @@ def test_settings_that_an_attack_cannot_take_are_a_reason() -> None:
     ids=["squared hinge", "hinge"],
 )
 def test_residuals_of_hinges_tell_every_row_that_was_within_the_margin(
-    settings: dict[str, object],
+    settings: dict[str, Any],
 ) -> None:
     attacks = ("labels_from_residuals", "labels_from_gradients")
     first, *others = of_plain(narrow(5), *attacks, **settings)

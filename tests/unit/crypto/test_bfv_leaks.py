@@ -15,7 +15,7 @@ from securevfl.arrays import IntArray, RingArray
 from securevfl.attacks.ciphertexts import secret_from_crafted_queries
 from securevfl.crypto import bfv, bfv_core
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
-from securevfl.crypto.bfv_core import pack_reply, reply_bytes, unpack_reply
+from securevfl.crypto.bfv_core import pack_reply, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.inspection import BfvOpening, crafted_replies, owner_secret
@@ -213,30 +213,6 @@ def test_a_blinder_of_a_product_that_failed_is_gone(owner: BfvOwner) -> None:
     at = owner._parameters.positions(COLUMNS)[:COLUMNS]
     unused = np.uint64(MODULUS_BITS - owner.modulus_bits)
     assert not np.any(reply.mask >> unused == made.mask[at])
-
-
-def wire_words(owner: BfvOwner, evaluator: BfvEvaluator, matrix: IntArray) -> RingArray:
-    """Decrypted coefficients of one reply at all revealed positions."""
-    values = np.zeros(ROWS, np.int64)
-    reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext
-    positions = owner._parameters.positions(matrix.shape[1])
-    assert len(reply) == reply_bytes(owner._parameters, len(positions))
-    polynomials = unpack_reply(owner._parameters, reply, positions)
-    return owner._coefficients(polynomials, positions)
-
-
-def test_every_revealed_coefficient_is_uniformly_masked_whatever_the_matrix_is(
-    owner: BfvOwner, evaluator: BfvEvaluator
-) -> None:
-    """Products of zero show the masks alone. Chi-square over 16 bins, false alarm 1e-6 each."""
-    zero = np.zeros((ROWS, COLUMNS), np.int64)
-    zero[0, 0] = 1
-    drawn = np.stack([wire_words(owner, evaluator, zero) for _ in range(60)])
-    bins = drawn >> np.uint64(owner._parameters.plain_bits - 4)
-    for group in (bins[:, :COLUMNS], bins[:, COLUMNS:]):  # of columns, and fillers
-        assert is_uniform(group, 16)
-    # None repeats or stands still: masks are used once.
-    assert len(np.unique(drawn)) == drawn.size
 
 
 def test_a_blinder_is_used_once(owner: BfvOwner) -> None:

@@ -62,9 +62,7 @@ def test_no_more_products_are_made_than_flooding_covers() -> None:
 def test_values_that_are_no_residues_of_the_shape_are_refused(
     owner: RingProductOwner, values: RingArray
 ) -> None:
-    with pytest.raises(
-        RangeExceeded, match=rf"residues of 59 bits of shape \({INNER}, {COLUMNS}\)"
-    ):
+    with pytest.raises(RangeExceeded, match=rf"of 59 bits of shape \({INNER}, {COLUMNS}\)"):
         owner.encrypt(values)
 
 

@@ -72,11 +72,7 @@ OTHER: Cases = {"another suffix": ("0 1:1", "expected .parquet, .csv", {})}
 CSV: Cases = {
     "no id column": ("u,v\n1,2\n3,4\n", "'id'; it has u, v; --id-column"),
     "id and numbers": ("id,v\n1,2\n", "give one of them", {"id_column": "id", "row_numbers": True}),
-    "labels and none": (
-        "id,y,v\n1,0,2\n",
-        "give one of them",
-        {"label_column": "y", "labels": False},
-    ),
+    "labels and none": ("id,y,v\n1,0,2\n", "give one of", {"label_column": "y", "labels": False}),
     "first of CSV": ("id,v\n1,2\n", "a.csv have names", {"first_index": 1}),
     "text in CSV": ("id,v\n1,2\n2,x\n", "'v' is String, expected numbers"),
     "a gap in CSV": ("id,u,v\n1,2,3\n2,,4\n", "row 2: no value in column"),
@@ -137,11 +133,7 @@ PARQUET: Cases = {
     "a rounded number": (parquet(v=[ODD]), ROUNDED),
     "a rounded one in a list": (parquet(at=[[1]], v=[[ODD]]), ROUNDED, {"index_column": "at"}),
     "the largest whole number": (parquet(v=[2**63 - 1]), f"column 'v' has {ROUNDED}"),
-    "a rounded label": (
-        parquet(v=[1], y=[ODD]),
-        f"column 'y' has {ROUNDED}",
-        {"label_column": "y"},
-    ),
+    "a label": (parquet(v=[1], y=[ODD]), f"column 'y' has {ROUNDED}", {"label_column": "y"}),
     "a cut Parquet": (parquet(v=[1])[:-20], "a.parquet: empty, malformed or truncated"),
 }
 WRONG = [

@@ -6,7 +6,6 @@ import pytest
 
 from securevfl.errors import ConfigError, PeerViolation
 from securevfl.horizontal.client import Upload
-from securevfl.horizontal.codings import BlockUpload
 from securevfl.horizontal.federation import (
     METHODS,
     Adam,
@@ -17,7 +16,7 @@ from securevfl.horizontal.federation import (
     method_named,
 )
 from securevfl.horizontal.server import total
-from securevfl.horizontal.simulation import Round, floats_in, floats_of_round, spent
+from securevfl.horizontal.simulation import Round, floats_of_round, spent
 from securevfl.horizontal.training import HorizontalResult
 
 SIZES = {"conv.weight": 6, "conv.bias": 2, "fc1.weight": 12, "fc1.bias": 3, "fc2.weight": 4}
@@ -199,11 +198,6 @@ def test_lenet5_uploads_what_was_counted_by_hand() -> None:
 def test_each_method_is_counted_as_its_paper_counts_it(name: str, paper: float, up: float) -> None:
     by = Federation(METHODS[name], SETTINGS, Blocks.equal({"all": 50}, 5))
     assert floats_of_round(by) == pytest.approx((50 * paper, 50 * up))
-
-
-def test_numbers_in_a_message_are_entries_of_its_arrays() -> None:
-    message = BlockUpload(0, np.zeros(3), np.zeros(4, np.float32), np.zeros(0), np.zeros(0))
-    assert floats_in(message) == 7
 
 
 def test_rounds_add_up_to_the_first_score_that_is_good_enough() -> None:

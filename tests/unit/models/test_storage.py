@@ -240,11 +240,7 @@ def test_the_file_of_a_linear_model_says_nothing_of_networks(tmp_path: Path) -> 
         ({"network": {"kind": "mlp", "hidden": [-3]}}, {}, "do not fit"),
         ({"network": {"kind": "rnn"}}, {}, "not a securevfl model"),
         ({"network": {"kind": "cnn"}}, {}, "not a securevfl model"),
-        (
-            {"network": {"kind": "cnn", "channels": [10**12], "image_width": 1}},
-            {},
-            "network.0.bias",
-        ),
+        ({"network": {"kind": "cnn", "channels": [10**12], "image_width": 1}}, {}, "0.bias"),
         ({"representation": 10**12}, {}, "do not fit"),
         ({"head": ["bank", "shop"]}, {}, "tensor 'head'"),
         ({"head": ["bank", "shop"]}, {"head": np.zeros((5, 1))}, "do not fit"),
