@@ -1,10 +1,35 @@
-"""Products under any scheme, and Paillier's ciphertexts as numbers, for tests."""
+"""Products under any scheme, Paillier's ciphertexts as numbers, and uniform words, for tests."""
+
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from securevfl.arrays import IntArray
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+
+
+def format_of(
+    rows: int,
+    columns: int,
+    matrix_bound: float,
+    bits: tuple[int, int],
+    **more: Any,  # noqa: ANN401
+) -> ProductFormat:
+    """Of values up to 1, and fraction bits of values and of the matrix."""
+    return ProductFormat(rows, 1.0, matrix_bound, *bits, columns=columns, **more)
+
+
+def is_uniform(bins: NDArray[Any], count: int, alarm: float = 1e-6) -> bool:
+    """Whether bins from 0 on are hit alike by chi-square, of a false-alarm rate."""
+    counts, expected = (
+        np.bincount(bins.ravel().astype(np.int64), minlength=count),
+        bins.size / count,
+    )
+    statistic = float(np.sum((counts - expected) ** 2) / expected)
+    return len(counts) == count and statistic < chi2.isf(alarm, count - 1)
 
 
 def product(owner: KeyOwner, evaluator: Evaluator, values: IntArray, matrix: IntArray) -> IntArray:

@@ -1,5 +1,3 @@
-"""BFV products equal the integer product, whatever the shape and the numbers."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from securevfl.arrays import IntArray
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import ProductFormat
-from tests.ciphertexts import product
+from tests.ciphertexts import format_of, product
 
 
 def ends(product_format: ProductFormat) -> tuple[BfvOwner, BfvEvaluator]:
@@ -44,15 +42,7 @@ def test_any_shape_is_exact_with_random_and_extreme_numbers(
     rows: int, columns: int, fraction_bits: tuple[int, int]
 ) -> None:
     generator = np.random.default_rng(rows + columns)
-    fmt = ProductFormat(
-        rows=rows,
-        value_bound=1.0,
-        matrix_bound=8.0,
-        value_fraction_bits=fraction_bits[0],
-        matrix_fraction_bits=fraction_bits[1],
-        columns=columns,
-        rounds=100,
-    )
+    fmt = format_of(rows, columns, 8.0, fraction_bits, rounds=100)
     owner, evaluator = ends(fmt)
     values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, rows)
     matrix = generator.integers(-fmt.largest_entry, fmt.largest_entry + 1, (rows, columns))
@@ -60,16 +50,7 @@ def test_any_shape_is_exact_with_random_and_extreme_numbers(
         assert np.array_equal(product(owner, evaluator, v, x), x.T @ v)
 
 
-SMALL = ProductFormat(
-    rows=300,
-    value_bound=1.0,
-    matrix_bound=4.0,
-    value_fraction_bits=20,
-    matrix_fraction_bits=14,
-    columns=90,
-    rounds=1000,
-    summands=3,
-)
+SMALL = format_of(300, 90, 4.0, (20, 14), rounds=1000, summands=3)
 WIDE = ProductFormat(
     rows=300, value_bound=1.0, matrix_bound=4.0, columns=90, rounds=1000, vectors=2
 )
@@ -126,16 +107,7 @@ def test_open_columns_are_exact_and_the_others_stay_masked(data: st.DataObject) 
 def test_any_job_is_exact(
     rows: int, columns: int, bits: tuple[int, int], latency_ms: float, extreme: bool
 ) -> None:
-    fmt = ProductFormat(
-        rows=rows,
-        value_bound=1.0,
-        matrix_bound=1.0,
-        value_fraction_bits=bits[0],
-        matrix_fraction_bits=bits[1],
-        columns=columns,
-        rounds=10,
-        latency_ms=latency_ms,
-    )
+    fmt = format_of(rows, columns, 1.0, bits, rounds=10, latency_ms=latency_ms)
     generator = np.random.default_rng(rows * columns)
     values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, rows)
     matrix = generator.integers(-fmt.largest_entry, fmt.largest_entry + 1, (rows, columns))
@@ -150,16 +122,7 @@ def test_sums_of_all_senders_products_are_exact_before_the_masks_come_off(
     sign: int, fraction_bits: tuple[int, int]
 ) -> None:
     """K - 1 owners, one X: the largest sum that a job of K parties can have."""
-    fmt = ProductFormat(
-        rows=64,
-        value_bound=1.0,
-        matrix_bound=4.0,
-        value_fraction_bits=fraction_bits[0],
-        matrix_fraction_bits=fraction_bits[1],
-        summands=4,
-        columns=20,
-        rounds=100,
-    )
+    fmt = format_of(64, 20, 4.0, fraction_bits, summands=4, rounds=100)
     values, matrix = extremes(fmt, 64, 20)
     masked, masks = np.zeros(20, np.uint64), np.zeros(20, np.uint64)
     keys = [ends(fmt) for _ in range(fmt.summands)]

@@ -1,5 +1,3 @@
-"""The envelope on arbitrary contents and on arbitrary bytes."""
-
 import struct
 
 import pytest

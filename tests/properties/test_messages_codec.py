@@ -1,5 +1,3 @@
-"""The codec on arbitrary messages and on arbitrary bytes."""
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Products in the ring equal those of integers modulo 2^59, whatever the shape and the numbers."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -22,6 +22,7 @@ from securevfl.job import Job, read_job
 from securevfl.models.storage import save_model
 from securevfl.protocols.session.checkpoints import SessionState, last_session
 from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
+from tests.actor_tasks import task_of
 from tests.end_to_end.commands import two_organizations
 
 BREAST_CANCER: dict[str, object] = {"dataset": "breast_cancer", "rounds": 4, "learning_rate": 0.1}
@@ -195,23 +196,6 @@ def test_an_overlap_of_own_files_is_nobodys_own(tmp_path: Path) -> None:
         require_own_data(read_job(tmp_path / "job.toml"))
 
 
-def task_of(folder: Path, party: str) -> ActorTask:
-    return ActorTask(
-        name=party,
-        party=party,
-        job={},
-        job_hash="",
-        names=(),
-        work=str(folder),
-        output=str(folder / "models"),
-        resume_rounds=None,
-        beside="",
-        data_dir="",
-        guard_directory="",
-        listen="",
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -226,7 +210,7 @@ def test_an_actor_of_another_job_or_state_takes_no_part(
     plan, said = plan_for(job, load("breast_cancer")), list[Event]()
     write_facts(tmp_path, plan, tmp_path)
     task = replace(
-        task_of(tmp_path, "party1"),
+        task_of("party1", tmp_path),
         job=job.model_dump(mode="json", exclude_unset=True),
         job_hash=plan.hash.hex(),
         names=plan.facts.names,
@@ -243,6 +227,10 @@ def test_an_actor_of_another_job_or_state_takes_no_part(
     assert re.search(told, failed.text)
 
 
+def left_by(party: str, folder: Path) -> ActorTask:
+    return task_of(party, folder, output=str(folder / "models"))
+
+
 @pytest.fixture(scope="module")
 def trained() -> dict[str, TrainingResult]:
     """A job of rounds, and an L1 path with a model for each of its points."""
@@ -257,7 +245,7 @@ def test_what_is_left_comes_back(
 ) -> None:
     result = trained[name]
     for party, outcome in result.outcomes.items():
-        leave_outcome(task_of(tmp_path, party), outcome)
+        leave_outcome(left_by(party, tmp_path), outcome)
         leave_ledger(tmp_path / "ledger", result.ledgers[party])
         back = outcome_at(tmp_path, tmp_path / "models", party, result.plan)
         assert np.array_equal(back.held_out, outcome.held_out)
@@ -275,7 +263,7 @@ def test_what_is_left_comes_back(
 
 def test_what_is_damaged_is_refused(trained: dict[str, TrainingResult], tmp_path: Path) -> None:
     result = trained["rounds"]
-    leave_outcome(task_of(tmp_path, "party1"), result.outcomes["party1"])
+    leave_outcome(left_by("party1", tmp_path), result.outcomes["party1"])
     (tmp_path / "party1.rest").write_bytes(b"none")
     with pytest.raises(DataError, match="damaged"):
         outcome_at(tmp_path, tmp_path / "models", "party1", result.plan)

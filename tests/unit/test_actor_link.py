@@ -1,45 +1,49 @@
-"""One connection: whole frames, none too long, and an end that is noticed."""
-
 import fcntl
 import resource
 import socket
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from securevfl.actors.link import MOST_NAME_BYTES, Link
 from securevfl.errors import PeerNotTrusted, PeerUnreachable, PeerViolation
 
+Pair = tuple[socket.socket, socket.socket]
 
-def test_a_name_that_is_too_long_is_not_waited_for() -> None:
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
     one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def test_a_name_that_is_too_long_is_not_waited_for(pair: Pair) -> None:
+    one, other = pair
     other.settimeout(5)
     one.sendall((MOST_NAME_BYTES + 1).to_bytes(4, "little"))
     with pytest.raises(PeerNotTrusted, match=f"{MOST_NAME_BYTES + 1} bytes, at most"):
         Link(other).greeted()
-    one.close()
-    other.close()
 
 
-def test_a_frame_that_is_too_long_is_not_waited_for() -> None:
-    one, other = socket.socketpair()
+def test_a_frame_that_is_too_long_is_not_waited_for(pair: Pair) -> None:
+    one, other = pair
     link = Link(other, max_frame_bytes=100)
     link.begin()
     one.sendall(b"\x65\x00\x00\x00")
     with pytest.raises(PeerViolation, match="a frame of 101 bytes, at most 100 accepted"):
         list(link.arrived())
-    one.close()
     link.close()
 
 
-def test_what_comes_along_with_a_greeting_is_kept() -> None:
-    one, other = socket.socketpair()
+def test_what_comes_along_with_a_greeting_is_kept(pair: Pair) -> None:
+    one, other = pair
     link = Link(other)
     one.sendall(b"\x04\x00\x00\x00bank\x03\x00\x00\x00abc")
     assert link.greeted() == "bank"
     link.begin()
     assert list(link.arrived()) == [b"abc"]
-    one.close()
     link.close()
 
 

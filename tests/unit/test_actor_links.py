@@ -18,12 +18,7 @@ from typing_extensions import override
 from securevfl.actors.certificates import Encrypted, Identity
 from securevfl.actors.links import Links
 from securevfl.actors.task import Peer
-from securevfl.errors import (
-    ConfigError,
-    PeerError,
-    PeerNotTrusted,
-    PeerUnreachable,
-)
+from securevfl.errors import ConfigError, PeerError, PeerNotTrusted, PeerUnreachable
 from securevfl.protocols.vertical.fdml import PushedPredictions
 from securevfl.runtime.real import RealChannel
 
@@ -65,6 +60,25 @@ def connect_all(links: Mapping[str, Links]) -> dict[str, PeerError]:
     for each in threads:
         each.join()
     return found
+
+
+@contextmanager
+def connecting(
+    links: Links, peers: Mapping[str, Peer], seconds: float = 10.0
+) -> Iterator[list[PeerError]]:
+    """Connect on another thread meanwhile; with what error, when all is over."""
+    found: list[PeerError] = []
+
+    def connect() -> None:
+        try:
+            links.connect(peers, seconds=seconds)
+        except PeerError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    yield found
+    thread.join(20)
 
 
 async def talk(links: Mapping[str, Links], rows: int) -> None:
@@ -158,19 +172,11 @@ def test_a_peer_with_another_certificate_is_refused(tmp_path: Path) -> None:
     """It says the right name and knows whom to call: its certificate is not the introduced one."""
     with listening("tcp", tmp_path, ("bank", "shop")) as links:
         introduced = replace(links["bank"].peer, certificate=Identity("bank").certificate)
-        found: list[PeerError] = []
-
-        def shop() -> None:
-            try:
-                links["shop"].connect({"bank": introduced}, seconds=1.0)
-            except PeerError as error:
-                found.append(error)
-
-        thread = threading.Thread(target=shop)
-        thread.start()
-        with pytest.raises(PeerNotTrusted, match="shop at tcp:"):
+        with (
+            connecting(links["shop"], {"bank": introduced}, 1.0) as found,
+            pytest.raises(PeerNotTrusted, match="shop at tcp:"),
+        ):
             links["bank"].connect({"shop": links["shop"].peer})
-        thread.join()
     (error,) = found
     assert isinstance(error, PeerNotTrusted)
     assert "bank did not connect in 1 s; refused: " in str(error)
@@ -194,12 +200,13 @@ def test_whoever_answers_with_another_certificate_is_refused(
         monkeypatch.setattr(Encrypted, "require", lambda *_: None)
     with listening("tcp", tmp_path, ("bank", "shop")) as links:
         bank, shop = (links[name].peer for name in ("bank", "shop"))
-        waiting = threading.Thread(target=lambda: _in_vain(links["shop"], bank))
-        waiting.start()
         introduced = replace(shop, certificate=Identity("shop").certificate)
-        with pytest.raises(PeerNotTrusted, match="shop at tcp:"):
+        with (
+            connecting(links["shop"], {"bank": bank}, 0.5) as found,
+            pytest.raises(PeerNotTrusted, match="shop at tcp:"),
+        ):
             links["bank"].connect({"shop": introduced})
-        waiting.join()
+    assert "bank did not connect" in str(found[0])
 
 
 def test_a_key_on_its_way_to_tls_is_its_owners_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,11 +222,6 @@ def test_a_key_on_its_way_to_tls_is_its_owners_alone(monkeypatch: pytest.MonkeyP
     ((path, mode),) = found
     assert mode == 0o600
     assert not path.exists()
-
-
-def _in_vain(links: Links, bank: Peer) -> None:
-    with pytest.raises(PeerError, match="bank did not connect"):
-        links.connect({"bank": bank}, seconds=0.5)
 
 
 def test_a_peer_is_not_taken_for_another_peer() -> None:
@@ -239,20 +241,13 @@ def test_a_peer_is_not_taken_for_another_peer() -> None:
 def test_one_peer_does_not_get_in_as_another(tmp_path: Path) -> None:
     with listening("tcp", tmp_path) as links:
         peers = {name: each.peer for name, each in links.items()}
-        found: list[PeerError] = []
-
-        def telco() -> None:
-            try:
-                links["telco"].connect({n: peers[n] for n in ("bank", "shop")}, seconds=0.5)
-            except PeerError as error:
-                found.append(error)
-
-        waiting = threading.Thread(target=telco)
-        waiting.start()
         links["shop"].name = "bank"
-        with pytest.raises(PeerNotTrusted, match="refused the connection"):
+        others = {name: peers[name] for name in ("bank", "shop")}
+        with (
+            connecting(links["telco"], others, 0.5) as found,
+            pytest.raises(PeerNotTrusted, match="refused the connection"),
+        ):
             links["shop"].connect({"telco": peers["telco"]})
-        waiting.join()
     assert "the other end does not have the certificate of 'bank'" in str(found[0])
 
 
@@ -262,13 +257,11 @@ def test_who_is_there_does_not_come_again(tmp_path: Path) -> None:
         stack.callback(again.close)
         telco = {"telco": links["telco"].peer}
         others = {name: links[name].peer for name in ("bank", "shop")}
-        waiting = threading.Thread(target=lambda: links["telco"].connect(others, seconds=10))
-        waiting.start()
-        links["bank"].connect(telco)
-        with pytest.raises(PeerNotTrusted, match="refused the connection"):
-            again.connect(telco)
-        links["shop"].connect(telco)
-        waiting.join()
+        with connecting(links["telco"], others):
+            links["bank"].connect(telco)
+            with pytest.raises(PeerNotTrusted, match="refused the connection"):
+                again.connect(telco)
+            links["shop"].connect(telco)
         links["bank"].carry("telco", b"hello")
         assert links["telco"].next_from("bank") == b"hello"
 
@@ -278,11 +271,11 @@ def test_whoever_answers_by_another_name_is_not_talked_with(tmp_path: Path) -> N
     with listening("unix", tmp_path, ("shop", "telco")) as links:
         peers = {name: each.peer for name, each in links.items()}
         links["telco"].name = "trudy"
-        accepting = threading.Thread(target=links["telco"].connect, args=({"shop": peers["shop"]},))
-        accepting.start()
-        with pytest.raises(PeerNotTrusted, match=r"telco at unix:.*: it has another name"):
+        with (
+            connecting(links["telco"], {"shop": peers["shop"]}),
+            pytest.raises(PeerNotTrusted, match=r"telco at unix:.*: it has another name"),
+        ):
             links["shop"].connect({"telco": peers["telco"]})
-        accepting.join()
 
 
 def test_the_time_to_get_to_know_each_other_ends_with_that(
@@ -304,29 +297,20 @@ def test_a_stranger_that_says_nothing_is_sent_away(
     monkeypatch.setattr("securevfl.actors.links.HANDSHAKE_SECONDS", 0.2)
     with listening("unix", tmp_path, ("bank", "shop")) as links, ExitStack() as stack:
         peers = {name: each.peer for name, each in links.items()}
-        waiting = threading.Thread(target=lambda: links["shop"].connect({"bank": peers["bank"]}))
-        waiting.start()
-        assert _is_closed(stack.enter_context(_connected(peers["shop"])))
-        links["bank"].connect({"shop": peers["shop"]})
-        waiting.join()
+        with connecting(links["shop"], {"bank": peers["bank"]}):
+            assert _is_closed(stack.enter_context(_connected(peers["shop"])))
+            links["bank"].connect({"shop": peers["shop"]})
 
 
 def test_a_peer_that_answers_nothing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("securevfl.actors.links.HANDSHAKE_SECONDS", 0.2)
-    found: list[PeerError] = []
-    with listening("unix", tmp_path, ("bank", "shop")) as links:
-
-        def bank() -> None:
-            try:
-                links["bank"].connect({"shop": links["shop"].peer})
-            except PeerError as error:
-                found.append(error)
-
-        thread = threading.Thread(target=bank, daemon=True)
-        thread.start()
-        thread.join(20)
+    with (
+        listening("unix", tmp_path, ("bank", "shop")) as links,
+        connecting(links["bank"], {"shop": links["shop"].peer}) as found,
+    ):
+        pass
     (error,) = found
     assert "timed out" in str(error)
 

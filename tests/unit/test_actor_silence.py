@@ -10,34 +10,18 @@ import pytest
 
 from securevfl.actors.process import BEAT_SECONDS
 from securevfl.actors.processes import ProcessHost
-from securevfl.actors.task import ActorTask, Event
+from securevfl.actors.task import Event
+from tests.actor_tasks import task_of
 
 SILENCE = 4 * BEAT_SECONDS
 LONG = 60.0
-
-
-def task_of(work: Path) -> ActorTask:
-    return ActorTask(
-        name="bank",
-        party="bank",
-        job={},
-        job_hash="00",
-        names=("bank",),
-        beside="",
-        data_dir="",
-        work=str(work),
-        output="",
-        resume_rounds=None,
-        listen=f"unix:{work}.socket",
-        guard_directory="",
-    )
 
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_frozen_process_is_gone_and_one_that_waits_is_not(frozen: bool, tmp_path: Path) -> None:
     """It fails at once, as its job is none, and then waits for its end."""
     told: queue.Queue[Event] = queue.Queue()
-    task = task_of(tmp_path)
+    task = task_of("bank", tmp_path, listen=f"unix:{tmp_path}.socket")
     handle = ProcessHost(silence_seconds=SILENCE).start(task, told.put)
     try:
         assert told.get(timeout=LONG).kind == "failed"
@@ -62,7 +46,9 @@ def test_one_that_is_slow_to_start_is_not_gone(
     slow.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(slow))
     told: queue.Queue[Event] = queue.Queue()
-    handle = ProcessHost(silence_seconds=SILENCE).start(task_of(tmp_path), told.put)
+    handle = ProcessHost(silence_seconds=SILENCE).start(
+        task_of("bank", tmp_path, listen=f"unix:{tmp_path}.socket"), told.put
+    )
     try:
         assert told.get(timeout=LONG).kind == "failed"
     finally:
@@ -76,7 +62,7 @@ def test_whom_the_supervisor_left_removes_what_was_shared(another: bool, tmp_pat
     (work / "shard 1").mkdir(parents=True)
     (work / "aligned.json").touch()
     told: queue.Queue[Event] = queue.Queue()
-    handle = ProcessHost().start(task_of(work), told.put)
+    handle = ProcessHost().start(task_of("bank", work, listen=f"unix:{work}.socket"), told.put)
     try:
         assert told.get(timeout=LONG).kind == "failed"
         if another:

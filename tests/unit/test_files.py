@@ -113,10 +113,7 @@ def test_a_record_is_free_again_after_an_error(
 
     with monkeypatch.context() as patch:
         patch.setattr(filelock, "FileLock", kept)
-        with (
-            pytest.raises(ValueError, match="half of it"),
-            only_one(tmp_path / "record", "record"),
-        ):
+        with pytest.raises(ValueError, match="half of it"), only_one(tmp_path / "record", "record"):
             raise ValueError("half of it")
     assert len(locks) == 1
     with only_one(tmp_path / "record", "record"):

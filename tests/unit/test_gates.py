@@ -1,5 +1,3 @@
-"""The gates of `make check` close."""
-
 import shutil
 import subprocess
 import sys

@@ -97,64 +97,36 @@ def test_arrays_in_another_order_in_memory_arrive_the_same() -> None:
     np.testing.assert_array_equal(swapped.values, values)
 
 
+# By the number of the first, the kinds that follow one another.
+NAMES_FROM = {
+    0: "Hello PublicKey Predictions MaskedPredictions Residuals EncryptedValues EncryptedProducts "
+    "EncryptedStep DecryptedProducts HeldOutPredictions MaskedHeldOutPredictions Verdict "
+    "PushedPredictions PulledSums Decision",
+    20: "EncryptedHeldOut EncryptedHeldOutProducts HeldOutMasks",
+    30: "LabelComponents FeatureComponents ScoreVector EncryptedComponents EncryptedScoreVector "
+    "EncryptedScores ScoreMasks",
+    40: "HeadResiduals",
+    45: "Penalties MaskedPenalties StepTaken",
+    50: "SelectedCheckpoint",
+    55: "ScoringHello",
+    60: "EncryptedPads MaskedSteps Corrections MaskedResiduals RevealedShare EncryptedPhases "
+    "EncryptedPhaseProducts MaskedPhases PredictionShares",
+    70: "HeldOutShares",
+    73: "Scales MaskedShares EncryptedPoints StaysInRange",
+    79: "NamePads ModelSent BlockUpload",
+    90: "Ready Roster MaskedUpload Closed CompressedUpload",
+    100: "ShardGradient",
+}
+
+
 def test_a_number_is_given_once_and_for_ever() -> None:
-    numbers = {kind.__name__: kind.number for kind in KINDS}
-    assert numbers == {
-        "Hello": 0,
-        "PublicKey": 1,
-        "Predictions": 2,
-        "MaskedPredictions": 3,
-        "Residuals": 4,
-        "EncryptedValues": 5,
-        "EncryptedProducts": 6,
-        "EncryptedStep": 7,
-        "DecryptedProducts": 8,
-        "HeldOutPredictions": 9,
-        "MaskedHeldOutPredictions": 10,
-        "Verdict": 11,
-        "SelectedCheckpoint": 50,
-        "PushedPredictions": 12,
-        "PulledSums": 13,
-        "Decision": 14,
-        "EncryptedHeldOut": 20,
-        "EncryptedHeldOutProducts": 21,
-        "HeldOutMasks": 22,
-        "LabelComponents": 30,
-        "FeatureComponents": 31,
-        "ScoreVector": 32,
-        "EncryptedComponents": 33,
-        "EncryptedScoreVector": 34,
-        "EncryptedScores": 35,
-        "ScoreMasks": 36,
-        "HeadResiduals": 40,
-        "Penalties": 45,
-        "MaskedPenalties": 46,
-        "StepTaken": 47,
-        "ScoringHello": 55,
-        "EncryptedPads": 60,
-        "MaskedSteps": 61,
-        "Corrections": 62,
-        "MaskedResiduals": 63,
-        "RevealedShare": 64,
-        "EncryptedPhases": 65,
-        "EncryptedPhaseProducts": 66,
-        "MaskedPhases": 67,
-        "PredictionShares": 68,
-        "HeldOutShares": 70,
-        "Scales": 73,
-        "MaskedShares": 74,
-        "EncryptedPoints": 75,
-        "StaysInRange": 76,
-        "NamePads": 79,
-        "ModelSent": 80,
-        "BlockUpload": 81,
-        "Ready": 90,
-        "Roster": 91,
-        "MaskedUpload": 92,
-        "Closed": 93,
-        "CompressedUpload": 94,
-        "ShardGradient": 100,
+    found = {kind.number: kind.__name__ for kind in KINDS}
+    expected = {
+        first + place: name
+        for first, names in NAMES_FROM.items()
+        for place, name in enumerate(names.split())
     }
+    assert found == expected
     for number in (Predictions.number, 256, -1):
         with pytest.raises(ValueError, match="taken, or no byte"):
             message_kind(number, stage="round")(type("Another", (Message,), {}))
@@ -175,22 +147,12 @@ def test_what_is_carried_says_what_it_shows() -> None:
 
 
 def test_only_the_encrypted_kinds_count_as_ciphertexts() -> None:
-    assert {k.__name__ for k in KINDS if k.carries == "ciphertexts"} == {
-        "EncryptedValues",
-        "EncryptedProducts",
-        "EncryptedStep",
-        "EncryptedHeldOut",
-        "EncryptedHeldOutProducts",
-        "EncryptedComponents",
-        "EncryptedScoreVector",
-        "EncryptedScores",
-        "EncryptedPads",
-        "MaskedSteps",
-        "MaskedShares",
-        "EncryptedPoints",
-        "EncryptedPhases",
-        "EncryptedPhaseProducts",
-    }
+    names = (
+        "EncryptedValues EncryptedProducts EncryptedStep EncryptedHeldOut EncryptedHeldOutProducts "
+        "EncryptedComponents EncryptedScoreVector EncryptedScores EncryptedPads MaskedSteps "
+        "MaskedShares EncryptedPoints EncryptedPhases EncryptedPhaseProducts"
+    )
+    assert {k.__name__ for k in KINDS if k.carries == "ciphertexts"} == set(names.split())
 
 
 def test_a_message_of_exactly_the_limit_is_accepted_and_one_byte_more_is_refused() -> None:
@@ -241,10 +203,7 @@ REFUSED = {
         f"{2**67} bytes expected",
     ),
     "no rows, 2^63 columns": (wire(PREDICTIONS, u64(0), array(0, 2**63)), "no array can have"),
-    "2^64 - 1 rows, no columns": (
-        wire(MASKED, u64(0), array(2**64 - 1, 0)),
-        "no array can have",
-    ),
+    "2^64 - 1 rows, no columns": (wire(MASKED, u64(0), array(2**64 - 1, 0)), "no array can have"),
     "floats of 2 bytes": (wire(BLOCK_UPLOAD, u64(0), b"\2", array(1, data=b"\0\0")), "4 or 8"),
     "half a float32": (wire(BLOCK_UPLOAD, u64(0), b"\4", array(1, data=b"\0\0")), "4 bytes"),
     "a float32 NaN": (

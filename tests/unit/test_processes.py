@@ -76,10 +76,7 @@ def test_an_interrupt_ends_own_processes_at_once_and_no_others() -> None:
     others = set(active_children())
     neighbour = get_context("spawn").Process(target=time.sleep, args=(60,))
     neighbour.start()
-    with (
-        pytest.raises(KeyboardInterrupt),
-        in_processes(rest, [60, 60], 2, "test"),
-    ):
+    with pytest.raises(KeyboardInterrupt), in_processes(rest, [60, 60], 2, "test"):
         raise KeyboardInterrupt
     assert set(active_children()) - others == {neighbour}
     neighbour.terminate()

@@ -5,10 +5,11 @@ from typing_extensions import override
 
 from securevfl.actors import ray_host
 from securevfl.actors.ray_host import RayHost
-from securevfl.actors.task import ActorTask, Event
+from securevfl.actors.task import Event
 from securevfl.errors import ConfigError
 from securevfl.ray_cluster import LOCAL
 from securevfl.workers import START_SECONDS, Gone
+from tests.actor_tasks import task_of
 
 
 class Remote:
@@ -27,19 +28,13 @@ class Remote:
         """Nothing."""
 
 
-def task_of(name: str) -> ActorTask:
-    return ActorTask(
-        name, "bank", {}, "", ("bank",), "", "", "", "", None, "unix:there", guard_directory=""
-    )
-
-
 @pytest.mark.parametrize("name", ["bank", "bank#1"])
 def test_all_actors_of_a_party_ask_for_its_machine(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_host, "RemoteObject", Remote)
     said: list[Event] = []
-    handle = RayHost(LOCAL).start(task_of(name), said.append)
+    handle = RayHost(LOCAL).start(task_of("bank", name=name), said.append)
     handle.stop()
     assert isinstance(handle.remote, Remote)
     assert handle.remote.resource == "party:bank"

@@ -110,48 +110,50 @@ def test_shards_part_all_rows_and_the_first_has_those_held_out() -> None:
     assert [len(part.table.test) for part in parts] == [len(table.test), 0, 0]
 
 
-def at_all(work: Callable[[int], object]) -> list[BaseException]:
-    """Do something at every shard, each on its own thread; what went wrong."""
+def at_all(
+    work: Callable[[int, ShardSums], object], folder: Path, ledgers: list[Costs]
+) -> list[BaseException]:
+    """Do something at every shard, each on its own thread and connected; what went wrong."""
     found: list[BaseException] = []
+    names = [actor_name("bank", shard) for shard in range(SHARDS)]
+    with ExitStack() as stack:
+        links = [Links(name, f"unix:{folder / name}") for name in names]
+        for each in links:
+            stack.callback(each.close)
 
-    def tried(shard: int) -> None:
-        try:
-            work(shard)
-        except SecureVFLError as error:
-            found.append(error)
+        def tried(shard: int) -> None:
+            own = links[shard]
+            others = {n: each.peer for n, each in zip(names, links, strict=True) if each is not own}
+            try:
+                own.connect(others)
+                work(shard, ShardSums(names[shard], names, own, ledgers[shard]))
+            except SecureVFLError as error:
+                found.append(error)
 
-    threads = [threading.Thread(target=tried, args=(shard,)) for shard in range(SHARDS)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+        threads = [threading.Thread(target=tried, args=(shard,)) for shard in range(SHARDS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     return found
 
 
 def test_gradients_of_all_shards_are_those_of_all_rows(tmp_path: Path) -> None:
     generator = np.random.default_rng(2)
     inputs, residuals = generator.normal(size=(31, 4)), generator.normal(size=(31, 1))
-    weights, names = generator.normal(size=(4, 1)), [actor_name("bank", s) for s in range(SHARDS)]
+    weights = generator.normal(size=(4, 1))
     gradients: dict[int, np.ndarray] = {}
-    with ExitStack() as stack:
-        links = [Links(name, f"unix:{tmp_path / name}") for name in names]
-        for each in links:
-            stack.callback(each.close)
-        ledgers = [Costs(Stopwatch()) for _ in names]
+    ledgers = [Costs(Stopwatch()) for _ in range(SHARDS)]
 
-        def step(shard: int) -> None:
-            own = links[shard]
-            others = {n: each.peer for n, each in zip(names, links, strict=True) if each is not own}
-            own.connect(others)
-            sums = ShardSums(names[shard], names, own, ledgers[shard])
-            model = RowSharded(LinearModel(weights), sums)
-            rows = slice(shard, None, SHARDS)
-            for _ in range(2):
-                predictions, pull_back = model.linearize(inputs[rows])
-                assert np.array_equal(predictions, inputs[rows] @ weights)
-                gradients[shard] = pull_back(residuals[rows]) / len(inputs[rows])
+    def step(shard: int, sums: ShardSums) -> None:
+        model = RowSharded(LinearModel(weights), sums)
+        rows = slice(shard, None, SHARDS)
+        for _ in range(2):
+            predictions, pull_back = model.linearize(inputs[rows])
+            assert np.array_equal(predictions, inputs[rows] @ weights)
+            gradients[shard] = pull_back(residuals[rows]) / len(inputs[rows])
 
-        assert not at_all(step)
+    assert not at_all(step, tmp_path, ledgers)
     for gradient in gradients.values():
         np.testing.assert_allclose(gradient, inputs.T @ residuals / 31, rtol=1e-12)
     assert all(ledger.messages["ShardGradient"] == 2 * (SHARDS - 1) for ledger in ledgers)
@@ -159,18 +161,10 @@ def test_gradients_of_all_shards_are_those_of_all_rows(tmp_path: Path) -> None:
 
 def test_a_gradient_of_another_shape_is_refused(tmp_path: Path) -> None:
     """Added up it could pass for one number that stands for all."""
-    names = [actor_name("bank", shard) for shard in range(SHARDS)]
-    with ExitStack() as stack:
-        links = [Links(name, f"unix:{tmp_path / name}") for name in names]
-        for each in links:
-            stack.callback(each.close)
 
-        def step(shard: int) -> None:
-            own = links[shard]
-            own.connect({n: each.peer for n, each in zip(names, links, strict=True) if each != own})
-            sums = ShardSums(names[shard], names, own, Costs(Stopwatch()))
-            sums.mean_part(np.ones((4 if shard else 1, 1)), 5)
+    def step(shard: int, sums: ShardSums) -> None:
+        sums.mean_part(np.ones((4 if shard else 1, 1)), 5)
 
-        found = at_all(step)
+    found = at_all(step, tmp_path, [Costs(Stopwatch()) for _ in range(SHARDS)])
     assert "bank sent an array of" in " ".join(map(str, found))
     assert all(isinstance(each, UnexpectedMessage) for each in found)

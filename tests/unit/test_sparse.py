@@ -1,5 +1,3 @@
-"""Sparse rows against the arrays that they stand for."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,33 +23,20 @@ def made(rows: int = 40, columns: int = 9, *, binary: bool = False, seed: int = 
     return table
 
 
-def twins(*, binary: bool = False) -> list[tuple[SparseRows, np.ndarray]]:
-    """Stored, standardized, and with a constant column."""
+@pytest.mark.parametrize("binary", [False, True])
+def test_values_are_those_of_the_array(binary: bool) -> None:
     table = made(binary=binary)
-    rows = sparse_rows(table)
+    rows, scaling = sparse_rows(table), Scaling.fit(table)
     assert (rows.values is None) == binary
-    scaling = Scaling.fit(table)
-    scaled = scaling.apply(table)
     ones = np.ones((len(table), 1))
-    return [
+    for sparse, array in (
         (rows, table),
-        (scaling.apply(rows), scaled),
+        (scaling.apply(rows), scaling.apply(table)),
         (rows.with_constant(), np.hstack([table, ones])),
-        (scaling.apply(rows).with_constant(), np.hstack([scaled, ones])),
-    ]
-
-
-@pytest.fixture(params=range(8))
-def twin(request: pytest.FixtureRequest) -> tuple[SparseRows, np.ndarray]:
-    number: int = request.param
-    return twins(binary=number % 2 == 0)[number // 2]
-
-
-def test_everything_else_is_that_of_the_array(twin: tuple[SparseRows, np.ndarray]) -> None:
-    rows, table = twin
-    assert (rows.shape, rows.ndim, len(rows)) == (table.shape, 2, len(table))
-    numbers = np.unique(np.round(np.concatenate([*values_of(rows)]), 12))
-    np.testing.assert_allclose(numbers, np.unique(np.round(table, 12)), atol=1e-11)
+        (scaling.apply(rows).with_constant(), np.hstack([scaling.apply(table), ones])),
+    ):
+        numbers = np.unique(np.round(np.concatenate([*values_of(sparse)]), 12))
+        np.testing.assert_allclose(numbers, np.unique(np.round(array, 12)), atol=1e-11)
 
 
 def test_long_tables_go_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:

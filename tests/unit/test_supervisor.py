@@ -1,5 +1,3 @@
-"""What a supervisor makes of what actors say, or of their silence."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -8,17 +6,12 @@ import pytest
 from securevfl.actors.supervisor import supervise
 from securevfl.actors.task import EVENT, TASK, ActorTask, Event, Peer, Tell
 from securevfl.errors import ConfigError, DataError, SecureVFLError
+from tests.actor_tasks import task_of
 
 NAMES = ("bank", "shop")
 INTRODUCED, FINISHED = Event("introduced", Peer("unix:there")), Event("finished")
 GONE = Event("gone", text="killed by signal 9")
 UNREACHABLE = Event("failed", error="PeerUnreachable", text="shop closed the connection")
-
-
-def task_of(name: str, resume_rounds: int | None) -> ActorTask:
-    return ActorTask(
-        name, name, {}, "00", NAMES, "", "", "", "", resume_rounds, "unix:there", "", ("a", "b")
-    )
 
 
 @dataclass
@@ -65,7 +58,7 @@ class Run:
 
         supervise(
             self.host,
-            lambda rounds: {name: task_of(name, rounds) for name in NAMES},
+            lambda rounds: {name: task_of(name, resume_rounds=rounds) for name in NAMES},
             resume_rounds=self.resume_rounds,
             restarts=restarts,
             restart_from=where,
@@ -100,9 +93,7 @@ def test_all_go_on_where_one_is_gone() -> None:
 
 def test_one_that_dies_again_and_again_ends_the_job() -> None:
     run = Run(Scripted([both([], [GONE]) for _ in range(3)]))
-    with pytest.raises(
-        SecureVFLError, match=r"shop is gone \(killed by signal 9\), after 2 restarts"
-    ):
+    with pytest.raises(SecureVFLError, match=r"gone \(killed by signal 9\), after 2 restarts"):
         run.go(restarts=2)
     assert run.host.stopped == 6
 
@@ -123,6 +114,6 @@ def test_an_error_of_an_actor_is_the_jobs_and_is_not_tried_again() -> None:
 
 
 def test_what_travels_is_json() -> None:
-    task = task_of("bank", 3)
+    task = task_of("bank", names=NAMES, resume_rounds=3)
     assert TASK.validate_json(TASK.dump_json(task)) == task
     assert EVENT.validate_json(EVENT.dump_json(INTRODUCED)) == INTRODUCED

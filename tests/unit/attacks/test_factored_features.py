@@ -56,10 +56,6 @@ def test_independent_columns_come_back(generator: Generator, name: str, least: f
     assert correlation(columns[name], generator) > least
 
 
-def test_gaussian_columns_do_not(generator: Generator) -> None:
-    assert correlation(generator.standard_normal((4000, 15)), generator) < 0.7
-
-
 def test_categories_come_back(generator: Generator) -> None:
     # Ten seeds gave 0.85 to 0.99; Gaussian columns, matched by chance, 0.57 at most.
     assert correlation(one_hot(generator, 4000, [5, 5, 5, 4, 4]), generator) > 0.75
@@ -130,12 +126,6 @@ def test_dependent_columns_take_as_many_anchors_as_rank() -> None:
     factor = vectors[:, -4:] * np.sqrt(values[-4:])
     assert error(features, factor, 4) <= 1e-6
     assert error(features, factor, 3) >= 1e-3
-
-
-def test_known_rows_of_other_people_are_no_help() -> None:
-    draws = np.random.default_rng(0)
-    features, factor = draws.standard_normal((50, 6)), draws.standard_normal((50, 6))
-    assert error(features, factor, 6) >= 0.9
 
 
 def test_anchors_are_independent_rows_first() -> None:

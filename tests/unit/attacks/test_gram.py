@@ -53,28 +53,19 @@ def knowledge(columns: int, rounds: int, local_steps: int = 1, **other: Any) -> 
     return GramKnowledge(columns, rule, [0.1] * rounds)
 
 
-def full_error(columns: int, rounds: int, scheme: str = "plain") -> float:
-    seen, truth = recorded(columns, rounds, scheme)
+def full_error(columns: int, rounds: int) -> float:
+    seen, truth = recorded(columns, rounds)
     return gram_error(factor_from_full_batches(seen, knowledge(columns, rounds)), truth)
 
 
-def test_one_round_more_than_columns_gives_all_of_it_and_one_less_does_not() -> None:
-    assert full_error(3, 4) <= 1e-10
-    assert full_error(3, 3) >= 1e-3
-
-
-@pytest.mark.parametrize(("columns", "rounds", "bound"), [(5, 200, 1e-10), (10, 200, 3e-7)])
-def test_more_columns_take_more_rounds(columns: int, rounds: int, bound: float) -> None:
+@pytest.mark.parametrize(
+    ("columns", "rounds", "bound"), [(3, 4, 1e-10), (5, 200, 1e-10), (10, 200, 3e-7)]
+)
+def test_one_round_more_than_columns_gives_all_of_it_and_one_less_does_not(
+    columns: int, rounds: int, bound: float
+) -> None:
     assert full_error(columns, rounds) <= bound
-
-
-def test_fifteen_columns_after_a_thousand_rounds() -> None:
-    assert full_error(15, 1000) <= 5e-3
-
-
-@pytest.mark.parametrize("scheme", ["bfv", "ckks"])
-def test_encrypting_residuals_leaves_it_as_predictions_are_in_clear(scheme: str) -> None:
-    assert full_error(3, 20, scheme) <= 1e-3
+    assert full_error(3, 3) >= 1e-3
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.01])
@@ -147,37 +138,11 @@ def test_the_default_exchange_leaves_it_after_some_hundred_rounds() -> None:
     assert gram_error(factor_from_fixed_batches(seen, known), truth) <= 0.02
 
 
-@pytest.mark.parametrize(("digits", "least", "most"), [(7, 1e-6, 1e-2), (2, 0.05, 1.0)])
-def test_rounded_messages_blur_it(digits: int, least: float, most: float) -> None:
-    seen, truth = recorded(10, 200)
-    rounded = [replace(each, predictions=np.round(each.predictions, digits)) for each in seen]
-    error = gram_error(factor_from_full_batches(rounded, knowledge(10, 200)), truth)
-    assert least <= error <= most
-
-
-def test_predictions_of_other_data_give_other_data() -> None:
-    # The known-safe case: rounds that have nothing to do with X.
-    seen, truth = recorded(5, 60)
-    draws = np.random.default_rng(0)
-    noise = [
-        replace(each, predictions=draws.standard_normal(each.predictions.shape)) for each in seen
-    ]
-    assert gram_error(factor_from_full_batches(noise, knowledge(5, 60)), truth) >= 0.5
-
-
 def test_a_symmetric_matrix_comes_back_from_as_many_columns_as_it_has() -> None:
     draws = np.random.default_rng(0)
     root = draws.standard_normal((6, 6))
     inner, given = root @ root.T, draws.standard_normal((6, 6))
     np.testing.assert_allclose(symmetric_solution(given, inner @ given), inner, rtol=1e-9)
-
-
-def test_a_rotated_factor_has_no_error_and_nothing_has_all_of_it() -> None:
-    draws = np.random.default_rng(0)
-    features = draws.standard_normal((30, 4))
-    rotation = np.linalg.qr(draws.standard_normal((4, 4)))[0]
-    assert gram_error(features @ rotation, features) <= 1e-14
-    assert gram_error(np.zeros((30, 4)), features) == pytest.approx(1)
 
 
 def test_what_the_attack_cannot_separate_is_refused() -> None:
@@ -189,10 +154,9 @@ def test_what_the_attack_cannot_separate_is_refused() -> None:
     changing = replace(knowledge(3, 4, local_steps=5), step_sizes=[0.1, 0.2, 0.3, 0.4])
     with pytest.raises(ConfigError, match="a schedule of step sizes"):
         factor_from_full_batches(seen, changing)
+    single = replace(changing, rule=replace(changing.rule, local_steps=1))
     with pytest.raises(ConfigError, match="neither l2 nor"):
-        factor_from_fixed_batches(
-            seen, replace(changing, rule=replace(changing.rule, local_steps=1))
-        )
+        factor_from_fixed_batches(seen, single)
     with pytest.raises(ConfigError, match="visited once"):
         factor_from_fixed_batches(seen[:1], knowledge(3, 1))
 

@@ -1,5 +1,3 @@
-"""Labels from residuals, gradients, the ends of jobs, and sums over batches."""
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,7 +15,7 @@ from securevfl.auditing.figures import score
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError
-from securevfl.models.scores import accuracy, auc
+from securevfl.models.scores import auc
 
 COLUMNS = 6
 
@@ -205,26 +203,6 @@ def test_what_batches_tell_is_worth_their_ratio(
     scores = read_sums(inputs, labels, np.full((ROWS, 1), share), batches)
     error = 0.5 / np.sqrt(ROWS * share)
     assert auc(scores, labels) == pytest.approx(norm.cdf(np.sqrt(ratio / 2)), abs=3 * error)
-
-
-def test_as_many_equations_as_rows_tell_every_label() -> None:
-    generator = np.random.default_rng(2)
-    inputs = generator.standard_normal((60, 30))
-    labels = (generator.random(60) < 0.5).astype(np.int64)
-    halves = [np.arange(30), np.arange(30, 60)]
-    scores = read_sums(inputs, labels, np.full((60, 1), 0.5), halves)
-    assert accuracy(scores, labels) == 1.0
-
-
-def test_a_row_of_leverage_one_is_told_whatever_the_ratio() -> None:
-    generator = np.random.default_rng(3)
-    inputs = np.hstack([np.eye(1000, 1), generator.standard_normal((1000, 2))])
-    for label in (0, 1):
-        labels = (generator.random(1000) < 0.5).astype(np.int64)
-        labels[0] = label
-        scores = read_sums(inputs, labels, np.full((1000, 1), 0.5), [np.arange(1000)])
-        assert (scores[0, 0] > 0) == bool(label)
-        assert abs(scores[0, 0]) > 100 * np.abs(scores[1:, 0]).max()
 
 
 def test_each_class_has_equations_of_its_own() -> None:

@@ -8,7 +8,6 @@ from securevfl.attacks.labels_from_gradients import label_part
 from securevfl.attacks.scored_features import (
     column_space,
     equations_and_unknowns,
-    features_beside,
     features_from_scores,
     held_out_features,
 )
@@ -52,16 +51,6 @@ def test_as_many_columns_as_rank_and_as_many_known_rows_give_all_rows(
     assert error(found, features, rank) < 1e-10
 
 
-def test_one_known_row_less_or_one_scoring_less_is_not_enough(
-    generator: np.random.Generator,
-) -> None:
-    features, own = data(generator)
-    space = column_space(scored(features, generator, COLUMNS))
-    for seen, known in ((space, COLUMNS - 1), (space[:, :-1], COLUMNS)):
-        found = read(seen, features, own, known)
-        assert error(found, features, known) > 0.1
-
-
 def test_the_features_of_rows_that_are_not_known_play_no_part(
     generator: np.random.Generator,
 ) -> None:
@@ -70,20 +59,6 @@ def test_the_features_of_rows_that_are_not_known_play_no_part(
     found = read(space, features, own, 12)
     features[12:] = 0
     np.testing.assert_array_equal(read(space, features, own, 12), found)
-
-
-def test_fewer_scorings_still_tell_more_than_the_label_partys_columns(
-    generator: np.random.Generator,
-) -> None:
-    features, own = data(generator)
-    alone = error(features_beside(own, np.arange(40), features[:40]), features, 40)
-    errors = [
-        error(
-            read(column_space(scored(features, generator, count)), features, own, 40), features, 40
-        )
-        for count in (2, 4)
-    ]
-    assert errors[1] < errors[0] < alone < 1
 
 
 def test_what_rounding_hides_spans_nothing(generator: np.random.Generator) -> None:
@@ -98,37 +73,28 @@ def test_nothing_scored_is_said() -> None:
         column_space([])
 
 
-def solving_error(
-    generator: np.random.Generator, classes: int, features: int
-) -> tuple[float, tuple[int, int]]:
-    """Relative error of the target's features under a random model."""
+@pytest.mark.parametrize(
+    ("classes", "columns", "enough"),
+    [
+        *((2, 1, True), (10, 1, True), (10, 9, True)),
+        *((2, 2, False), (10, 10, False), (2, 15, False)),
+    ],
+)
+def test_as_many_equations_as_unknowns_give_the_features_and_one_unknown_more_does_not(
+    generator: np.random.Generator, classes: int, columns: int, enough: bool
+) -> None:
+    """Of the target under a random model."""
     outputs = 1 if classes == 2 else classes
-    target = generator.standard_normal((100, features))
-    weights = 0.3 * generator.standard_normal((features, outputs))
+    target = generator.standard_normal((100, columns))
+    weights = 0.3 * generator.standard_normal((columns, outputs))
     own = generator.standard_normal((100, outputs))
     name = "logistic" if classes == 2 else "multinomial"
     scores = label_part(loss_for(name, classes), own + target @ weights)
     found = features_from_scores(scores, weights, own)
     relative = float(np.linalg.norm(found - target) / np.linalg.norm(target))
-    return relative, equations_and_unknowns(weights)
-
-
-@pytest.mark.parametrize(("classes", "features"), [(2, 1), (10, 1), (10, 9)])
-def test_as_many_equations_as_unknowns_give_the_features(
-    generator: np.random.Generator, classes: int, features: int
-) -> None:
-    relative, (equations, unknowns) = solving_error(generator, classes, features)
-    assert relative <= 1e-9
-    assert equations == unknowns == features
-
-
-@pytest.mark.parametrize(("classes", "features"), [(2, 2), (10, 10), (2, 15)])
-def test_one_unknown_more_leaves_a_doubt(
-    generator: np.random.Generator, classes: int, features: int
-) -> None:
-    relative, (equations, unknowns) = solving_error(generator, classes, features)
-    assert relative >= 0.05
-    assert equations == classes - 1 < unknowns
+    assert relative <= 1e-9 if enough else relative >= 0.05
+    equations, unknowns = equations_and_unknowns(weights)
+    assert (equations, equations == unknowns) == (min(classes - 1, columns), enough)
 
 
 def test_scores_that_underflow_stay_finite() -> None:

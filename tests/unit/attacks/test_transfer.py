@@ -1,5 +1,3 @@
-"""Attacks on transfer learning, on made data of which all is known."""
-
 import numpy as np
 import pytest
 

@@ -4,20 +4,22 @@ import numpy as np
 import pytest
 
 from securevfl.attacks.labels_in_clear import chosen, labels_from_selections, rows_read, selection
-from securevfl.auditing.judging import Finding, Immune, NotShown, verdict_of
+from securevfl.auditing.judging import Immune, NotShown, verdict_of
 from securevfl.auditing.measures import selection_matrix as measure
 from securevfl.auditing.measures.selection_matrix import selection_matrix
+from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.job import Job
+from tests.unit.auditing.cells import finding, reason
 
 
-def outcome(
+def cell(
     scheme: str, parties: int = 2, exchange: dict[str, object] | None = None, **settings: object
-) -> Finding | Immune | NotShown:
+) -> Measurement:
     job = Job.of(job=settings, exchange={"scheme": scheme, **(exchange or {})})
-    (cell,) = selection_matrix(Subject(job, load("breast_cancer", parties=parties), 1))
-    return cell.outcome
+    (found,) = selection_matrix(Subject(job, load("breast_cancer", parties=parties), 1))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -33,8 +35,7 @@ def outcome(
 def test_every_visit_tells_as_many_labels_as_the_cheater_has_columns(
     scheme: str, parties: int, exchange: dict[str, object], settings: dict[str, int], visits: int
 ) -> None:
-    found = outcome(scheme, parties, exchange, **settings)
-    assert isinstance(found, Finding)
+    found = finding(cell(scheme, parties, exchange, **settings))
     columns = 30 // parties
     assert found.value == 1
     assert found.detail["visits"] == visits
@@ -46,8 +47,7 @@ def test_every_visit_tells_as_many_labels_as_the_cheater_has_columns(
 
 
 def test_all_rows_fall_within_the_rounds_of_an_ordinary_job() -> None:
-    found = outcome("bfv", batch_size=115, rounds=100)
-    assert isinstance(found, Finding)
+    found = finding(cell("bfv", batch_size=115, rounds=100))
     assert found.detail["rows_read_after_all_rounds"] == 456
     # What the guard counts are distinct batches of honest columns.
     assert found.detail["label_guard_ratio"] < found.detail["equations_over_rows"] / 5
@@ -56,13 +56,11 @@ def test_all_rows_fall_within_the_rounds_of_an_ordinary_job() -> None:
 def test_columns_as_they_should_be_tell_no_residuals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the cheat the same reading of the same run is no better than guessing."""
     monkeypatch.setattr(measure, "SelectingEvaluator", lambda evaluator, product_format: evaluator)
-    found = outcome("bfv", batch_size=115, rounds=5)
-    assert isinstance(found, Finding)
-    assert found.value < 0.8
+    assert finding(cell("bfv", batch_size=115, rounds=5)).value < 0.8
 
 
 @pytest.mark.parametrize(
-    ("scheme", "exchange", "settings", "kind", "reason"),
+    ("scheme", "exchange", "settings", "kind", "why"),
     [
         ("plain", {}, {}, Immune, "in clear anyway"),
         ("bfv", {"hide": "both"}, {"loss": "taylor-logistic"}, NotShown, "hide = 'residuals'"),
@@ -75,11 +73,9 @@ def test_what_it_does_not_take_is_not_shown(
     exchange: dict[str, object],
     settings: dict[str, str],
     kind: type[Immune | NotShown],
-    reason: str,
+    why: str,
 ) -> None:
-    found = outcome(scheme, 2, exchange, **settings)
-    assert isinstance(found, kind)
-    assert reason in found.reason
+    assert why in reason(cell(scheme, 2, exchange, **settings), kind)
 
 
 def test_a_selection_holds_one_row_a_column() -> None:

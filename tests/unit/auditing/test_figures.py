@@ -1,5 +1,3 @@
-"""By what figures attacks on labels are judged, and against which models."""
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

@@ -1,5 +1,3 @@
-"""What scoring shows of held-out rows, at the job's own settings of it."""
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -22,15 +22,55 @@ def accuracies(*values: float, model_alone: float | None = 0.8) -> list[Finding]
     return [Finding(ACCURACY, value, chance=0.6, model_alone=model_alone) for value in values]
 
 
-def test_an_attack_is_measured_against_the_better_of_both_bars() -> None:
-    assert accuracies(0.9)[0].advantage == pytest.approx(0.1)
-    assert accuracies(0.9, model_alone=0.5)[0].advantage == pytest.approx(0.3)
-    assert accuracies(0.9, model_alone=None)[0].advantage == pytest.approx(0.3)
+@pytest.mark.parametrize(
+    ("found", "advantage"),
+    [
+        (accuracies(0.9)[0], 0.1),
+        (accuracies(0.9, model_alone=0.5)[0], 0.3),
+        (accuracies(0.9, model_alone=None)[0], 0.3),
+        # An error by how much smaller it is.
+        (Finding(RELATIVE_ERROR, 0.5, chance=1.0, model_alone=2.0), 0.5),
+        (Finding(DEVIATION, 1e-3, allowed=1e-11), 8),
+    ],
+)
+def test_an_attack_is_measured_against_the_better_of_both_bars(
+    found: Finding, advantage: float
+) -> None:
+    assert found.advantage == pytest.approx(advantage)
 
 
-def test_an_error_is_measured_by_how_much_smaller_it_is() -> None:
-    finding = Finding(RELATIVE_ERROR, 0.5, chance=1.0, model_alone=2.0)
-    assert finding.advantage == pytest.approx(0.5)
+def top(value: float, own: float) -> Finding:
+    return Finding(TOP_PRECISION, value, chance=0.05, model_alone=own)
+
+
+def few(value: float, own: float, error: float = 0.0) -> Finding:
+    return Finding(TRUE_POSITIVES, value, chance=0.01, model_alone=own, error=error)
+
+
+@pytest.mark.parametrize(
+    ("within", "beyond"),
+    [
+        # An advantage within the margin, and beyond it.
+        (accuracies(0.829)[0], accuracies(0.831)[0]),
+        # All labels are a leak even where a model knows nearly all.
+        (accuracies(0.989, model_alone=0.98)[0], accuracies(1.0, model_alone=0.98)[0]),
+        (accuracies(1.0, model_alone=1.0)[0], accuracies(1.0, model_alone=0.98)[0]),
+        # The top of a ranking and what is found at few false positives, in proportion.
+        (top(0.44, own=0.3), top(0.46, own=0.3)),
+        (top(0.89, own=0.8), top(0.91, own=0.8)),
+        (top(1.0, own=1.0), top(1.0, own=0.8)),
+        (few(0.149, own=0.1), few(0.151, own=0.1)),
+        (few(0.89, own=0.8), few(0.91, own=0.8)),
+        # Two standard errors are the least margin, also where little room is left.
+        (few(0.19, own=0.1, error=0.5), few(0.21, own=0.1, error=0.5)),
+        (few(1.0, own=0.9, error=0.1), few(1.0, own=0.9)),
+    ],
+)
+def test_what_is_within_the_margin_resists_and_what_is_beyond_it_leaks(
+    within: Finding, beyond: Finding
+) -> None:
+    assert judge([within]).verdict == "resists"
+    assert judge([beyond]).verdict == "leaks"
 
 
 def test_what_passes_the_bars_at_every_seed_leaks_for_certain() -> None:
@@ -47,44 +87,9 @@ def test_what_the_model_gives_anyway_is_no_leak() -> None:
     assert judge(accuracies(0.80, 0.801, 0.799, model_alone=None)).verdict == "leaks"
 
 
-def test_an_advantage_within_the_margin_resists_and_beyond_it_leaks() -> None:
-    assert judge(accuracies(0.829)).verdict == "resists"
-    assert judge(accuracies(0.831)).verdict == "leaks"
-
-
-def test_all_labels_are_a_leak_even_where_a_model_knows_nearly_all() -> None:
-    assert judge(accuracies(1.0, model_alone=0.98)).verdict == "leaks"
-    assert judge(accuracies(0.989, model_alone=0.98)).verdict == "resists"
-    assert judge(accuracies(1.0, model_alone=1.0)).verdict == "resists"
-
-
 def test_noise_does_not_count_as_resistance() -> None:
     judgement = judge(accuracies(0.75, 0.85, 0.78))
     assert (judgement.verdict, judgement.certain) == ("leaks", False)
-
-
-def test_the_top_of_a_ranking_is_judged_in_proportion() -> None:
-    def top(value: float, own: float) -> str:
-        return judge([Finding(TOP_PRECISION, value, chance=0.05, model_alone=own)]).verdict
-
-    assert (top(0.44, own=0.3), top(0.46, own=0.3)) == ("resists", "leaks")
-    assert (top(0.89, own=0.8), top(0.91, own=0.8)) == ("resists", "leaks")
-    assert top(1.0, own=1.0) == "resists"
-
-
-def test_what_is_found_at_few_false_positives_is_judged_in_proportion_and_by_its_noise() -> None:
-    def found(value: float, own: float, error: float = 0.0) -> str:
-        finding = Finding(TRUE_POSITIVES, value, chance=0.01, model_alone=own, error=error)
-        return judge([finding]).verdict
-
-    assert (found(0.149, own=0.1), found(0.151, own=0.1)) == ("resists", "leaks")
-    assert (found(0.89, own=0.8), found(0.91, own=0.8)) == ("resists", "leaks")
-    # Two standard errors are the least margin, also where little room is left.
-    assert (found(0.19, own=0.1, error=0.5), found(0.21, own=0.1, error=0.5)) == (
-        "resists",
-        "leaks",
-    )
-    assert (found(1.0, own=0.9), found(1.0, own=0.9, error=0.1)) == ("leaks", "resists")
 
 
 def test_a_leak_by_one_figure_is_one_and_the_row_shows_it() -> None:
@@ -103,10 +108,8 @@ def test_a_leak_by_one_figure_is_one_and_the_row_shows_it() -> None:
 
 
 def test_a_rounding_error_is_allowed_and_more_is_not() -> None:
-    assert judge([Finding(DEVIATION, 1e-14, allowed=1e-11)]).verdict == "resists"
-    assert judge([Finding(DEVIATION, 1e-3, allowed=1e-11)]).verdict == "leaks"
-    assert judge([Finding(DEVIATION, 0.0, allowed=1e-11)]).verdict == "resists"
-    assert Finding(DEVIATION, 1e-3, allowed=1e-11).advantage == pytest.approx(8)
+    for deviation, verdict in ((1e-14, "resists"), (1e-3, "leaks"), (0.0, "resists")):
+        assert judge([Finding(DEVIATION, deviation, allowed=1e-11)]).verdict == verdict
 
 
 def test_one_seed_that_passes_the_bound_is_a_leak() -> None:

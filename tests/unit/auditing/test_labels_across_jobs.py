@@ -20,9 +20,10 @@ from securevfl.auditing.measures.labels import gradients_seen
 from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
-from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
+from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job
+from tests.made_data import dataset_of
 from tests.unit.auditing.cells import cells_of, finding
 
 ROWS, COLUMNS = 640, 6
@@ -31,28 +32,10 @@ ROWS, COLUMNS = 640, 6
 def people(parties: int = 2) -> VerticalDataset:
     """Labels of which a peer's columns tell little."""
     generator = np.random.default_rng(4)
-    values = generator.standard_normal((ROWS + 200, COLUMNS * parties))
+    values = generator.standard_normal((ROWS, COLUMNS * parties))
     odds = values @ np.r_[np.full(COLUMNS, 1.0), np.full(COLUMNS * (parties - 1), 0.1)]
     labels = (generator.random(len(values)) < 1 / (1 + np.exp(-odds))).astype(np.int64)
-    tables = [
-        PartyTable(
-            f"party{number}",
-            tuple(f"x{number}{column}" for column in range(COLUMNS)),
-            part[:ROWS],
-            part[ROWS:],
-        )
-        for number, part in enumerate(np.split(values, parties, axis=1))
-    ]
-    return VerticalDataset(
-        "people",
-        tuple(tables),
-        "party0",
-        labels[:ROWS],
-        labels[ROWS:],
-        2,
-        standardize=False,
-        row_digests=row_digests(range(ROWS)),
-    )
+    return dataset_of(np.split(values, parties, axis=1), labels)
 
 
 def subject(parties: int = 2, scheme: str = "bfv", **settings: object) -> Subject:

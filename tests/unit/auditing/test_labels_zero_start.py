@@ -49,14 +49,6 @@ def test_what_meeting_in_the_middle_does_not_reach_is_not_shown() -> None:
     assert "theta0 is random" in reason(random)
 
 
-def test_a_start_that_is_not_zero_is_decoded_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    record = Subject.record
-    monkeypatch.setattr(
-        Subject, "record", lambda self, **changes: record(self, **{**changes, "start": "random"})
-    )
-    assert "no labeling fits" in reason(cells("bfv")[NARROW])
-
-
 def with_bits(standardize: bool) -> VerticalDataset:
     """Twelve columns at the feature party are one bit each, some of them of few rows."""
     dataset = some_rows(load("breast_cancer"), 300)

@@ -1,5 +1,3 @@
-"""The matrix: rows, verdicts over seeds, and which of them keep a policy."""
-
 import json
 from dataclasses import replace
 from functools import partial
@@ -36,6 +34,13 @@ def rows_of(
     dataset: VerticalDataset, *schemes: str, attacks: tuple[str, ...], repeats: int = 2
 ) -> list[dict[str, Any]]:
     jobs = {scheme: job(scheme) for scheme in schemes}
+    return audit(dataset, AuditSettings(jobs, attacks, repeats))
+
+
+def of_plain(
+    dataset: VerticalDataset, *attacks: str, repeats: int = 1, **settings: object
+) -> list[dict[str, Any]]:
+    jobs = {"plain": job("plain", **settings)}
     return audit(dataset, AuditSettings(jobs, attacks, repeats))
 
 
@@ -136,16 +141,11 @@ def test_rotation_twins_and_their_controls_are_told_apart(
 def test_equality_solving_takes_as_many_classes_as_features() -> None:
     binary = rows_of(load("breast_cancer"), "plain", attacks=("equality_solving",), repeats=5)
     assert binary[0]["verdict"] == "resists"
-    settings = AuditSettings(
-        {"plain": job("plain", loss="multinomial", learning_rate=0.001)},
-        ("equality_solving",),
-        repeats=1,
-    )
-    (digits,) = audit(load("digits", parties=16), settings)  # 4 columns a party
+    ten: dict[str, Any] = {"loss": "multinomial", "learning_rate": 0.001}
+    (digits,) = of_plain(load("digits", parties=16), "equality_solving", **ten)  # 4 columns a party
     assert digits["verdict"] == "leaks"
     assert digits["value"] <= 1e-6
-    squared = AuditSettings({"plain": job("plain", loss="squared")}, ("equality_solving",))
-    (row,) = audit(load("breast_cancer"), squared)
+    (row,) = of_plain(load("breast_cancer"), "equality_solving", loss="squared")
     assert "no probabilities" in row["detail"]["reason"]
     assert row["verdict"] == "not_shown"
 
@@ -168,12 +168,9 @@ def test_bits_come_back_from_a_run() -> None:
 
 
 def test_settings_that_an_attack_cannot_take_are_a_reason() -> None:
-    settings = AuditSettings(
-        {"plain": job("plain", sampling="shuffle", l2=0.1, loss="squared", learning_rate=0.01)},
-        ("gram", "anchors", "labels_from_residuals", "labels_from_gradients"),
-        repeats=1,
-    )
-    rows = audit(load("breast_cancer"), settings)
+    attacks = ("gram", "anchors", "labels_from_residuals", "labels_from_gradients")
+    settings: dict[str, Any] = {"sampling": "shuffle", "l2": 0.1, "loss": "squared"}
+    rows = of_plain(load("breast_cancer"), *attacks, learning_rate=0.01, **settings)
     assert {row["verdict"] for row in rows if "reason" in row["detail"]} == {"not_shown"}
     reasons = [row["detail"].get("reason", "") for row in rows]
     assert any("reshuffled" in reason for reason in reasons)
@@ -187,20 +184,18 @@ def test_settings_that_an_attack_cannot_take_are_a_reason() -> None:
     ids=["squared hinge", "hinge"],
 )
 def test_residuals_of_hinges_tell_every_row_that_was_within_the_margin(
-    settings: dict[str, object],
+    settings: dict[str, Any],
 ) -> None:
     attacks = ("labels_from_residuals", "labels_from_gradients")
-    jobs = {"plain": job("plain", **settings)}
-    first, *others = audit(narrow(5), AuditSettings(jobs, attacks, repeats=1))
+    first, *others = of_plain(narrow(5), *attacks, **settings)
     assert (first["verdict"], first["value"]) == ("leaks", 1.0)
     assert {row["verdict"] for row in others} == {"not_shown"}
     assert all("its residuals are not s(H) - y" in row["detail"]["reason"] for row in others)
 
 
 def test_steps_that_follow_the_loss_itself_are_not_shown_where_attacks_repeat_others() -> None:
-    exact = job("plain", local_rule="exact")
     attacks = ("labels_from_residuals", "labels_from_gradients", "gram")
-    rows = audit(narrow(5), AuditSettings({"plain": exact}, attacks, repeats=1))
+    rows = of_plain(narrow(5), *attacks, local_rule="exact")
     leaks = [row for row in rows if row["attack"] == "labels_from_residuals"]
     assert [row["verdict"] for row in leaks] == ["leaks"]
     unshown = [row for row in rows if row["verdict"] == "not_shown"]
@@ -209,17 +204,12 @@ def test_steps_that_follow_the_loss_itself_are_not_shown_where_attacks_repeat_ot
 
 
 def test_reshuffled_single_steps_leave_x_up_to_a_rotation_too() -> None:
-    settings = {"sampling": "shuffle", "local_steps": 1, "batch_size": 20}
-    few = some_rows(load("breast_cancer"), 40)
-    (row, _) = audit(few, AuditSettings({"plain": job("plain", **settings)}, ("gram",), 1))
+    settings: dict[str, Any] = {"sampling": "shuffle", "local_steps": 1}
+    (row, _) = of_plain(some_rows(load("breast_cancer"), 40), "gram", batch_size=20, **settings)
     assert row["verdict"] == "leaks"
     assert row["value"] <= 1e-4
-    (row, _) = rows_of_job(job("plain", sampling="shuffle", local_steps=1))
+    (row, _) = of_plain(load("breast_cancer"), "gram", **settings)
     assert "reshuffled, need about" in row["detail"]["reason"]
-
-
-def rows_of_job(described: Job) -> list[dict[str, Any]]:
-    return audit(load("breast_cancer"), AuditSettings({"plain": described}, ("gram",), 1))
 
 
 def test_a_seed_that_shows_nothing_leaves_the_cell_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,8 +227,7 @@ def test_a_seed_that_shows_nothing_leaves_the_cell_open(monkeypatch: pytest.Monk
 
 
 def test_full_batches_do_not_stand_in_for_the_jobs_own() -> None:
-    settings = AuditSettings({"plain": job("plain", sampling="shuffle")}, ("anchors",), repeats=1)
-    own, other = audit(load("breast_cancer"), settings)
+    own, other = of_plain(load("breast_cancer"), "anchors", sampling="shuffle")
     assert (own["verdict"], own["detail"]["case"]) == ("not_shown", "this job's batches")
     assert (other["verdict"], other["detail"]["case"]) == ("leaks", "full batches")
     (broken,) = violations([own, other], ["anchors"], ["plain"])

@@ -1,22 +1,18 @@
-"""The audit's rows on transfer learning, on recorded runs."""
-
-from collections.abc import Callable, Iterator
-
 import numpy as np
 import pytest
 
-from securevfl.auditing.judging import Finding, Immune, NotShown
+from securevfl.auditing.judging import Immune
 from securevfl.auditing.measures import transfer as measure_transfer
 from securevfl.auditing.measures.labels import residual_labels
 from securevfl.auditing.measures.transfer import component_labels, unit_features, unit_labels
-from securevfl.auditing.measuring import Measurement, known_attacks
+from securevfl.auditing.measuring import known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
 from securevfl.job import Job
+from tests.unit.auditing.cells import cells_of, finding, reason
 
 ROWS, OVERLAP = 160, 60
-Measure = Callable[[Subject], Iterator[Measurement]]
 
 
 def subject(scheme: str = "plain", algorithm: str = "ftl", **ftl: object) -> Subject:
@@ -32,10 +28,6 @@ def subject(scheme: str = "plain", algorithm: str = "ftl", **ftl: object) -> Sub
     return Subject(
         Job.of(job=job, exchange=exchange, **own), some_rows(load("breast_cancer"), ROWS), 0
     )
-
-
-def outcomes(measure: Measure, attacked: Subject) -> dict[str, Finding | Immune | NotShown]:
-    return {each.case: each.outcome for each in measure(attacked)}
 
 
 def test_the_recording_has_the_rows_that_both_parties_hold() -> None:
@@ -55,53 +47,43 @@ def test_the_recording_has_the_rows_that_both_parties_hold() -> None:
 
 def test_in_clear_every_label_and_all_features_are_read() -> None:
     attacked = subject()
-    (labels,) = outcomes(component_labels, attacked).values()
-    assert isinstance(labels, Finding)
-    assert labels.value == 1
-    features = outcomes(unit_features, attacked)
+    (labels,) = component_labels(attacked)
+    assert finding(labels).value == 1
+    features = cells_of(unit_features(attacked))
     assert set(features) == {"the feature party's", "the label party's"}
-    for each in features.values():
-        assert isinstance(each, Finding)
+    for each in map(finding, features.values()):
         assert each.value < 1e-6
         assert each.bar > 0.1
-    (gradients,) = outcomes(unit_labels, attacked).values()
-    assert isinstance(gradients, Finding)
+    (gradients,) = unit_labels(attacked)
+    finding(gradients)
 
 
 def test_labels_are_read_from_gradients_under_encryption_as_in_clear() -> None:
-    (clear,) = outcomes(unit_labels, subject()).values()
     attacked = subject("bfv")
-    (hidden,) = outcomes(unit_labels, attacked).values()
-    assert isinstance(clear, Finding)
-    assert isinstance(hidden, Finding)
-    assert hidden.value > 0.8
+    (hidden,) = unit_labels(attacked)
+    assert finding(hidden).value > 0.8
     for measure in (component_labels, unit_features):
-        (immune,) = outcomes(measure, attacked).values()
-        assert immune == Immune("components travel encrypted")
+        (immune,) = measure(attacked)
+        assert immune.outcome == Immune("components travel encrypted")
 
 
 def test_without_alignment_the_label_partys_units_do_not_travel() -> None:
-    features = outcomes(unit_features, subject(alignment=0.0))
-    assert isinstance(features["the feature party's"], Finding)
-    own = features["the label party's"]
-    assert isinstance(own, NotShown)
-    assert "do not contain the label party" in own.reason
+    features = cells_of(unit_features(subject(alignment=0.0)))
+    finding(features["the feature party's"])
+    assert "do not contain the label party" in reason(features["the label party's"])
 
 
 def test_batches_of_no_more_rows_than_their_rank_leave_no_features_to_be_found() -> None:
     attacked = subject()
     small = Subject(attacked.job.with_settings(batch_size=8), attacked.dataset, 0)
-    for own in outcomes(unit_features, small).values():
-        assert isinstance(own, NotShown)
-        assert "8 rows of rank 8: none is left" in own.reason
+    for own in unit_features(small):
+        assert "8 rows of rank 8: none is left" in reason(own)
 
 
 def test_batches_that_the_fit_cannot_take_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_transfer, "MOST_ROWS", 19)
-    found = outcomes(unit_labels, subject())
-    own = found["this job's batches"]
-    assert isinstance(own, NotShown)
-    assert "the fit supports at most 19" in own.reason
+    own = cells_of(unit_labels(subject()))["this job's batches"]
+    assert "the fit supports at most 19" in reason(own)
 
 
 def test_other_attacks_say_that_they_are_not_about_components() -> None:
@@ -109,12 +91,10 @@ def test_other_attacks_say_that_they_are_not_about_components() -> None:
     names = {"labels_from_components", "labels_from_unit_gradients", "features_from_units"}
     for name, measure in known_attacks().items():
         if name not in names:
-            (outcome,) = outcomes(measure, attacked).values()
-            assert isinstance(outcome, NotShown)
-            assert "about predictions and residuals" in outcome.reason
+            (cell,) = measure(attacked)
+            assert "about predictions and residuals" in reason(cell)
     other = subject(algorithm="fedbcd-p")
     for name in names:
-        (outcome,) = outcomes(known_attacks()[name], other).values()
-        assert outcome == Immune("parties exchange predictions and residuals, no components")
-    (own,) = outcomes(residual_labels, other).values()
-    assert isinstance(own, Finding)
+        (cell,) = known_attacks()[name](other)
+        assert cell.outcome == Immune("parties exchange predictions and residuals, no components")
+    finding(next(residual_labels(other)))

@@ -1,5 +1,3 @@
-"""BFV's sizes: exact inequalities on the real primes, for jobs of all kinds."""
-
 from dataclasses import replace
 from math import prod
 
@@ -18,16 +16,9 @@ from securevfl.crypto.bfv_parameters import (
 )
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import RangeExceeded
+from tests.ciphertexts import format_of
 
-BASE = ProductFormat(
-    rows=256,
-    value_bound=1.0,
-    matrix_bound=8.0,
-    value_fraction_bits=20,
-    matrix_fraction_bits=14,
-    columns=64,
-    rounds=1000,
-)
+BASE = format_of(256, 64, 8.0, (20, 14), rounds=1000)
 FORMATS = [
     BASE,
     replace(BASE, matrix_bound=1.0, matrix_fraction_bits=0),

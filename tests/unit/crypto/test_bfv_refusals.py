@@ -14,21 +14,13 @@ from securevfl.crypto.bfv_core import reply_bytes
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import SEED_BYTES, _body, _framed, to_bytes
 from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import CryptoError, KeyMismatch
+from tests.ciphertexts import format_of
 
-BFV = ProductFormat(
-    rows=100,
-    value_bound=1.0,
-    matrix_bound=4.0,
-    value_fraction_bits=18,
-    matrix_fraction_bits=12,
-    columns=3000,
-    latency_ms=20.0,
-)
+BFV = format_of(100, 3000, 4.0, (18, 12), latency_ms=20.0)
 RING = RingProductFormat(900, 60, 20, 1 << 12, products=1000)
 SLOTS = SlotParameters.of(100_000)
 GENERATOR = np.random.default_rng(1)
@@ -129,7 +121,14 @@ def test_inputs_and_replies_of_another_length_are_refused(ends: Ends, cut: slice
         ends.product.decrypt(ends.owner, ends.reply[cut])
 
 
-@pytest.mark.parametrize("at", [slice(0, 100), slice(-SEED_BYTES, None)])
+@pytest.mark.parametrize(
+    "at",
+    [
+        slice(0, 100),
+        slice(-SEED_BYTES, None),
+        *(slice(at - SEED_BYTES, at - SEED_BYTES + 1) for at in (0, 1, 2, 3, 4, 5, 9, 15)),
+    ],
+)
 def test_words_of_an_input_that_are_no_residues_or_no_seed_are_refused(
     ends: Ends, at: slice
 ) -> None:

@@ -8,7 +8,6 @@ from securevfl.crypto.ckks import CkksEvaluator, CkksLayout, CkksOwner
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import to_bytes
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch
-from tests.ciphertexts import product
 
 ROWS = 100
 FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=1.0)
@@ -36,23 +35,6 @@ def test_parameters_are_at_128_bits() -> None:
 def test_masked_products_stay_within_the_modulus() -> None:
     # mask, product (at most 2^87 a coefficient) and flooding below q/2 of 2^118.99
     assert 2 * (ckks._MASK_WIDTH + 2**88) < 2**119
-
-
-def test_results_agree_with_plain_within_1e_4(owner: CkksOwner, evaluator: CkksEvaluator) -> None:
-    matrix = np.random.default_rng(3).integers(
-        -FORMAT.largest_entry, FORMAT.largest_entry, (ROWS, 9)
-    )
-    error = product(owner, evaluator, VALUES, matrix) - matrix.T @ VALUES
-    spread = FORMAT.largest_value * FORMAT.largest_entry * ROWS**0.5
-    assert np.max(np.abs(error)) < 1e-5 * spread
-
-
-def test_fewer_rows_than_the_format_allows_are_padded(
-    owner: CkksOwner, evaluator: CkksEvaluator
-) -> None:
-    values, matrix = np.array([FORMAT.largest_value]), np.array([[FORMAT.largest_entry, 0]])
-    found = product(owner, evaluator, values, matrix) / FORMAT.largest_product
-    np.testing.assert_allclose(found, [1 / ROWS, 0], atol=1e-6)
 
 
 def test_a_format_finer_than_ckks_needs_is_refused() -> None:

@@ -7,10 +7,8 @@ from numpy.typing import NDArray
 from securevfl.crypto.fixed_point import (
     decode,
     encode,
-    from_ring,
     require_matrix,
     require_values,
-    to_ring,
     unmask,
 )
 from securevfl.crypto.scheme import ProductFormat
@@ -46,12 +44,6 @@ def test_a_bound_that_64_bits_cannot_hold_is_refused() -> None:
     with pytest.raises(RangeExceeded, match="64 bits"):
         encode([0.0], 62, 2.0, "residuals")
     assert encode([1.0], 62, 1.0, "residuals").tolist() == [2**62]
-
-
-def test_ring_elements_are_the_same_bits() -> None:
-    integers = np.array([0, 1, -1, 2**63 - 1, -(2**63)])
-    assert to_ring(integers).tolist() == [0, 1, 2**64 - 1, 2**63 - 1, 2**63]
-    np.testing.assert_array_equal(from_ring(to_ring(integers)), integers)
 
 
 def test_masks_come_off_modulo_2_64_without_a_warning() -> None:

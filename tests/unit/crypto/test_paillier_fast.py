@@ -1,4 +1,7 @@
-"""Paillier's fast engine: phe's numbers, slots, refusals, and products in several processes."""
+"""Paillier's fast engine: phe's numbers, slots, residues, and products in several processes.
+
+What short exponents in replies would tell see tests/unit/auditing/test_ciphertexts.py.
+"""
 
 import json
 import os
@@ -9,6 +12,7 @@ from typing import Any
 import gmpy2
 import numpy as np
 import pytest
+from gmpy2 import mpz
 from phe.paillier import (
     EncryptedNumber,
     PaillierPrivateKey,
@@ -23,7 +27,10 @@ from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
     FastPaillierOwner,
     FullPaillierOwner,
+    ShortExponentResidues,
     Slots,
+    UniformResidues,
+    uniform_residue,
 )
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.schemes import make_evaluator, make_owner
@@ -180,19 +187,6 @@ def test_masked_products_are_uniform_to_whoever_misses_the_mask(
     assert abs(counts - 150).max() < 5.5 * (1200 * 7 / 64) ** 0.5  # false alarm 3e-7
 
 
-def test_replies_carry_another_residue_besides_another_mask(
-    owner: FastPaillierOwner, evaluator: FastPaillierEvaluator
-) -> None:
-    # with the mask off, replies of one input would be equal
-    n = modulus(owner)
-    encrypted, prepared = owner.encrypt(np.array([1])), evaluator.prepare(np.array([[3]]))
-    bare = set()
-    for _ in range(3):
-        (number,) = numbers(evaluator.masked_product(encrypted, prepared).ciphertext, WIDTH)
-        bare.add(number * (1 - n * owner._private_key.raw_decrypt(number)) % n**2)
-    assert len(bare) == 3
-
-
 def test_stocks_last_for_a_round_and_every_blinder_is_used_once() -> None:
     owner = insecure(FastPaillierOwner, FORMAT, KEY_BITS)
     evaluator = insecure(FastPaillierEvaluator, owner.public_bytes, FORMAT)
@@ -216,6 +210,55 @@ def test_a_slot_beyond_any_masked_product_is_refused(owner: FastPaillierOwner, s
     owner.decrypt(wire(WIDTH, public.raw_encrypt(largest << SLOT * slot)), 1)
     with pytest.raises(KeyMismatch, match="more than any masked product"):
         owner.decrypt(wire(WIDTH, public.raw_encrypt((largest + 1) << SLOT * slot)), 1)
+
+
+TINY = PaillierPrivateKey(PaillierPublicKey(11 * 13), 11, 13)
+TINY_RESIDUES = 120
+
+
+def blum_key() -> PaillierPrivateKey:
+    """A key as Damgård, Jurik and Nielsen ask: all powers of −y² have Jacobi symbol 1."""
+    while True:
+        private: PaillierPrivateKey = generate_paillier_keypair(n_length=KEY_BITS)[1]
+        if private.p % 4 == private.q % 4 == 3:
+            return private
+
+
+def test_uniform_residues_of_the_owner_and_of_peers_are_uniform() -> None:
+    n, uniform = mpz(TINY.public_key.n), UniformResidues(TINY)
+    for draw in (uniform.draw, lambda: uniform_residue(n)):
+        found, counts = np.unique([int(draw()) for _ in range(12000)], return_counts=True)
+        expected = {pow(r, 143, 143**2) for r in range(143) if gmpy2.gcd(r, n) == 1}
+        assert set(found.tolist()) == expected
+        assert len(expected) == TINY_RESIDUES
+        # chi-square with 119 degrees of freedom: 119 +- 15.4; false alarm under 1e-9
+        assert ((counts - 100) ** 2 / 100).sum() < 119 + 8 * 15.4
+
+
+def test_short_residues_are_powers_of_one_secret_residue(monkeypatch: pytest.MonkeyPatch) -> None:
+    private = blum_key()
+    residues, n = ShortExponentResidues(private), private.public_key.n
+
+    def with_exponent(exponent: int) -> int:
+        data = exponent.to_bytes(40, "little")
+        monkeypatch.setattr("securevfl.crypto.paillier_fast.secrets.token_bytes", lambda _: data)
+        return int(residues.draw())
+
+    base = with_exponent(1)
+    assert pow(base, (private.p - 1) * (private.q - 1), n * n) == 1  # an n-th residue
+    for _ in range(8):  # of −y²: another base passes once in 4^8
+        for table, prime in zip(
+            ShortExponentResidues(private)._tables, (private.p, private.q), strict=True
+        ):
+            assert gmpy2.legendre(table[0][1], prime) == -1
+    for exponent in (0, 2, 255, 256, 3**200, 2**320 - 1):
+        assert with_exponent(exponent) == pow(base, exponent, n * n)
+
+
+def test_two_keys_have_two_bases() -> None:
+    private = blum_key()
+    draws = {int(ShortExponentResidues(private)._tables[0][0][1]) for _ in range(3)}
+    assert len(draws) == 3
 
 
 def test_encryptions_of_zero_are_nth_residues(owner: FastPaillierOwner) -> None:

@@ -36,17 +36,6 @@ def test_a_bound_beyond_the_ring_is_refused() -> None:
         ring.encode([1.0], 55, 8, "x")
 
 
-def test_both_parties_truncate_to_the_quotient(draw: np.random.Generator) -> None:
-    values = draw.integers(-(1 << 30), 1 << 30, 10_000)
-    words = ring.uniform(10_000)
-    others = ring.reduced(ring.of_integers(values) - words)
-    parts = ring.truncated(words, 12, first=True), ring.truncated(others, 12, first=False)
-    errors = ring.centred(ring.reduced(parts[0] + parts[1])) - values / 4096
-    # A share within 2^30 of the end of the ring: once in 2^14 such arrays.
-    assert np.abs(errors).max() < 1
-    assert abs(errors.mean()) < 0.03
-
-
 def test_truncation_goes_wrong_as_often_as_it_says() -> None:
     value, count = 1 << 50, 1 << 16
     words = ring.uniform(count)

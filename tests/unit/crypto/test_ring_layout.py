@@ -1,5 +1,3 @@
-"""Layout and sizes of products in the ring: exact inequalities on the real primes."""
-
 from dataclasses import replace
 from math import prod
 

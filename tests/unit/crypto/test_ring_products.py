@@ -1,5 +1,3 @@
-"""Products in the ring, both ends: what they refuse, and what they hold."""
-
 import weakref
 from collections.abc import Iterator
 
@@ -12,12 +10,7 @@ from securevfl.crypto import ring
 from securevfl.crypto.bfv_core import Blinder
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.seal_codec import (
-    _body,
-    from_bytes,
-    of_other_context,
-    to_bytes,
-)
+from securevfl.crypto.seal_codec import _body, from_bytes, of_other_context, to_bytes
 from securevfl.errors import RangeExceeded
 
 INNER, OUTPUTS, COLUMNS = 900, 60, 20
@@ -69,9 +62,7 @@ def test_no_more_products_are_made_than_flooding_covers() -> None:
 def test_values_that_are_no_residues_of_the_shape_are_refused(
     owner: RingProductOwner, values: RingArray
 ) -> None:
-    with pytest.raises(
-        RangeExceeded, match=rf"residues of 59 bits of shape \({INNER}, {COLUMNS}\)"
-    ):
+    with pytest.raises(RangeExceeded, match=rf"of 59 bits of shape \({INNER}, {COLUMNS}\)"):
         owner.encrypt(values)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from itertools import count
+from typing import Any
 
 import gmpy2
 import numpy as np
@@ -35,17 +36,34 @@ def test_every_scheme_is_described_in_one_line() -> None:
         assert scheme.engines
 
 
-def test_paillier_is_fast_and_3072_bits_unless_told() -> None:
-    owner = make_owner("paillier", FORMAT)
-    assert type(owner) is FastPaillierOwner
-    assert owner.key_bits == 3072
-    evaluator = make_evaluator("paillier", owner.public_bytes, FORMAT)
-    assert type(evaluator) is FastPaillierEvaluator
+@pytest.mark.parametrize(
+    ("scheme", "given", "owner", "evaluator", "key_bits"),
+    [
+        ("paillier", {}, FastPaillierOwner, FastPaillierEvaluator, 3072),
+        ("paillier", {"key_bits": 2048, "engine": "fast-full"}, FullPaillierOwner, None, 2048),
+        ("bfv", {}, BfvOwner, BfvEvaluator, None),
+        ("ckks", {}, CkksOwner, CkksEvaluator, None),
+    ],
+)
+def test_paillier_is_fast_and_3072_bits_unless_told_and_others_have_no_key_size(
+    scheme: str,
+    given: dict[str, Any],
+    owner: type[KeyOwner],
+    evaluator: type[Evaluator] | None,
+    key_bits: int | None,
+) -> None:
+    made = make_owner(scheme, FORMAT, **given)
+    assert (type(made), made.key_bits) == (owner, key_bits)
+    if evaluator is not None:
+        assert type(make_evaluator(scheme, made.public_bytes, FORMAT)) is evaluator
 
 
-def test_paillier_with_full_exponents_is_an_engine_of_its_own() -> None:
-    owner = make_owner("paillier", FORMAT, key_bits=2048, engine="fast-full")
-    assert type(owner) is FullPaillierOwner
+def test_bfv_estimates_its_time_and_ckks_is_not_exact() -> None:
+    seconds = SCHEMES["bfv"].seconds
+    assert seconds is not None
+    assert 0 < seconds(FORMAT) < seconds(replace(FORMAT, bandwidth_mbit=1.0))
+    assert [name for name, scheme in SCHEMES.items() if scheme.seconds] == ["bfv"]
+    assert [name for name, scheme in SCHEMES.items() if not scheme.exact] == ["ckks"]
 
 
 def test_a_key_of_another_size_than_agreed_is_refused() -> None:
@@ -53,28 +71,6 @@ def test_a_key_of_another_size_than_agreed_is_refused() -> None:
     make_evaluator("paillier", owner.public_bytes, FORMAT, key_bits=2048)
     with pytest.raises(KeyMismatch, match="2048 bits, 3072 expected"):
         make_evaluator("paillier", owner.public_bytes, FORMAT)
-
-
-def test_bfv_has_no_key_size_and_estimates_its_time() -> None:
-    owner = make_owner("bfv", FORMAT)
-    assert isinstance(owner, BfvOwner)
-    assert owner.key_bits is None
-    evaluator = make_evaluator("bfv", owner.public_bytes, FORMAT)
-    assert isinstance(evaluator, BfvEvaluator)
-    seconds = SCHEMES["bfv"].seconds
-    assert seconds is not None
-    far = replace(FORMAT, bandwidth_mbit=1.0)
-    assert 0 < seconds(FORMAT) < seconds(far)
-    assert [name for name, scheme in SCHEMES.items() if scheme.seconds] == ["bfv"]
-    assert [name for name, scheme in SCHEMES.items() if not scheme.exact] == ["ckks"]
-
-
-def test_ckks_has_no_key_size() -> None:
-    owner = make_owner("ckks", FORMAT)
-    assert isinstance(owner, CkksOwner)
-    assert owner.key_bits is None
-    assert isinstance(make_evaluator("ckks", owner.public_bytes, FORMAT), CkksEvaluator)
-    assert owner.encrypt(np.array([1, 2]))
 
 
 @pytest.mark.parametrize(
@@ -220,9 +216,7 @@ def test_the_same_inputs_give_new_ciphertexts_and_masks(ends: tuple[KeyOwner, Ev
     assert len({mask for reply in replies for mask in reply.mask.tolist()}) == 9
 
 
-def test_a_matrix_that_another_scheme_prepared_is_refused(
-    ends: tuple[KeyOwner, Evaluator],
-) -> None:
+def test_a_matrix_that_another_scheme_prepared_is_refused(ends: tuple[KeyOwner, Evaluator]) -> None:
     owner, evaluator = ends
     with pytest.raises(CryptoError, match="prepared is a list, not "):
         evaluator.masked_product(owner.encrypt(np.array([1])), [[1]])

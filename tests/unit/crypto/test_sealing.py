@@ -1,5 +1,3 @@
-"""Sealed data: whole and unchanged under its key and header, or refused."""
-
 import itertools
 
 import pytest

@@ -1,5 +1,3 @@
-"""The catalog of data sets: what is known of them, where files are found, and how they come."""
-
 import gzip
 import hashlib
 import socket
@@ -140,9 +138,12 @@ def test_a_pair_of_digits_is_got_as_mnist(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_places")
-def test_a_file_that_nobody_serves_is_named_with_its_hash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ask", [load, get])
+def test_a_file_that_nobody_serves_is_named_with_its_hash(
+    tmp_path: Path, ask: Callable[..., object]
+) -> None:
     with pytest.raises(DataError, match="not published in this form") as caught:
-        load("mfeat", data_dir=tmp_path)
+        ask("mfeat", data_dir=tmp_path)
     assert f"multiview/mfeat_6views.npz with SHA-256 {MFEAT.sha256}" in str(caught.value)
     assert "data get" not in str(caught.value)
 
@@ -279,25 +280,17 @@ def test_a_place_that_cannot_be_written_is_a_data_error(
         get("a9a", base_url=publisher.url, data_dir=tmp_path / "file")
 
 
-@pytest.mark.parametrize("url", ["file:///etc", "ftp://x", "x"])
-def test_only_http_is_spoken(url: str) -> None:
-    with pytest.raises(ConfigError, match="base_url"):
-        get("a9a", base_url=url)
-
-
-def test_embedded_sets_need_no_download() -> None:
+@pytest.mark.parametrize(
+    ("name", "url", "told"),
+    [
+        *(("a9a", url, "base_url") for url in ("file:///etc", "ftp://x", "x")),
+        ("a9b", None, "did you mean"),
+    ],
+)
+def test_only_http_is_spoken_and_known_sets_are_got(name: str, url: str | None, told: str) -> None:
     assert get("breast_cancer") == []
-
-
-def test_what_nobody_serves_is_refused_with_the_way_by_hand(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not published in this form") as caught:
-        get("wikipedia", data_dir=tmp_path)
-    assert f"{tmp_path} multiview/wikipedia_image_text.npz with SHA-256" in str(caught.value)
-
-
-def test_an_unknown_set_is_refused() -> None:
-    with pytest.raises(ConfigError, match="did you mean"):
-        get("a9b")
+    with pytest.raises(ConfigError, match=told):
+        get(name, base_url=url)
 
 
 def test_the_catalog_downloads_over_https_only() -> None:

@@ -20,22 +20,23 @@ def parquet(**columns: list[Any]) -> bytes:
 
 ROUNDED = "integers that float64 would round"
 ODD = 2**53 + 1
-Cases = dict[str, tuple[str | bytes, str, dict[str, Any]]]
+Case = tuple[str | bytes, str] | tuple[str | bytes, str, dict[str, Any]]
+Cases = dict[str, Case]
 LIBSVM: Cases = {
-    "an index twice": ("0 1:1\n\n1 2:1 1:1 2:3\n", r"line 3: index 2:3 is", {}),
-    "an index below 0": ("0 -1:1", "line 1: index -1:1 is below 0", {}),
-    "NaN": ("0 1:1\n0 1:nan", "line 2: 1:nan is not finite", {}),
-    "infinite": ("0 1:1e999", "line 1: 1:inf is not finite", {}),
-    "of 400 digits": (f"0 1:{'9' * 400}", "line 1: 1:inf is not finite", {}),
-    "no value": ("0 1:1\n0 1:1 12", "line 2: '12' is not index:value", {}),
-    "cut": ("0 1:1\n0 1:1 2:", "line 2: '2:' is not index:value", {}),
-    "two colons": ("0 1:1:1", "line 1: '1:1:1' is not index:value", {}),
-    "a query": ("0 qid:3 1:1", "line 1: 'qid:3' is not index:value", {}),
+    "an index twice": ("0 1:1\n\n1 2:1 1:1 2:3\n", r"line 3: index 2:3 is"),
+    "an index below 0": ("0 -1:1", "line 1: index -1:1 is below 0"),
+    "NaN": ("0 1:1\n0 1:nan", "line 2: 1:nan is not finite"),
+    "infinite": ("0 1:1e999", "line 1: 1:inf is not finite"),
+    "of 400 digits": (f"0 1:{'9' * 400}", "line 1: 1:inf is not finite"),
+    "no value": ("0 1:1\n0 1:1 12", "line 2: '12' is not index:value"),
+    "cut": ("0 1:1\n0 1:1 2:", "line 2: '2:' is not index:value"),
+    "two colons": ("0 1:1:1", "line 1: '1:1:1' is not index:value"),
+    "a query": ("0 qid:3 1:1", "line 1: 'qid:3' is not index:value"),
     "a huge index": ("0 99999999999:1", "99999999999", {"first_index": 0}),
-    "an index too large to be one": (f"0 {10**30}:1", "is not index:value", {}),
-    "a label of text": ("x 1:1", "line 1: label 'x' is not a number", {}),
-    "a label that is NaN": ("nan 1:1", "line 1: label 'nan' is not a number", {}),
-    "which is the first": ("0 2:1", "smallest index is 2: --first-index", {}),
+    "an index too large to be one": (f"0 {10**30}:1", "is not index:value"),
+    "a label of text": ("x 1:1", "line 1: label 'x' is not a number"),
+    "a label that is NaN": ("nan 1:1", "line 1: label 'nan' is not a number"),
+    "which is the first": ("0 2:1", "smallest index is 2: --first-index"),
     "not the first": ("0 0:1", "index 0, and --first-index", {"first_index": 1}),
     "beyond the columns": (
         "0 1:1 4:1",
@@ -54,42 +55,32 @@ LIBSVM: Cases = {
         "1 ids are not whole numbers",
         {"id_column": "#", "id_format": "number"},
     ),
-    "no entries": ("0\n1\n", "no entries, expected at least 1", {}),
-    "no rows": ("# nothing\n", "no rows", {}),
-    "nothing at all": ("", "a.svm has no rows", {}),
-    "not text": (b"0 1:1 \xff\xfe", "not UTF-8", {}),
+    "no entries": ("0\n1\n", "no entries, expected at least 1"),
+    "no rows": ("# nothing\n", "no rows"),
+    "nothing at all": ("", "a.svm has no rows"),
+    "not text": (b"0 1:1 \xff\xfe", "not UTF-8"),
     "a column of LIBSVM": ("0 1:1", "only '#'", {"id_column": "id"}),
     "a label of LIBSVM": ("0 1:1", "columns have names", {"label_column": "y"}),
     "id and numbers": ("0 1:1 # a\n", "give one of them", {"id_column": "#", "row_numbers": True}),
     "a rounded number": (
         f"0 1:1\n0 1:2 2:-{ODD}\n",
         f"line 2: '2:-{ODD}' has an integer that float64 would round",
-        {},
     ),
-    "a rounded label": (
-        f"0 1:1\n{ODD} 1:2\n",
-        f"line 2: float64 would round label '{ODD}'",
-        {},
-    ),
+    "a rounded label": (f"0 1:1\n{ODD} 1:2\n", f"line 2: float64 would round label '{ODD}'"),
 }
 OTHER: Cases = {"another suffix": ("0 1:1", "expected .parquet, .csv", {})}
 CSV: Cases = {
-    "no id column": ("u,v\n1,2\n3,4\n", "'id'; it has u, v; --id-column", {}),
+    "no id column": ("u,v\n1,2\n3,4\n", "'id'; it has u, v; --id-column"),
     "id and numbers": ("id,v\n1,2\n", "give one of them", {"id_column": "id", "row_numbers": True}),
-    "labels and none": (
-        "id,y,v\n1,0,2\n",
-        "give one of them",
-        {"label_column": "y", "labels": False},
-    ),
+    "labels and none": ("id,y,v\n1,0,2\n", "give one of", {"label_column": "y", "labels": False}),
     "first of CSV": ("id,v\n1,2\n", "a.csv have names", {"first_index": 1}),
-    "text in CSV": ("id,v\n1,2\n2,x\n", "'v' is String, expected numbers", {}),
-    "a gap in CSV": ("id,u,v\n1,2,3\n2,,4\n", "row 2: no value in column", {}),
+    "text in CSV": ("id,v\n1,2\n2,x\n", "'v' is String, expected numbers"),
+    "a gap in CSV": ("id,u,v\n1,2,3\n2,,4\n", "row 2: no value in column"),
     "lists of CSV": ("id,v\n1,2\n", "for lists in Parquet", {"index_column": "v"}),
-    "a rounded number": (f"id,u,v\n1,3,0.5\n2,4, {ODD}\n", f"column 'v' has {ROUNDED}", {}),
+    "a rounded number": (f"id,u,v\n1,3,0.5\n2,4, {ODD}\n", f"column 'v' has {ROUNDED}"),
     "marks between thousands": (
         "id;v;w\n1;1,5;2\n2;9.007.199.254.740.993;3\n",
         f"column 'v' has {ROUNDED}",
-        {},
     ),
     "a rounded label": (
         f"id,v,y\n1,3,{2**53}\n2,4,{ODD}\n",
@@ -97,11 +88,7 @@ CSV: Cases = {
         {"label_column": "y"},
     ),
     "no features": ("id,y\n1,2\n", "no feature columns, expected", {"label_column": "y"}),
-    "an id missing": (
-        "id,v\na,1\n,2\n",
-        "missing values, the first in row 2",
-        {},
-    ),
+    "an id missing": ("id,v\na,1\n,2\n", "missing values, the first in row 2"),
     "a label missing": (
         "id,y,v\n1,0,2\n2,,3\n",
         "column 'y' has 1 missing values",
@@ -112,15 +99,14 @@ CSV: Cases = {
 }
 PARQUET: Cases = {
     "first of wide Parquet": (parquet(v=[1.0]), "a.parquet have names", {"first_index": 0}),
-    "NaN in Parquet": (parquet(v=[1.0, float("nan")]), "row 2: 0:nan is not finite", {}),
-    "text in Parquet": (parquet(v=["x"]), "'v' is String", {}),
-    "a list beside numbers": (parquet(v=[1], at=[[1]]), "column 'v' beside lists", {}),
-    "an index twice in a list": (parquet(at=[[1], [4, 4]]), "row 2: index 4 is repeated", {}),
-    "lists of text": (parquet(at=[["x"]]), "expected one of integers", {}),
+    "NaN in Parquet": (parquet(v=[1.0, float("nan")]), "row 2: 0:nan is not finite"),
+    "text in Parquet": (parquet(v=["x"]), "'v' is String"),
+    "a list beside numbers": (parquet(v=[1], at=[[1]]), "column 'v' beside lists"),
+    "an index twice in a list": (parquet(at=[[1], [4, 4]]), "row 2: index 4 is repeated"),
+    "lists of text": (parquet(at=[["x"]]), "expected one of integers"),
     "two lists of integers": (
         parquet(at=[[1]], count=[[3]]),
         "lists of 'at' and 'count' are both of integers; --index-column names those that are",
-        {},
     ),
     "indices that are none": (
         parquet(at=[[1]], share=[[0.5]]),
@@ -135,32 +121,23 @@ PARQUET: Cases = {
     "three lists": (
         parquet(at=[[1]], u=[[0.5]], v=[[0.5]]),
         "expected one of integers, and one of their values",
-        {},
     ),
-    "a row without a list": (parquet(at=[[1], None]), "'at' has 1 rows without a list", {}),
+    "a row without a list": (parquet(at=[[1], None]), "'at' has 1 rows without a list"),
     "fractions for ids": (
         parquet(share=[0.5], v=[1.0]),
         "ids in 'share' are Float64, expected text or integers",
         {"id_column": "share", "drop": ("id",)},
     ),
-    "lists of other lengths": (parquet(at=[[1]], v=[[1.0, 2.0]]), "differ in length", {}),
-    "a gap in a list": (parquet(at=[[1, None]]), "1 missing entries", {}),
-    "a rounded number": (parquet(v=[ODD]), ROUNDED, {}),
-    "a rounded one in a list": (
-        parquet(at=[[1]], v=[[ODD]]),
-        ROUNDED,
-        {"index_column": "at"},
-    ),
-    "the largest whole number": (parquet(v=[2**63 - 1]), f"column 'v' has {ROUNDED}", {}),
-    "a rounded label": (
-        parquet(v=[1], y=[ODD]),
-        f"column 'y' has {ROUNDED}",
-        {"label_column": "y"},
-    ),
-    "a cut Parquet": (parquet(v=[1])[:-20], "a.parquet: empty, malformed or truncated", {}),
+    "lists of other lengths": (parquet(at=[[1]], v=[[1.0, 2.0]]), "differ in length"),
+    "a gap in a list": (parquet(at=[[1, None]]), "1 missing entries"),
+    "a rounded number": (parquet(v=[ODD]), ROUNDED),
+    "a rounded one in a list": (parquet(at=[[1]], v=[[ODD]]), ROUNDED, {"index_column": "at"}),
+    "the largest whole number": (parquet(v=[2**63 - 1]), f"column 'v' has {ROUNDED}"),
+    "a label": (parquet(v=[1], y=[ODD]), f"column 'y' has {ROUNDED}", {"label_column": "y"}),
+    "a cut Parquet": (parquet(v=[1])[:-20], "a.parquet: empty, malformed or truncated"),
 }
 WRONG = [
-    pytest.param(file, *case, id=f"{file}: {name}")
+    pytest.param(file, case[0], case[1], *(case[2:] or [{}]), id=f"{file}: {name}")
     for file, cases in (("a.svm", LIBSVM), ("a.csv", CSV), ("a.parquet", PARQUET), ("a.xyz", OTHER))
     for name, case in cases.items()
 ]

@@ -1,5 +1,3 @@
-"""Ids that do not meet, and what would make them."""
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -55,6 +55,7 @@ def test_rows_join_by_id_whatever_their_order(bank: FileSource, shop: FileSource
     assert (data.label_party, data.label_names, data.classes) == ("bank", ("no", "yes"), 2)
     assert data.dropped == {"bank": 0, "shop": 0}
     assert (np.diff(data.parties[0].train[:, 0]) > 0).all()
+    assert data.own_rows is None
 
 
 def test_rows_that_not_every_party_holds_are_dropped_and_counted(
@@ -89,12 +90,6 @@ def test_labels_of_own_rows_are_compared_by_value(bank: FileSource, shop: FileSo
     own = load_files([bank, shop]).own_rows
     assert own is not None
     np.testing.assert_array_equal(own.labels, [0, 1])
-
-
-def test_where_all_hold_all_rows_nobody_has_rows_of_its_own(
-    bank: FileSource, shop: FileSource
-) -> None:
-    assert load_files([bank, shop]).own_rows is None
 
 
 def test_about_a_fifth_of_the_rows_are_test_rows_and_stay_so(

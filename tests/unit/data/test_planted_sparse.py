@@ -1,5 +1,3 @@
-"""The made sparse set: sizes, what a seed fixes, and that its labels follow its columns."""
-
 from itertools import pairwise
 from pathlib import Path
 

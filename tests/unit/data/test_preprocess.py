@@ -60,9 +60,7 @@ def test_what_is_left_out_or_pooled_is_told() -> None:
     assert "days since 1970-01-01" in told["opened"]
 
 
-def test_no_feature_of_categories_has_few_ones_or_few_zeros(
-    generator: np.random.Generator,
-) -> None:
+def test_no_feature_of_categories_has_few_ones_or_few_zeros(generator: np.random.Generator) -> None:
     for few in (1, 5, 20, 40):
         text = generator.choice(list("abcdefgh?"), 200, p=[0.5, 0.2, 0.1, *[0.2 / 6] * 6])
         frame = pl.DataFrame({"x": text})

@@ -7,9 +7,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from securevfl.data import PartyTable, Scaling, VerticalDataset, where
+from securevfl.data import PartyTable, Scaling, VerticalDataset, load, where
 
 Load = Callable[..., VerticalDataset]
+EMBEDDED = ("breast_cancer", "digits")
 
 
 def auc(data: VerticalDataset, parties: Sequence[PartyTable], c: float = 1.0) -> float:
@@ -103,8 +104,7 @@ def test_credit_is_split_as_the_reference_file(
 
 
 @pytest.mark.parametrize(
-    ("parties", "columns"),
-    [(5, [126, 126, 126, 168, 168]), (17, [42] * 17), (3, [210, 252, 252])],
+    ("parties", "columns"), [(5, [126, 126, 126, 168, 168]), (17, [42] * 17), (3, [210, 252, 252])]
 )
 def test_icu2012_714_parts_by_whole_variables(
     real_data: Load, parties: int, columns: list[int]
@@ -127,11 +127,11 @@ def test_even_and_odd_digits_keep_all_rows(real_data: Load) -> None:
     "name",
     [
         *("a9a", "credit", "credit-swapped", "icu2012", "icu2012-714", "mnist", "mnist-4v9"),
-        *("wikipedia", "wikipedia-biology", "mfeat", "mfeat-even-odd"),
+        *("wikipedia", "wikipedia-biology", "mfeat", "mfeat-even-odd", *EMBEDDED),
     ],
 )
 def test_the_catalog_tells_the_truth(real_data: Load, name: str) -> None:
-    data, entry = real_data(name), where(name).entry
+    data, entry = (load if name in EMBEDDED else real_data)(name), where(name).entry
     assert entry.rows == (data.train_labels.size, data.test_labels.size)
     assert entry.columns == sum(len(party.columns) for party in data.parties)
     assert entry.classes == data.classes

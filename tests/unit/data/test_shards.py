@@ -258,18 +258,12 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "more columns than there can be": (said(columns=1 << 33), "columns"),
     "the wrong width": (said(columns=1 << 20), "uint16 for 1048576 columns"),
     "a name twice": (said(names=["a"] * 9), "1 different names of 9 columns"),
-    "an object array": (
-        resaved("indices", lambda a: a.astype(object)),
-        "indices.npy cannot be mapped",
-    ),
+    "an object array": (resaved("indices", lambda a: a.astype(object)), "cannot be mapped"),
     "another type": (resaved("indices", lambda a: a.astype(np.int16)), "indices.npy is int16"),
     "another length": (resaved("indices", lambda a: a[:-1]), r"indices.npy is uint16 \(4,\)"),
     "another shape": (resaved("values", lambda a: a[:, None]), "values.npy is float32"),
     "a cut file": (lambda path: os.truncate(path / "indices.npy", 130), "cannot be mapped"),
-    "an archive": (
-        lambda path: (path / "values.npy").write_bytes(zipped()),
-        "values.npy is no array",
-    ),
+    "an archive": (lambda path: (path / "values.npy").write_bytes(zipped()), "is no array"),
     "no file": (lambda path: (path / "pointers.npy").unlink(), "pointers.npy cannot be mapped"),
     "pointers fall": (resaved("pointers", lambda a: put(a, 1, 5)), "pointers.npy falls"),
     "pointers wrap": (

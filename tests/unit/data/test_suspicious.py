@@ -1,5 +1,3 @@
-"""Columns that a party can tell to be worth a second look."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Models, orders and states as Flower's records."""
-
 from dataclasses import replace
 from io import BytesIO
 from typing import Any

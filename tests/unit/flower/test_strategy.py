@@ -310,15 +310,11 @@ def test_orders_and_arrays_that_do_not_fit_are_refused() -> None:
 
 
 def test_both_ends_have_to_mean_the_same_federation() -> None:
+    """What a federation's digest covers see test_simulation of horizontal training."""
     ours = of("fedbcgd", CLIENTS, ROUNDS)
     others: list[tuple[Federation, Coding | None]] = [
-        (replace(ours, settings=replace(ours.settings, **{name: value})), None)  # type: ignore[arg-type]
-        for name, value in (("learning_rate", 0.06), ("seed", 1), ("epochs", 3), ("decay", 0.9))
-    ]
-    others += [
+        (replace(ours, settings=replace(ours.settings, seed=1)), None),
         (of("fedavg", CLIENTS, ROUNDS), None),
-        (of("fedbcgd+", CLIENTS, ROUNDS), None),
-        (replace(ours, blocks=replace(ours.blocks, own=ours.blocks.own[::-1])), None),
         (ours, Compressed(TopK(0.4))),
     ]
     for federation, coding in others:

@@ -1,5 +1,3 @@
-"""Federations of quadratics whose uploads are compressed, or clipped and noisy."""
-
 from contextlib import nullcontext
 from dataclasses import replace
 from math import inf

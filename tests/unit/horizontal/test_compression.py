@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError, MalformedMessage
-from securevfl.horizontal.compression import (
-    Compressor,
-    Quantizer,
-    TopK,
-    compress,
-)
+from securevfl.horizontal.compression import Compressor, Quantizer, TopK, compress
 
 EVERY: list[Compressor] = [
     TopK(0.1),

@@ -1,5 +1,3 @@
-"""What a federation agrees on: blocks, who uploads which, settings, methods; what that costs."""
-
 from collections import Counter
 from dataclasses import replace
 
@@ -8,7 +6,6 @@ import pytest
 
 from securevfl.errors import ConfigError, PeerViolation
 from securevfl.horizontal.client import Upload
-from securevfl.horizontal.codings import BlockUpload
 from securevfl.horizontal.federation import (
     METHODS,
     Adam,
@@ -19,7 +16,7 @@ from securevfl.horizontal.federation import (
     method_named,
 )
 from securevfl.horizontal.server import total
-from securevfl.horizontal.simulation import Round, floats_in, floats_of_round, spent
+from securevfl.horizontal.simulation import Round, floats_of_round, spent
 from securevfl.horizontal.training import HorizontalResult
 
 SIZES = {"conv.weight": 6, "conv.bias": 2, "fc1.weight": 12, "fc1.bias": 3, "fc2.weight": 4}
@@ -50,10 +47,7 @@ def test_equal_blocks_cut_tensors_and_leave_the_shared_one_out() -> None:
 
 def test_blocks_by_layers_hold_whole_tensors_as_even_as_these_allow() -> None:
     blocks = Blocks.by_layers(SIZES, 2, ["fc2"])
-    assert [each.tolist() for each in blocks.own] == [
-        [*range(8, 20)],
-        [*range(8), *range(20, 23)],
-    ]
+    assert [each.tolist() for each in blocks.own] == [[*range(8, 20)], [*range(8), *range(20, 23)]]
     assert blocks.shared.tolist() == list(range(23, 27))
     assert len(Blocks.by_layers(SIZES, 5)) == 5
     assert Blocks.by_layers(SIZES, 2, "fc2").shared.tolist() == list(range(23, 27))
@@ -72,9 +66,20 @@ def test_blocks_by_layers_hold_whole_tensors_as_even_as_these_allow() -> None:
         (lambda: Blocks((np.arange(3),), np.arange(2, 5)), "every parameter in one block"),
         (lambda: Blocks((np.arange(3),), np.arange(4, 5)), "every parameter in one block"),
         (lambda: Blocks((np.arange(3), np.arange(0)), np.arange(3, 5)), "no parameters"),
+        (lambda: replace(METHODS["fedbcgd"], momentum=1.0), "momentum = 1.0"),
+        (lambda: replace(METHODS["fedadam"], momentum=0.5), "adam has its own"),
+        (lambda: replace(METHODS["feddc"], blockwise=True), "no blocks"),
+        (lambda: replace(METHODS["fedavg"], pull=0.1), "pull = 0.1"),
+        (lambda: replace(METHODS["feddc"], pull=-0.1), "pull = -0.1"),
+        (lambda: replace(METHODS["feddc"], pull=float("nan")), "pull = nan"),
+        (lambda: Method("mine", momentum="most"), "momentum = 'most': expected a number"),  # type: ignore[arg-type]
+        (lambda: Method("mine", correction="drfit"), "correction = 'drfit': expected one of none"),  # type: ignore[arg-type]
+        (lambda: Adam(floor=0.0), "above 0"),
+        (lambda: Adam(second=1.0), r"in \[0, 1\)"),
+        (lambda: method_named("fedbcg"), "expected one of fedavg, fedavgm"),
     ],
 )
-def test_blocks_that_cannot_be_are_refused(make: object, says: str) -> None:
+def test_blocks_and_methods_that_cannot_be_are_refused(make: object, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make()  # type: ignore[operator]
 
@@ -139,27 +144,6 @@ def test_settings_that_cannot_be_are_refused(name: str, value: float) -> None:
         replace(SETTINGS, **{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: replace(METHODS["fedbcgd"], momentum=1.0), "momentum = 1.0"),
-        (lambda: replace(METHODS["fedadam"], momentum=0.5), "adam has its own"),
-        (lambda: replace(METHODS["feddc"], blockwise=True), "no blocks"),
-        (lambda: replace(METHODS["fedavg"], pull=0.1), "pull = 0.1"),
-        (lambda: replace(METHODS["feddc"], pull=-0.1), "pull = -0.1"),
-        (lambda: replace(METHODS["feddc"], pull=float("nan")), "pull = nan"),
-        (lambda: Method("mine", momentum="most"), "momentum = 'most': expected a number"),  # type: ignore[arg-type]
-        (lambda: Method("mine", correction="drfit"), "correction = 'drfit': expected one of none"),  # type: ignore[arg-type]
-        (lambda: Adam(floor=0.0), "above 0"),
-        (lambda: Adam(second=1.0), r"in \[0, 1\)"),
-        (lambda: method_named("fedbcg"), "expected one of fedavg, fedavgm"),
-    ],
-)
-def test_methods_that_cannot_be_are_refused(make: object, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        make()  # type: ignore[operator]
-
-
 def test_who_learns_what_names_blocks_and_control_variates() -> None:
     assert "its block's" in METHODS["fedbcgd"].learns["server"]
     assert "control" in METHODS["fedbcgd+"].learns["server"]
@@ -214,11 +198,6 @@ def test_lenet5_uploads_what_was_counted_by_hand() -> None:
 def test_each_method_is_counted_as_its_paper_counts_it(name: str, paper: float, up: float) -> None:
     by = Federation(METHODS[name], SETTINGS, Blocks.equal({"all": 50}, 5))
     assert floats_of_round(by) == pytest.approx((50 * paper, 50 * up))
-
-
-def test_numbers_in_a_message_are_entries_of_its_arrays() -> None:
-    message = BlockUpload(0, np.zeros(3), np.zeros(4, np.float32), np.zeros(0), np.zeros(0))
-    assert floats_in(message) == 7
 
 
 def test_rounds_add_up_to_the_first_score_that_is_good_enough() -> None:

@@ -1,5 +1,3 @@
-"""Sums of uploads under masks: exact, and of a group or of nobody."""
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -10,12 +8,7 @@ import pytest
 
 from securevfl.arrays import FloatArray
 from securevfl.crypto.fixed_point import decode, from_ring
-from securevfl.errors import (
-    PeerTimeout,
-    PeerViolation,
-    RangeExceeded,
-    UnexpectedMessage,
-)
+from securevfl.errors import PeerTimeout, PeerViolation, RangeExceeded, UnexpectedMessage
 from securevfl.horizontal.secure_aggregation import (
     FRACTION_BITS,
     Closed,

@@ -1,5 +1,3 @@
-"""scikit-learn's own checks of estimators, all of them."""
-
 import json
 import os
 import subprocess

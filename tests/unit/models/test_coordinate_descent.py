@@ -1,5 +1,3 @@
-"""Coordinate descent against the conditions that its answer has to meet."""
-
 import numpy as np
 import pytest
 

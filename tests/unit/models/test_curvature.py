@@ -1,5 +1,3 @@
-"""How much a party's own columns let a loss bend."""
-
 import numpy as np
 import pytest
 

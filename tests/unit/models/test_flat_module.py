@@ -1,6 +1,5 @@
-"""A torch module as one vector, and clients' rows under it."""
-
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,6 +164,21 @@ def test_rows_of_integers_are_taken_as_an_embedding_takes_them() -> None:
     assert problem.gradient(flat.weights(), np.array([0, 1])).any()
 
 
+def problem(*of: Any, inputs: Any = None, targets: Any = None) -> ModuleProblem:  # noqa: ANN401
+    """Of a module, with a loss if one is given, and of the usual rows but for what is given."""
+    rows, labels = data()
+    given = rows if inputs is None else inputs, labels if targets is None else targets
+    return ModuleProblem(FlatModule(*(of or (small(),))), *given)
+
+
+X, Y = data()
+MSE, SUMMED, SINGLE = (
+    nn.functional.mse_loss,
+    nn.CrossEntropyLoss(reduction="sum"),
+    nn.CrossEntropyLoss(reduction="none"),
+)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -174,70 +188,35 @@ def test_rows_of_integers_are_taken_as_an_embedding_takes_them() -> None:
         (lambda: FlatModule(Mixed()), "all float32 or all float64"),
         (lambda: FlatModule(small().to(torch.float16)), "all float32 or all float64"),
         (lambda: FlatModule(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))), "batch norm"),
-        (lambda: ModuleProblem(FlatModule(small()), *data(np.float32)), "inputs of float32"),
-        (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1][1:]), "6 rows, 5 targets"),
-        (lambda: ModuleProblem(FlatModule(small()), data()[0] * np.nan, data()[1]), "not finite"),
-        (lambda: ModuleProblem(FlatModule(small()), data()[0][:, 1:], data()[1]), "do not take"),
-        (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1] + 9), "9.* out of bounds"),
-        (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1] * 0.5), "expected target"),
-        (lambda: ModuleProblem(FlatModule(small()), data()[0][:0], data()[1][:0]), "at least one"),
-        (lambda: ModuleProblem(FlatModule(small()), data()[0], data()[1].astype(str)), "targets: "),
-        (lambda: ModuleProblem(FlatModule(small()), [[1.0], [1.0, 2.0]], [0, 1]), "inputs: exp"),
-        (lambda: ModuleProblem(FlatModule(small()), data()[0], 1), "targets: expected rows"),
+        (lambda: problem(inputs=X.astype(np.float32)), "inputs of float32"),
+        (lambda: problem(targets=Y[1:]), "6 rows, 5 targets"),
+        (lambda: problem(inputs=X * np.nan), "not finite"),
+        (lambda: problem(inputs=X[:, 1:]), "do not take"),
+        (lambda: problem(targets=Y + 9), "9.* out of bounds"),
+        (lambda: problem(targets=Y * 0.5), "expected target"),
+        (lambda: problem(inputs=X[:0], targets=Y[:0]), "at least one"),
+        (lambda: problem(targets=Y.astype(str)), "targets: "),
+        (lambda: problem(inputs=[[1.0], [1.0, 2.0]], targets=[0, 1]), "inputs: exp"),
+        (lambda: problem(targets=1), "targets: expected rows"),
+        (lambda: problem(small(), MSE, targets=X[:, :2] * np.nan), "targets that are not finite"),
         (
-            lambda: ModuleProblem(
-                FlatModule(small(), nn.functional.mse_loss), data()[0], data()[0][:, :2] * np.nan
-            ),
-            "targets that are not finite",
-        ),
-        (
-            lambda: ModuleProblem(
-                FlatModule(one_number(), squares),
-                data()[0],
-                data()[0][:, :1],
-            ),
+            lambda: problem(one_number(), squares, targets=X[:, :1]),
             r"predictions \(6,\) and targets \(6, 1\) is over all pairs",
         ),
+        (lambda: problem(nn.LSTM(3, 2).double()), "do not take these rows"),
         (
-            lambda: ModuleProblem(FlatModule(nn.LSTM(3, 2).double()), *data()),
-            "do not take these rows",
-        ),
-        (
-            lambda: module_problems(FlatModule(small()), [data(), (data()[0], data()[1] + 9)]),
+            lambda: module_problems(FlatModule(small()), [(X, Y), (X, Y + 9)]),
             "client 1: module and loss do not take",
         ),
-        (lambda: module_problems(FlatModule(small()), data()), "client 0: expected its inputs and"),  # type: ignore[arg-type]
+        (lambda: module_problems(FlatModule(small()), (X, Y)), "client 0: expected its inputs and"),  # type: ignore[arg-type]
         (
-            lambda: ModuleProblem(
-                FlatModule(nn.Sequential(small(), nn.Dropout(0.9), nn.Linear(2, 64).double())),
-                *data(),
-            ),
+            lambda: problem(nn.Sequential(small(), nn.Dropout(0.9), nn.Linear(2, 64).double())),
             "leave out dropout",
         ),
-        (
-            lambda: ModuleProblem(FlatModule(nn.Sequential(small(), Beside())), *data()),
-            "depend on the rows beside",
-        ),
-        (
-            lambda: ModuleProblem(
-                FlatModule(nn.Linear(3, 1).double(), nn.functional.mse_loss),
-                data()[0],
-                np.ones(ROWS),
-            ),
-            "target size",
-        ),
-        (
-            lambda: ModuleProblem(
-                FlatModule(small(), nn.CrossEntropyLoss(reduction="sum")), *data()
-            ),
-            "as a mean's is",
-        ),
-        (
-            lambda: ModuleProblem(
-                FlatModule(small(), nn.CrossEntropyLoss(reduction="none")), *data()
-            ),
-            "as a mean's is",
-        ),
+        (lambda: problem(nn.Sequential(small(), Beside())), "depend on the rows beside"),
+        (lambda: problem(nn.Linear(3, 1).double(), MSE, targets=np.ones(ROWS)), "target size"),
+        (lambda: problem(small(), SUMMED), "as a mean's is"),
+        (lambda: problem(small(), SINGLE), "as a mean's is"),
     ],
 )
 def test_what_cannot_be_trained_by_clients_is_refused(

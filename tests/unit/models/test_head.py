@@ -1,5 +1,3 @@
-"""The head over representations, as a local model of the label party."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Layers in numpy, beside torch's."""
-
 from typing import Any, get_args
 
 import numpy as np

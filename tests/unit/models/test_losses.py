@@ -1,5 +1,3 @@
-"""Losses beside torch's, and the probabilities that follow from predictions."""
-
 import numpy as np
 import pytest
 import torch
@@ -22,14 +20,7 @@ from securevfl.models.losses import (
     quadratic_loss,
 )
 
-ALL: list[Loss] = [
-    Logistic(),
-    Squared(),
-    TaylorLogistic(),
-    Multinomial(4),
-    SquaredHinge(),
-    Hinge(),
-]
+ALL: list[Loss] = [Logistic(), Squared(), TaylorLogistic(), Multinomial(4), SquaredHinge(), Hinge()]
 
 
 def named(loss: Loss) -> str:
@@ -131,17 +122,6 @@ def test_logistic_means_multinomial_beyond_two_classes() -> None:
     assert loss_for("logistic", 5).outputs == loss_for("multinomial", 5).outputs == 5
 
 
-def test_quadratic_losses_take_two_classes() -> None:
-    assert loss_for("squared", 2).name == "squared"
-    with pytest.raises(ConfigError, match="'squared' needs two classes, the data have 3"):
-        loss_for("squared", 3)
-
-
-def test_hiding_both_sides_asks_for_a_quadratic_loss() -> None:
-    with pytest.raises(ConfigError, match="'squared' or 'taylor-logistic'"):
-        quadratic_loss("logistic")
-
-
 @pytest.mark.parametrize("loss", ALL, ids=named)
 def test_residuals_keep_within_their_bound_and_reach_it(loss: Loss) -> None:
     largest = 3.0
@@ -175,11 +155,15 @@ def test_no_other_constant_is_better(loss: Loss) -> None:
         assert loss.value(best, labels) <= loss.value(other, labels)
 
 
-@pytest.mark.parametrize("name", ["squared-hinge", "hinge"])
-def test_hinges_take_two_classes_and_are_not_quadratic(name: str) -> None:
+@pytest.mark.parametrize("name", ["squared", "squared-hinge", "hinge"])
+def test_some_losses_take_two_classes(name: str) -> None:
     assert loss_for(name, 2).name == name
-    with pytest.raises(ConfigError, match="needs two classes, the data have 3"):
+    with pytest.raises(ConfigError, match=f"'{name}' needs two classes, the data have 3"):
         loss_for(name, 3)
+
+
+@pytest.mark.parametrize("name", ["logistic", "squared-hinge", "hinge"])
+def test_hiding_both_sides_asks_for_a_quadratic_loss(name: str) -> None:
     with pytest.raises(ConfigError, match="'squared' or 'taylor-logistic'"):
         quadratic_loss(name)
 

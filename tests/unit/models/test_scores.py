@@ -1,5 +1,3 @@
-"""Scores and calibration beside scikit-learn's, and differences of models on the same rows."""
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,15 +1,10 @@
 """σ's series: coefficients against an integral, errors against σ, periods by rounds and bounds."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.special import expit
-from sklearn.metrics import roc_auc_score
 
-from securevfl.arrays import FloatArray
-from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError
 from securevfl.models.sigmoid_series import SigmoidSeries
 
@@ -45,13 +40,6 @@ def test_errors_within_the_range(period: int) -> None:
     assert tail < 0.006
 
 
-def test_beyond_half_a_period_the_sign_is_another() -> None:
-    series = SigmoidSeries.of_period(64)
-    inside, outside = series.values(np.array([28.0, 36.0]))
-    assert inside == pytest.approx(0.5, abs=0.025)
-    assert outside == pytest.approx(-inside)
-
-
 @pytest.mark.parametrize("period", [24, 53, 77, 512])
 def test_periods_are_those_that_are_asked_for(period: int) -> None:
     assert SigmoidSeries.of_period(period).period == pytest.approx(period, rel=3e-4)
@@ -79,49 +67,3 @@ def test_the_period_is_as_long_as_its_terms_allow() -> None:
         series = SigmoidSeries.for_training(rounds, accelerated=True)
         longer = SigmoidSeries.of_period(round(series.period) + 2)
         assert longer.terms == series.terms + 1
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_exact_steps_by_the_series_end_where_those_by_the_sigmoid_do(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    features = np.hstack([generator.standard_t(4, (600, 8)), np.ones((600, 1))])
-    weights = generator.normal(size=9)
-    labels = (generator.uniform(size=600) < expit(features @ weights)).astype(float)
-    found = trained(features[:300], labels[:300], by_series(20))
-    expected = trained(features[:300], labels[:300], expit)
-    assert np.abs(features[:300] @ found).max() > 5
-    held_out = [roc_auc_score(labels[300:], features[300:] @ each) for each in (found, expected)]
-    assert held_out[0] > held_out[1] - 0.003
-
-
-def test_a9a_by_the_series(real_data: Callable[..., VerticalDataset]) -> None:
-    dataset = real_data("a9a")
-    train, test = (
-        np.hstack([getattr(party, part) for party in dataset.parties]) for part in ("train", "test")
-    )
-    train, test = (np.hstack([each, np.ones((len(each), 1))]) for each in (train, test))
-    labels = as_classes(dataset.train_labels).astype(float)
-    ends = [trained(train, labels, sigmoid) for sigmoid in (expit, by_series(10))]
-    exact, found = (roc_auc_score(as_classes(dataset.test_labels), test @ end) for end in ends)
-    assert exact > 0.90
-    assert found > exact - 0.001
-
-
-def by_series(rounds: int) -> Callable[[FloatArray], FloatArray]:
-    series = SigmoidSeries.for_training(rounds, accelerated=True)
-    return lambda at: series.values(at) + 0.5
-
-
-def trained(
-    features: FloatArray, labels: FloatArray, sigmoid: Callable[[FloatArray], FloatArray]
-) -> FloatArray:
-    """θ after ten exact steps with Nesterov's extrapolation, in one place, λ = 1/N."""
-    rows, columns = features.shape
-    inverse = np.linalg.inv(features.T @ features / (4 * rows) + np.eye(columns) / rows)
-    weights = point = np.zeros(columns)
-    for index in range(10):
-        residuals = sigmoid(features @ point) - labels
-        new = point - inverse @ (features.T @ residuals + point) / rows
-        point = new + index / (index + 3) * (new - weights)
-        weights = new
-    return weights

@@ -1,5 +1,3 @@
-"""A party's model in its file, with its recipe."""
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -43,11 +41,8 @@ def test_predictions_of_raw_features_are_the_trained_models() -> None:
     linear = LinearModel(MODEL.weights, intercept=True)
     scaled = linear.inputs((raw - MODEL.mean) / MODEL.scale)
     assert np.array_equal(MODEL.predict(raw), linear.predict(scaled))
-
-
-def test_predictions_without_an_intercept() -> None:
-    model = replace(MODEL, header=replace(HEADER, intercept=False), weights=MODEL.weights[:2])
-    assert model.predict(np.array([[12.0, 20.0]])) == 1.5
+    bare = replace(MODEL, header=replace(HEADER, intercept=False), weights=MODEL.weights[:2])
+    assert bare.predict(np.array([[12.0, 20.0]])) == 1.5
 
 
 @pytest.mark.parametrize("features", [np.zeros((3, 1)), np.zeros((3, 3)), np.zeros(2)])
@@ -110,41 +105,24 @@ def test_somebody_elses_safetensors_file_is_refused(tmp_path: Path) -> None:
         load_model(path)
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="format 2, this reads 1"):
-        load_model(written(tmp_path / "m", fields(format=2)))
-
-
-def test_an_unknown_header_field_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not a securevfl model"):
-        load_model(written(tmp_path / "m", fields(colour="red")))
-
-
 @pytest.mark.parametrize(
-    "tensors",
+    ("tensors", "told"),
     [
-        {"weights": np.zeros((2, 1))},
-        {"mean": np.zeros(3)},
-        {"scale": np.zeros(1)},
-        {"weights": np.zeros(3)},
+        ({"weights": np.zeros((2, 1))}, "do not fit"),
+        ({"mean": np.zeros(3)}, "do not fit"),
+        ({"scale": np.zeros(1)}, "do not fit"),
+        ({"weights": np.zeros(3)}, "do not fit"),
+        ({"weights": MODEL.weights.astype(np.float32)}, "weights are not finite float64"),
+        ({"weights": np.full((3, 1), np.nan)}, "weights are not finite float64"),
+        ({"mean": np.array([np.inf, 0])}, "mean are not finite float64"),
+        ({"scale": np.array([0.0, 1.0])}, "a scale is not positive"),
     ],
-    ids=["weights", "mean", "scale", "flat weights"],
 )
-def test_tensors_that_do_not_fit_the_columns_are_refused(
-    tmp_path: Path, tensors: dict[str, np.ndarray]
+def test_tensors_that_fit_no_columns_or_that_no_training_leaves_are_refused(
+    tmp_path: Path, tensors: dict[str, np.ndarray], told: str
 ) -> None:
-    with pytest.raises(DataError, match="do not fit"):
+    with pytest.raises(DataError, match=told):
         load_model(written(tmp_path / "m", fields(), **tensors))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"intercept": "yes"}, {"intercept": None}, {"columns": "ab"}, {"rounds": "many"}],
-    ids=str,
-)
-def test_a_header_of_other_types_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
-    with pytest.raises(DataError, match="not a securevfl model"):
-        load_model(written(tmp_path / "m", fields(**changes)))
 
 
 OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
@@ -153,6 +131,17 @@ OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
+        ({"format": 2}, "format 2, this reads 1"),
+        *(
+            (changes, "not a securevfl model")
+            for changes in (
+                {"colour": "red"},
+                {"intercept": "yes"},
+                {"intercept": None},
+                {"columns": "ab"},
+                {"rounds": "many"},
+            )
+        ),
         ({"job_hash": "ab"}, "job_hash 'ab', expected SHA-256"),
         ({"rounds": -1}, "-1 rounds"),
         ({"rounds": 1 << 63}, "9223372036854775808 rounds"),
@@ -178,7 +167,7 @@ OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
 def test_a_header_of_no_job_is_refused(
     tmp_path: Path, changes: dict[str, object], told: str
 ) -> None:
-    with pytest.raises(DataError, match=f"model file .*: .*{told}"):
+    with pytest.raises(DataError, match=rf"model file .*{told}"):
         load_model(written(tmp_path / "m", fields(**changes)))
 
 
@@ -196,23 +185,6 @@ def test_parts_of_other_parties_or_shapes_have_no_head() -> None:
     shop = replace(top, header=replace(header, party="shop", head=None), head=None)
     with pytest.raises(DataError, match="'shop' holds no head: use the label party's model"):
         shop.together({"bank": own, "shop": theirs})
-
-
-@pytest.mark.parametrize(
-    ("tensors", "told"),
-    [
-        ({"weights": MODEL.weights.astype(np.float32)}, "weights are not finite float64"),
-        ({"weights": np.full((3, 1), np.nan)}, "weights are not finite float64"),
-        ({"mean": np.array([np.inf, 0])}, "mean are not finite float64"),
-        ({"scale": np.array([0.0, 1.0])}, "a scale is not positive"),
-    ],
-    ids=["float32", "nan", "infinite", "zero scale"],
-)
-def test_numbers_that_no_training_leaves_are_refused(
-    tmp_path: Path, tensors: dict[str, np.ndarray], told: str
-) -> None:
-    with pytest.raises(DataError, match=told):
-        load_model(written(tmp_path / "m", fields(), **tensors))
 
 
 NETWORK = replace(HEADER, intercept=False, network=Network("mlp", (3,), "tanh"))
@@ -268,11 +240,7 @@ def test_the_file_of_a_linear_model_says_nothing_of_networks(tmp_path: Path) -> 
         ({"network": {"kind": "mlp", "hidden": [-3]}}, {}, "do not fit"),
         ({"network": {"kind": "rnn"}}, {}, "not a securevfl model"),
         ({"network": {"kind": "cnn"}}, {}, "not a securevfl model"),
-        (
-            {"network": {"kind": "cnn", "channels": [10**12], "image_width": 1}},
-            {},
-            "network.0.bias",
-        ),
+        ({"network": {"kind": "cnn", "channels": [10**12], "image_width": 1}}, {}, "0.bias"),
         ({"representation": 10**12}, {}, "do not fit"),
         ({"head": ["bank", "shop"]}, {}, "tensor 'head'"),
         ({"head": ["bank", "shop"]}, {"head": np.zeros((5, 1))}, "do not fit"),

@@ -1,5 +1,3 @@
-"""Noise on sums of clients' uploads: lengths, deviation, and epsilon beside dp-accounting's own."""
-
 from math import inf, sqrt
 from typing import Any
 
@@ -11,11 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.privacy.clients import ClientNoise, client_promise
+from securevfl.privacy.clients import ClientNoise, ClientPromise, client_promise
 from securevfl.privacy.mechanisms import GRID
 from securevfl.privacy.streams import NoiseKey
 
 DELTA = 1e-5
+REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
+
+
+def promised(
+    multiplier: float, clients: int, taking_part: int, rounds: int, participations: int
+) -> ClientPromise:
+    sample: dict[str, Any] = {"clients": clients, "taking_part": taking_part, "delta": DELTA}
+    return client_promise(multiplier, **sample, rounds=rounds, participations=participations)
 
 
 @settings(max_examples=60)
@@ -64,12 +70,8 @@ def test_noise_has_the_deviation_that_the_sensitivity_asks_for() -> None:
 
 
 def test_epsilon_of_hidden_samples_is_dp_accountings_own() -> None:
-    found = client_promise(
-        2.0, clients=100, taking_part=10, rounds=50, participations=11, delta=DELTA
-    )
-    accountant = rdp.RdpAccountant(
-        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
-    )
+    found = promised(2.0, 100, 10, 50, 11)
+    accountant = rdp.RdpAccountant(neighboring_relation=REPLACE_ONE)
     each = dp_accounting.SampledWithoutReplacementDpEvent(
         100, 10, dp_accounting.GaussianDpEvent(2.0)
     )
@@ -80,16 +82,10 @@ def test_epsilon_of_hidden_samples_is_dp_accountings_own() -> None:
 
 def test_epsilon_of_a_known_sample_counts_the_sensitivity_of_replacing_once() -> None:
     """Another accountant, told the longest upload and to replace, doubles it by itself."""
-    found = client_promise(
-        4.0, clients=100, taking_part=10, rounds=0, participations=0, delta=DELTA
-    )
+    found = promised(4.0, 100, 10, 0, 0)
     assert (found.hidden_sample, found.known_sample) == (0.0, 0.0)
-    found = client_promise(
-        4.0, clients=10, taking_part=10, rounds=12, participations=12, delta=DELTA
-    )
-    accountant = pld.PLDAccountant(
-        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
-    )
+    found = promised(4.0, 10, 10, 12, 12)
+    accountant = pld.PLDAccountant(neighboring_relation=REPLACE_ONE)
     # Its multiplier is over β, ours over the sensitivity 2β.
     accountant.compose(dp_accounting.GaussianDpEvent(2 * 4.0), 12)
     assert found.known_sample == pytest.approx(accountant.get_epsilon(DELTA), abs=1e-3)
@@ -98,12 +94,12 @@ def test_epsilon_of_a_known_sample_counts_the_sensitivity_of_replacing_once() ->
 
 
 def test_a_hidden_sample_promises_no_less_than_taking_part_in_every_round() -> None:
-    found = client_promise(1.0, clients=10, taking_part=9, rounds=3, participations=3, delta=DELTA)
+    found = promised(1.0, 10, 9, 3, 3)
     assert found.hidden_sample <= found.known_sample
 
 
 def test_no_noise_promises_nothing() -> None:
-    found = client_promise(0.0, clients=9, taking_part=3, rounds=1, participations=1, delta=DELTA)
+    found = promised(0.0, 9, 3, 1, 1)
     assert (found.hidden_sample, found.known_sample) == (inf, inf)
 
 

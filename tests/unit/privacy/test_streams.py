@@ -1,4 +1,3 @@
-import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import securevfl
 from securevfl.arrays import FloatArray
 from securevfl.privacy.mechanisms import GRID, GradientNoise, Mechanism
 from securevfl.privacy.streams import NoiseKey, NoiseStream, Purpose, signs_and_tails
+from tests.unit.crypto.test_randomness import other_generators
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "noise.json").read_text("utf-8"))
 KEY = bytes.fromhex(VECTORS["key"])
@@ -117,12 +117,4 @@ def test_gradient_noise_is_of_the_stream() -> None:
 @pytest.mark.parametrize("path", DRAWS_NOISE, ids=lambda path: path.name)
 def test_no_other_generator_is_named_where_noise_is_drawn(path: Path) -> None:
     """NumPy's generators can be predicted from what they gave."""
-    named = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Attribute):
-            named.add(node.attr)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            named |= {alias.name for alias in node.names}
-            named |= set((getattr(node, "module", None) or "").split("."))
-    others = {"random", "default_rng", "Generator", "RandomState", "PCG64", "rvs", "normal"}
-    assert not named & others
+    assert other_generators(path.read_text("utf-8")) == []

@@ -55,27 +55,6 @@ def test_vectors(case: dict[str, Any]) -> None:
         assert fmt.residuals(z, table).tolist() == case[name]["residuals"]
 
 
-@pytest.mark.parametrize("bits", [14, 20, 32, 39])
-@pytest.mark.parametrize("period", [24, 64, 512])
-def test_phases_of_shares_add_up_to_that_of_h(period: int, bits: int) -> None:
-    fmt = PhaseFormat(SigmoidSeries.of_period(period), bits)
-    values = np.random.default_rng(1).uniform(-1000, 1000, 4000)
-    first, second = shared(values, bits)
-    total = fmt.phases(first, first=True) + fmt.phases(second, first=False)
-    expected = values / fmt.series.period * PHASES
-    errors = (total - expected + PHASES / 2) % PHASES - PHASES / 2
-    slack = 2.0**-bits / fmt.series.period * PHASES
-    assert np.abs(errors).max() < 1 + slack
-    assert abs(errors.mean()) < 0.05  # 6 deviations of 0.41/√4000 are 0.04
-
-
-def test_tables_are_exact_up_to_rounding() -> None:
-    rho = np.arange(0, PHASES, 7, dtype=np.uint16)
-    angles = 2 * np.pi * np.multiply.outer(rho / PHASES, FORMAT.series.harmonics).ravel()
-    expected = 2**FORMAT.table_bits * np.stack([np.cos(angles), np.sin(angles)])
-    assert np.abs(FORMAT.parts(rho) - expected).max() <= 0.5 + 1e-9
-
-
 def test_residuals_in_shares_are_those_of_the_series() -> None:
     generator = np.random.default_rng(2)
     rows, fmt = 2000, FORMAT

@@ -70,6 +70,12 @@ def run(
     return simulate(programs, LAN, record_views=True, tamper=tamper)
 
 
+def score_of(result: Simulated[Score | None]) -> Score:
+    score = result.results[LABEL]
+    assert score is not None
+    return score
+
+
 @pytest.fixture(scope="module", params=[2, 3, 5])
 def scored(request: pytest.FixtureRequest) -> tuple[Plan, Simulated[Score | None], FloatArray]:
     plan, draw = plan_for(request.param), np.random.default_rng(request.param)
@@ -87,8 +93,7 @@ def test_scores_are_those_of_the_classes_means_and_variances(scored: Scored) -> 
     total = predictions.sum(axis=1)
     by_class = [total[number == LABELS] for number in (0, 1)]
     means, variances = (np.array([f(each) for each in by_class]) for f in (np.mean, np.var))
-    score = result.results[LABEL]
-    assert score is not None
+    score = score_of(result)
     assert score.rounds == 5
     assert score.binormal
     assert score.auc == pytest.approx(binormal_auc(means, variances), abs=1e-4)
@@ -175,8 +180,7 @@ def test_real_targets_take_the_sum_of_squared_errors(parties: int) -> None:
     targets = draw.normal(size=ROWS)
     predictions = [draw.normal(size=(ROWS, 1)) for _ in range(parties)]
     result = run(plan, predictions, targets)
-    score = result.results[LABEL]
-    assert score is not None
+    score = score_of(result)
     expected = Score.of(5, np.sum(predictions, axis=0), targets)
     assert score.rmse == pytest.approx(expected.rmse, rel=1e-4)
     assert score.r2 == pytest.approx(expected.r2, abs=1e-3)
@@ -191,8 +195,7 @@ def test_targets_as_large_as_may_be_do_not_wrap() -> None:
     largest = 2 * LARGEST_PREDICTION
     targets = np.where(np.arange(ROWS) % 2, largest, -largest)
     own = -np.sign(targets)[:, None] * LARGEST_PREDICTION
-    score = run(plan, [own, own], targets).results[LABEL]
-    assert score is not None
+    score = score_of(run(plan, [own, own], targets))
     assert score.rmse == pytest.approx(2 * largest)
     with pytest.raises(RangeExceeded, match="deviations in the mean, at most 128"):
         run(plan, [own, own], 1.01 * targets)
@@ -205,8 +208,7 @@ def test_predictions_beyond_their_bound_are_cut_and_counted() -> None:
     result = run(plan, predictions, LABELS)
     assert result.costs[PARTNER].operations["clipped_held_out"] == ROWS
     assert result.costs[LABEL].operations["clipped_held_out"] == 0
-    score = result.results[LABEL]
-    assert score is not None
+    score = score_of(result)
     assert score.auc == pytest.approx(1.0)
 
 

@@ -1,5 +1,3 @@
-"""Which state is selected, by the losses and scores that the label party saw."""
-
 import asyncio
 from math import inf, nan
 from types import SimpleNamespace

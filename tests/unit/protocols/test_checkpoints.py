@@ -1,5 +1,3 @@
-"""A party's last two states, and the round that all parties have in common."""
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Early stopping: the decisions that follow from a series of losses."""
-
 from math import inf, nan
 
 import pytest

@@ -132,30 +132,33 @@ def format_of(
     return product_format(resolved, agreement)
 
 
-def test_logistic_residuals_are_bounded_by_one() -> None:
-    for classes in (2, 3):
-        assert format_of({"scheme": "ckks"}, parties=5, classes=classes).value_bound == 1
+CKKS: dict[str, object] = {"scheme": "ckks", "prediction_bound": 8}
+BOTH = {**CKKS, "hide": "both"}
 
 
-def test_affine_residuals_follow_all_predictions_or_ones_own() -> None:
-    ckks: dict[str, object] = {"scheme": "ckks", "prediction_bound": 8}
-    both = {**ckks, "hide": "both"}
-    assert format_of(ckks, "squared").value_bound == 8 * 3 + 1
-    assert format_of(ckks, "taylor-logistic").value_bound == 0.25 * 8 * 3 + 0.5
-    assert format_of(both, "taylor-logistic").value_bound == 0.25 * 8 + 0.5
-    assert format_of(ckks, "squared-hinge").value_bound == 2 * (1 + 8 * 3)
+@pytest.mark.parametrize(
+    ("exchange", "given", "bound"),
+    [
+        (CKKS, {"parties": 5}, 1),
+        (CKKS, {"parties": 5, "classes": 3}, 1),
+        (CKKS, {"loss": "squared"}, 8 * 3 + 1),
+        (CKKS, {"loss": "taylor-logistic"}, 0.25 * 8 * 3 + 0.5),
+        (BOTH, {"loss": "taylor-logistic"}, 0.25 * 8 + 0.5),
+        (CKKS, {"loss": "squared-hinge"}, 2 * (1 + 8 * 3)),
+    ],
+)
+def test_residuals_are_bounded_by_one_or_follow_all_predictions_or_ones_own(
+    exchange: dict[str, object], given: dict[str, Any], bound: float
+) -> None:
+    assert format_of(exchange, **given).value_bound == bound
 
 
-def test_room_covers_the_sum_over_all_senders() -> None:
-    assert format_of({"scheme": "ckks", "hide": "both"}, "squared", parties=5).summands == 4
-    assert format_of({"scheme": "ckks"}, "squared", parties=5).summands == 1
-
-
-def test_the_format_of_products_is_the_jobs() -> None:
+def test_the_format_of_products_is_the_jobs_with_room_for_the_sum_over_all_senders() -> None:
     exchange = {"scheme": "ckks", "value_fraction_bits": 20, "feature_fraction_bits": 12}
     fmt = format_of(exchange, rows=100, feature_bound=8.0)
-    assert (fmt.rows, fmt.matrix_bound) == (100, 8.0)
+    assert (fmt.rows, fmt.matrix_bound, fmt.summands) == (100, 8.0, 1)
     assert (fmt.value_fraction_bits, fmt.matrix_fraction_bits) == (20, 12)
+    assert format_of(BOTH, "squared", parties=5).summands == 4
 
 
 def test_layouts_are_for_the_widest_party_and_flooding_for_all_rounds() -> None:

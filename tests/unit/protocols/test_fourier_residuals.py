@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import expit
-from scipy.stats import chi2
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto import ring
@@ -39,6 +38,7 @@ from securevfl.runtime.costs import CORRELATED_RANDOMNESS, Costs
 from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Simulated, simulate
 from securevfl.runtime.views import Decrypted
+from tests.ciphertexts import is_uniform
 from tests.tampering import changed
 
 FORMAT = PhaseFormat(SigmoidSeries.of_period(32), 20)
@@ -146,15 +146,11 @@ def test_everything_that_is_seen_is_uniform(done: Simulated[Any]) -> None:
         messages = [each.message for each in done.views[name].received(MaskedPhases)]
         opened = b"".join(each.phases for each in messages if isinstance(each, MaskedPhases))
         assert len(opened) == 2 * ROWS
-        counts = np.bincount(np.frombuffer(opened, np.uint8), minlength=256)
-        statistic = float(np.sum((counts - 2 * ROWS / 256) ** 2) / (2 * ROWS / 256))
-        assert statistic < chi2.isf(1e-9, 255)
+        assert is_uniform(np.frombuffer(opened, np.uint8), 256, 1e-9)
     decrypted = [each.values for each in done.views["shop"].entries if isinstance(each, Decrypted)]
     assert sum(each.size for each in decrypted) == 2 * ROWS * FORMAT.terms
     top = np.concatenate([each.ravel() for each in decrypted]) + np.uint64(1 << 48) >> np.uint64(42)
-    counts = np.bincount(top.astype(int), minlength=64)
-    statistic = float(np.sum((counts - top.size / 64) ** 2) / (top.size / 64))
-    assert statistic < chi2.isf(1e-9, 63)
+    assert is_uniform(top, 64, 1e-9)
     assert not [each for each in done.views["bank"].entries if isinstance(each, Decrypted)]
 
 

@@ -20,17 +20,35 @@ def rows(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int64)
 
 
-def count(total: int = 160, outputs: int = 1) -> LeakageCount:
-    return LeakageCount(total, outputs, {"shop": 10, "bank": 5})
+def count(outputs: int = 1, **more: Any) -> LeakageCount:  # noqa: ANN401
+    return LeakageCount(160, outputs, {"shop": 10, "bank": 5}, **more)
 
 
-def test_every_distinct_batch_counts_once_whatever_the_order_of_its_rows() -> None:
-    leakage = count()
-    for batch in (rows(0, 1, 2), rows(2, 0, 1), rows(0, 1, 2)):
-        leakage.add("shop", batch)
-    assert leakage.ratio == 10 / 160
-    leakage.add("shop", rows(3, 4, 5))
-    assert leakage.ratio == 20 / 160
+NETWORK: dict[str, Any] = {"nonlinear": frozenset({"shop"})}
+Visits = list[tuple[str, np.ndarray]]
+COUNTED: dict[str, tuple[LeakageCount, Visits, float]] = {
+    "a batch once, whatever the order of its rows": (
+        count(),
+        [("shop", rows(0, 1, 2)), ("shop", rows(2, 0, 1)), ("shop", rows(0, 1, 2))],
+        10 / 160,
+    ),
+    "every distinct batch": (count(), [("shop", rows(0, 1, 2)), ("shop", rows(3, 4, 5))], 20 / 160),
+    "peers may collude": (count(), [("shop", rows(0, 1)), ("bank", rows(0, 1))], 15 / 160),
+    "ten class probabilities sum to one": (count(10), [("shop", rows(0))], 10 * 10 / (160 * 9)),
+    "every visit of a network": (
+        count(**NETWORK),
+        [("shop", rows(0, 1)), ("bank", rows(0, 1))] * 3,
+        (3 * 10 + 5) / 160,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_what_counts_as_revealed(case: str) -> None:
+    leakage, visits, ratio = COUNTED[case]
+    for peer, batch in visits:
+        leakage.add(peer, batch)
+    assert leakage.ratio == ratio
 
 
 def test_a_batch_is_counted_by_its_rows() -> None:
@@ -40,34 +58,9 @@ def test_a_batch_is_counted_by_its_rows() -> None:
     assert leakage.revealed == {"shop": {batch_digest(rows(0, 1)): 10}}
 
 
-def test_peers_may_collude_and_are_added_up() -> None:
-    leakage = count()
-    leakage.add("shop", rows(0, 1))
-    leakage.add("bank", rows(0, 1))
-    assert leakage.ratio == 15 / 160
-
-
-def test_class_probabilities_sum_to_one_so_ten_outputs_hold_nine_unknowns() -> None:
-    leakage = count(outputs=10)
-    leakage.add("shop", rows(0))
-    assert leakage.ratio == 10 * 10 / (160 * 9)
-
-
 def test_different_rows_have_different_names() -> None:
     names = {batch_digest(rows(*numbers)) for numbers in [(0,), (1,), (0, 1), (0, 256), ()]}
     assert len(names) == 5
-
-
-def network_count(total: int = 1600) -> LeakageCount:
-    return LeakageCount(total, 1, {"shop": 10, "bank": 5}, nonlinear=frozenset({"shop"}))
-
-
-def test_every_visit_of_a_batch_counts_for_a_network() -> None:
-    leakage = network_count()
-    for _ in range(3):
-        leakage.add("shop", rows(0, 1))
-        leakage.add("bank", rows(0, 1))
-    assert leakage.ratio == (3 * 10 + 5) / 1600
 
 
 def counted(

@@ -1,5 +1,3 @@
-"""The line search on its grid."""
-
 import numpy as np
 import pytest
 

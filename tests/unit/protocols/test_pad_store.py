@@ -1,6 +1,5 @@
 """Pads at rest: for their owner and job alone, given out once, and the same of all parties."""
 
-import multiprocessing
 import os
 import shutil
 import stat
@@ -194,16 +193,6 @@ def test_the_key_is_gone_on_disk_before_pads_are_given_out(
     assert done == ["fsync", "rename", "fsync", "unlink"]
 
 
-def _try_to_take(root: Path, start: object, results: object) -> None:
-    start.wait()  # type: ignore[attr-defined]
-    try:
-        Place(root).take()
-    except DataError:
-        results.put(False)  # type: ignore[attr-defined]
-    else:
-        results.put(True)  # type: ignore[attr-defined]
-
-
 def test_of_two_at_once_one_has_them(kept: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have read key and file before either destroys the key."""
     first, open_pads = kept.store(), PadStore._open
@@ -219,18 +208,6 @@ def test_of_two_at_once_one_has_them(kept: Place, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(DataError, match="just taken"):
         kept.take()
     assert not kept.store().path.exists()
-
-
-def test_of_two_processes_at_once_one_has_them(kept: Place, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    start, results = context.Event(), context.Queue()
-    both = [context.Process(target=_try_to_take, args=(tmp_path, start, results)) for _ in range(2)]
-    for process in both:
-        process.start()
-    start.set()
-    assert sorted(results.get(timeout=60) for _ in both) == [False, True]
-    for process in both:
-        process.join(timeout=60)
 
 
 def test_only_their_own_job_party_batch_and_data_may_take_them(kept: Place) -> None:

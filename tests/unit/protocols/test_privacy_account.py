@@ -1,5 +1,3 @@
-"""What noise promises, counted from a plan alone."""
-
 from math import inf, sqrt
 from typing import Any
 

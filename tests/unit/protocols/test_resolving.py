@@ -16,24 +16,16 @@ from securevfl.protocols.vertical.runner import steps_of
 from tests.plans import NAMES, plan_of
 
 
-def test_in_fedbcd_p_all_parties_exchange_once_a_round() -> None:
+def test_all_exchange_once_a_round_or_in_turns_from_the_label_party_on() -> None:
     assert list(steps_of(plan_of(parties=3), 4, alternating=False)) == [Step(4, NAMES, NAMES)]
-
-
-def test_in_fedbcd_s_the_label_party_begins_and_each_sees_all_earlier_turns() -> None:
-    plan = plan_of(parties=3, job={"algorithm": "fedbcd-s"})
-    assert list(steps_of(plan, 2, alternating=True)) == [
+    turns = plan_of(parties=3, job={"algorithm": "fedbcd-s"})
+    steps = [step for t in range(5) for step in steps_of(turns, t, alternating=True)]
+    assert [step.index for step in steps] == list(range(15))
+    assert steps[6:9] == [
         Step(6, ("bank",), NAMES),
         Step(7, ("shop",), ("bank",)),
         Step(8, ("lab",), ("shop",)),
     ]
-
-
-def test_no_two_exchanges_of_a_job_share_a_number() -> None:
-    plan = plan_of(parties=3, job={"algorithm": "fedbcd-s"})
-    assert [step.index for t in range(5) for step in steps_of(plan, t, alternating=True)] == list(
-        range(15)
-    )
 
 
 def test_step_sizes_are_constant_or_fall_with_the_root_of_rounds() -> None:
@@ -222,66 +214,36 @@ def test_few_rows_are_one_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "told"),
+    ("job", "told"),
     [
-        (
-            {"job": {"learning_rate": 0.1, "local_steps": "exact"}},
-            "has no step size: drop learning_rate = 0.1, or give a number of steps",
-        ),
-        (
-            {"job": {"schedule": "constant", "local_steps": "exact"}},
-            "drop schedule and divide_by_sqrt_parties",
-        ),
-        (
-            {"job": {"divide_by_sqrt_parties": True, "local_steps": "exact"}},
-            "drop schedule and divide_by_sqrt_parties",
-        ),
-        (
-            {"job": {"local_rule": "frozen", "local_steps": "exact"}},
-            "the minimum of a majorizer: local_rule = 'frozen' has none",
-        ),
-        (
-            {"job": {"algorithm": "fedsgd", "local_steps": "exact"}},
-            "fedsgd takes one gradient step; use fedbcd-p",
-        ),
-        (
-            {"job": {"algorithm": "fdml", "local_steps": "exact"}},
-            "fdml takes one gradient step; use fedbcd-p",
-        ),
-        (
-            {"job": {**MLP, "local_steps": "exact"}},
-            "takes linear models, and party 'bank' trains a network",
-        ),
-        (
-            {"exchange": {"scheme": "dp"}, "privacy": PRIVATE},
-            "'auto' follows from exact rows, which no epsilon covers: give a learning_rate",
-        ),
+        ({"learning_rate": 0.1}, "no step size: drop learning_rate = 0.1, or give a number of"),
+        ({"schedule": "constant"}, "drop schedule and divide_by_sqrt_parties"),
+        ({"divide_by_sqrt_parties": True}, "drop schedule and divide_by_sqrt_parties"),
+        ({"local_rule": "frozen"}, "minimum of a majorizer: local_rule = 'frozen' has none"),
+        ({"algorithm": "fedsgd"}, "fedsgd takes one gradient step; use fedbcd-p"),
+        ({"algorithm": "fdml"}, "fdml takes one gradient step; use fedbcd-p"),
+        (MLP, "takes linear models, and party 'bank' trains a network"),
     ],
 )
-def test_exact_steps_refuse_what_they_cannot_take(sections: dict[str, Any], told: str) -> None:
+def test_exact_steps_refuse_what_they_cannot_take(job: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        plan(**sections)
+        plan({**job, "local_steps": "exact"})
     assert told in str(refused.value)
 
 
-def test_with_a_learning_rate_noise_end_to_end_is_taken() -> None:
-    found = plan({"learning_rate": 0.1}, exchange={"scheme": "dp"}, privacy=PRIVATE)
-    assert settled(found) == (5, 128, "none", 0.0)
+def test_noise_end_to_end_takes_a_learning_rate() -> None:
+    noisy: dict[str, Any] = {"exchange": {"scheme": "dp"}, "privacy": PRIVATE}
+    assert settled(plan({"learning_rate": 0.1}, **noisy)) == (5, 128, "none", 0.0)
+    with pytest.raises(ConfigError, match="which no epsilon covers: give a learning_rate"):
+        plan(**noisy)
 
 
 def test_the_hash_is_that_of_the_settled_job() -> None:
     """Parties agree on it: two ways to say a job are one, and other rows another."""
-    said = {
-        "local_steps": "exact",
-        "batch_size": "full",
-        "acceleration": "nesterov",
-        "l2": 1 / ROWS,
-        "learning_rate": "auto",
-    }
-    assert plan().hash == plan(said).hash
+    said = {"local_steps": "exact", "batch_size": "full", "acceleration": "nesterov"}
+    assert plan().hash == plan({**said, "l2": 1 / ROWS, "learning_rate": "auto"}).hash
     assert plan().hash != plan({"l2": 0.0}).hash
-    fewer = plan_of(rows=ROWS - 1, job={"batch_size": None})
-    assert plan().hash != fewer.hash
+    assert plan().hash != plan_of(rows=ROWS - 1, job={"batch_size": None}).hash
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""What sparse rows are refused for, and what is kept of them."""
-
 from typing import Any
 
 import numpy as np

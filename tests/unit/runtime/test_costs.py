@@ -1,5 +1,3 @@
-"""The ledger: what is counted where, and the costs of a job at each round."""
-
 import asyncio
 import time
 from collections.abc import Callable

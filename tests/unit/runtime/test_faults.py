@@ -1,5 +1,3 @@
-"""What the network refuses, and how a stalled or failing job ends."""
-
 import asyncio
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securevfl.errors import (
-    MalformedMessage,
-    PeerTimeout,
-    PeerUnreachable,
-    UnexpectedMessage,
-)
+from securevfl.errors import MalformedMessage, PeerTimeout, PeerUnreachable, UnexpectedMessage
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.runtime.channel import Channel, collect, expect_shape

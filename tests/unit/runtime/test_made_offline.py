@@ -60,12 +60,6 @@ def job() -> Ledgers:
     )
 
 
-def test_components_of_every_path_add_up_to_the_clock(job: Ledgers) -> None:
-    for ledger in job.values():
-        assert sum(ledger.path.values()) == pytest.approx(ledger.now)
-        assert set(ledger.path) >= {CORRELATED_RANDOMNESS, OFFLINE_COMMUNICATION, COMMUNICATION}
-
-
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_time_offline_is_of_its_own_and_part_of_the_totals(job: Ledgers, rounds: int) -> None:
     """Of all that was made offline until then, in whichever round."""

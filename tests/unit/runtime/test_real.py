@@ -29,16 +29,7 @@ from securevfl.runtime.costs import (
 from securevfl.runtime.real import ProgramThread, RealChannel
 from securevfl.wire.codec import encode
 from tests.made_offline import Pad
-from tests.real_channels import (
-    LONG,
-    alone,
-    pad,
-    predictions,
-    sealed,
-    summed,
-    takes,
-    together,
-)
+from tests.real_channels import LONG, alone, pad, predictions, sealed, summed, takes, together
 
 
 def test_the_callers_loop_lives_while_a_program_computes() -> None:

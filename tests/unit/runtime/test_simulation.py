@@ -9,15 +9,14 @@ import pytest
 
 from securevfl.errors import ConfigError
 from securevfl.protocols.exchanges.plain import Residuals
-from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
+from securevfl.protocols.session.gathering import Predictions
 from securevfl.protocols.session.keys import PublicKey
-from securevfl.protocols.session.scoring import Verdict
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import COMMUNICATION, SCORING, SETUP, Costs, FixedCosts
 from securevfl.runtime.line import PRESETS, Line
 from securevfl.runtime.simulation import Program, Simulated, simulate
 from securevfl.wire.codec import Message
-from tests.programs import Step, party, predictions, receives, sends, size, works
+from tests.programs import party, predictions, receives, sends, size, works
 
 LATENCY, BANDWIDTH = 0.25, 1000.0
 # Seconds of latency, bytes a second.
@@ -199,56 +198,6 @@ def test_a_short_chain_that_arrives_late_does_not_shorten_the_longest() -> None:
         c=party(works("evaluate"), sends("b", predictions())),
     )
     assert done.costs["b"].hops == 2
-
-
-# Scoring
-
-
-def two_rounds(feature_first: str, label_first: str) -> tuple[list[float], list[float]]:
-    """With scoring between them; each party computes its own phase before a round.
-
-    Returns:
-        The clock of the feature party at the end of a round, after scoring, and again; and that of
-        the label party.
-    """
-    feature, label = list[Step](), list[Step]()
-    for step in range(2):
-        feature += [
-            works(feature_first),
-            sends("label", predictions(step)),
-            receives("label", Residuals, step=step),
-            works(SCORING),
-            sends("label", HeldOutPredictions(step, np.zeros((1000, 1)))),
-            receives("label", Verdict, step=step),
-        ]
-        label += [
-            works(label_first),
-            receives("feature", step=step),
-            sends("feature", Residuals(step, np.zeros((1, 1)))),
-            works("encrypt"),
-            receives("feature", HeldOutPredictions, step=step),
-            works(SCORING),
-            sends("feature", Verdict(step, stop=False)),
-        ]
-    times = run(feature=party(*feature), label=party(*label)).results
-    return times["feature"][2::3], [times["label"][at] for at in (3, 6, 10, 13)]
-
-
-@pytest.mark.parametrize(
-    ("feature_first", "label_first"), [("local", "evaluate"), ("evaluate", "local")]
-)
-def test_neither_party_gains_or_loses_time_by_scoring(feature_first: str, label_first: str) -> None:
-    """By hand: the label party is 2 s behind or ahead when scoring begins, and after it."""
-    one = LATENCY + transfer(predictions())
-    feature, label = two_rounds(feature_first, label_first)
-    if feature_first == "local":
-        # The label party begins round 2 at 6 and finds the feature party's predictions there.
-        feature_at, label_at = [4 + one, 10 + one], [6.0, 12.0]
-    else:
-        feature_at = [4 + 2 * one, 2 * (4 + 2 * one)]
-        label_at = [6 + one, 4 + 2 * one + 6 + one]
-    assert feature == pytest.approx([t for t in feature_at for _ in range(2)])
-    assert label == pytest.approx([t for t in label_at for _ in range(2)])
 
 
 # Lines

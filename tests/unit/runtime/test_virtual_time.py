@@ -1,5 +1,3 @@
-"""The loop of a simulation, as asyncio sees it."""
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

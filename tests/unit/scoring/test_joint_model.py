@@ -1,5 +1,3 @@
-"""Rows that somebody hands to a joint model in Python."""
-
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +14,7 @@ from tests.unit.scoring.test_parts import part
 BANK = np.array([[1.0, 2.0], [3.0, 4.0]])
 SHOP = {"age": [30, None], "city": ["Rome", "Bern"]}
 RECIPE = Recipe(
-    (
-        ColumnRecipe("age", "number", fill=40.0),
-        ColumnRecipe("city", "category", levels=("Rome",)),
-    )
+    (ColumnRecipe("age", "number", fill=40.0), ColumnRecipe("city", "category", levels=("Rome",)))
 )
 
 

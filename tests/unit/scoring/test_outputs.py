@@ -1,5 +1,3 @@
-"""What becomes of scores: columns, classes and metrics."""
-
 from dataclasses import replace
 
 import numpy as np

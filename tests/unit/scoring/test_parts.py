@@ -1,5 +1,3 @@
-"""Parts of a model that belong together, from files."""
-
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
