@@ -213,9 +213,7 @@ def words(curve: Mapping[str, Any]) -> str:
 
 def _span(lines: Mapping[str, Sequence[Point]]) -> str:
     """Of many only the lowest and the highest end; a table has the others."""
-    ends = sorted(
-        (points[-1][1], points[-1][0], name) for name, points in lines.items() if points
-    )
+    ends = sorted((points[-1][1], points[-1][0], name) for name, points in lines.items() if points)
     (low, at_low, lowest), (high, at_high, highest) = ends[0], ends[-1]
     return (
         f"{len(lines)} curves, which end between {figure(low)} at {at_low} ({lowest}) and "

@@ -319,8 +319,8 @@ class NetworkEnd(ABC):
         try:
             sender, message = await self._next(senders, kind, step, timeout)
         except TimeoutError:
-            told = f"{self.name} waited {timeout or 0.0:g} s for {self.awaited} in vain"
-            raise PeerTimeout(told) from None
+            waited = f"{self.name} waited {timeout or 0.0:g} s for {self.awaited} in vain"
+            raise PeerTimeout(waited) from None
         finally:
             self.waits_for = None
         if self.view is not None:

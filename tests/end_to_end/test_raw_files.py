@@ -73,10 +73,10 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     Path("job.toml").write_text(JOB + '[preprocess]\nmissing = ["k. A."]\n')
     assert run("train", "job.toml", "--json", "out.json") == 0
     printed = capsys.readouterr()
-    told = " ".join(printed.err.split())
+    output = " ".join(printed.err.split())
     assert max(map(len, (printed.err + printed.out).splitlines())) <= 80
-    assert "bank.csv: semicolon-separated, decimal ',', windows-1252" in told
-    assert "shop.csv: comma-separated, decimal ',', utf-8" in told
+    assert "bank.csv: semicolon-separated, decimal ',', windows-1252" in output
+    assert "shop.csv: comma-separated, decimal ',', utf-8" in output
     (row,) = rows_of("out.json", "train")
     assert row["auc"] > 0.9
     assert any("windows-1252" in note for note in row["notes"])

@@ -71,11 +71,13 @@ def reference(result: TrainingResult, dataset: VerticalDataset, start: Starts) -
                 given = {each: block[rows] @ weights[each] for each, block in blocks.items()}
             x, others = blocks[name][rows], sum(given.values()) - given[name]
             others = others + (0 if offsets is None else offsets[rows])
-            told = loss.residuals(others + given[name], labels[rows])
+            given_residuals = loss.residuals(others + given[name], labels[rows])
             for _ in range(steps):
                 residuals = loss.residuals(others + x @ weights[name], labels[rows])
                 if settings.local_rule == "curvature" and name != label:
-                    residuals = told + BENDS[settings.loss] * (x @ weights[name] - given[name])
+                    residuals = given_residuals + BENDS[settings.loss] * (
+                        x @ weights[name] - given[name]
+                    )
                 gradient = x.T @ residuals / len(rows) + decays[name] * weights[name]
                 weights[name] = weights[name] - eta * gradient
     return np.concatenate([own.ravel() for own in weights.values()])

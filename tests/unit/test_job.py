@@ -48,7 +48,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[job]\nlocal_step = 3", "unknown key 'job.local_step': nearest known key is 'local_st"),
         ("[exchange]\nahead_rounds = 3", "'exchange.ahead_rounds': renamed to 'offline_rounds'"),
@@ -63,8 +63,8 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         ("[output]\ndir='x'", "nearest known key is 'directory'"),
     ],
 )
-def test_an_unknown_key_names_the_nearest_known_one(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_an_unknown_key_names_the_nearest_known_one(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_job(text)
 
 
@@ -94,7 +94,7 @@ def test_a_value_out_of_range_names_its_key(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "no data"),
         ('[job]\ndataset = "digits"\n' + TWO_PARTIES, "not both"),
@@ -111,8 +111,8 @@ def test_a_value_out_of_range_names_its_key(line: str) -> None:
         ("[job", "not TOML"),
     ],
 )
-def test_sections_that_make_no_job_are_refused(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"^here: .*{told}"):
+def test_sections_that_make_no_job_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^here: .*{message}"):
         parse_job(text, "here")
 
 
@@ -282,7 +282,7 @@ def test_a_cnn_has_two_convolutions_of_64_and_no_dense_layer_unless_told() -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ('model = "mpl"', r"party\.1\.model = 'mpl'"),
         ('model = "mlp"\nhidden = []', r"party\.1\.hidden = \[\]"),
@@ -296,8 +296,8 @@ def test_a_cnn_has_two_convolutions_of_64_and_no_dense_layer_unless_told() -> No
         ("image_width = 7", "party 'shop': image_width = 7 needs model = 'cnn'"),
     ],
 )
-def test_a_model_that_cannot_be_is_told(line: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_model_that_cannot_be_is_told(line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_job(TWO_PARTIES + line)
 
 

@@ -155,7 +155,7 @@ class FtlPart(Part):
                 if self.selection.lost is None:
                     with self.selection.undoing_divergence(index):
                         take_steps(plan, self._layer, index, signal)
-        return Seen(loss, judged=loss)
+        return Seen(loss, selection_loss=loss)
 
     def phi(self) -> FloatArray:
         """Φ at the weights now, at the label party."""

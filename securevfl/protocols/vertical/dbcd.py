@@ -143,15 +143,15 @@ class DbcdPart(Part):
         assert others is not None  # noqa: S101
         table, optimality = await self._sums.take(step.index, *numbers)
         async with party.costs.compute("local"):
-            ahead = own + others - total
+            direction = own + others - total
             search = LineSearch(
                 lambda there: loss.value(there, labels),
                 total,
-                ahead,
+                direction,
                 total - self._before,
                 table=table,
                 lasts=self._lasts,
-                slope=float(np.mean(residuals * ahead)),
+                slope=float(np.mean(residuals * direction)),
             )
             place = search.best()
             taken = self._judged(step, search, place, optimality)

@@ -76,12 +76,12 @@ class Seen:
 
     Attributes:
         loss: of the exchanged batch, for scores; None where it is unknown or noisy.
-        judged: likewise, for checkpoint selection.
+        selection_loss: likewise, for checkpoint selection.
         ended: why training ends with this round, if it does.
     """
 
     loss: float | None = None
-    judged: float | None = None
+    selection_loss: float | None = None
     ended: Ending | None = None
 
 
@@ -163,7 +163,7 @@ class Part(ABC):
         """Note a round's loss and scores; `reached` says that the scores end the job."""
         del reached
         if self.selection is not None:
-            self.selection.after(done, scoring.scores, loss=seen.judged)
+            self.selection.after(done, scoring.scores, loss=seen.selection_loss)
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The state beside the model, by name."""

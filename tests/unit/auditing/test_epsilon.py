@@ -210,10 +210,10 @@ def test_a_release_guarantee_is_not_an_end_to_end_one(small: tuple[Job, Vertical
 
 def test_noise_on_gradients_makes_it_one(small: tuple[Job, VerticalDataset]) -> None:
     job, data = with_noisy_gradients(small[0]), small[1]
-    told = scored_runs(extreme_record(job, data), runs=60)
+    scores = scored_runs(extreme_record(job, data), runs=60)
     promised = whole_claim(job, data)
-    assert epsilon_bound(*told[0], DELTA).gaussian < promised
-    assert epsilon_bound(*told[1], DELTA).gaussian < promised
+    assert epsilon_bound(*scores[0], DELTA).gaussian < promised
+    assert epsilon_bound(*scores[1], DELTA).gaussian < promised
 
 
 def test_without_clipping_gradients_the_claim_is_broken(
@@ -240,9 +240,9 @@ def test_worst_rows_come_near_what_is_claimed(local_steps: int, least: float) ->
     neighbours = worst_case(NOISY_GRADIENTS, 10, local_steps)
     mu = mu_of(whole_claim(neighbours.job, neighbours.worlds[0]), DELTA)
     assert mu == pytest.approx(np.sqrt(10 / 16 * (1 + local_steps)), rel=1e-3)
-    told = scored_runs(neighbours, runs=60)
-    assert least < separation(*told[0]) / mu < 1.4
-    assert epsilon_bound(*told[0], DELTA).mu < mu
+    scores = scored_runs(neighbours, runs=60)
+    assert least < separation(*scores[0]) / mu < 1.4
+    assert epsilon_bound(*scores[0], DELTA).mu < mu
 
 
 @pytest.mark.parametrize("multiplier", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
@@ -339,9 +339,9 @@ def test_noise_that_no_number_of_runs_tells_is_not_shown(monkeypatch: pytest.Mon
         privacy={"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4},
     )
     rows = audit(load("breast_cancer"), AuditSettings({"dp": job}, ("epsilon",), repeats=1))
-    told = {row["detail"]["case"]: row for row in rows if row["verdict"] == "not_shown"}
-    assert "in situ" in told
-    assert all("is too large to test" in row["detail"]["reason"] for row in told.values())
+    rows_by_case = {row["detail"]["case"]: row for row in rows if row["verdict"] == "not_shown"}
+    assert "in situ" in rows_by_case
+    assert all("is too large to test" in row["detail"]["reason"] for row in rows_by_case.values())
 
 
 def test_theorem_1_holds_under_shared_noise() -> None:

@@ -50,9 +50,9 @@ def test_a_crafted_query_reads_its_share_of_the_key_in_one_round(owner: BfvOwner
     digits = int(np.log(2) / np.log(3) * owner.modulus_bits)
     assert query[1].shape == (COLUMNS, digits)
     found = secret_from_crafted_queries([query], owner.decrypt, owner.modulus_bits, DEGREE)
-    told = np.unique(query[1] % DEGREE)
-    assert len(told) == COLUMNS * digits
-    assert np.array_equal(found[told], owner_secret(owner)[told])
+    revealed = np.unique(query[1] % DEGREE)
+    assert len(revealed) == COLUMNS * digits
+    assert np.array_equal(found[revealed], owner_secret(owner)[revealed])
 
 
 def test_evaluators_that_pool_read_the_key_in_turns(owner: BfvOwner) -> None:

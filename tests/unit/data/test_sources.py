@@ -63,17 +63,17 @@ def test_the_default_number_of_parties_gives_the_default_parties() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         (None, "scikit-learn is not installed"),
         (ModuleSpec("sklearn", None, origin="/nowhere/sklearn/__init__.py"), "No such file"),
     ],
 )
 def test_embedded_data_that_are_not_there_are_told(
-    monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None, told: str
+    monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None, message: str
 ) -> None:
     monkeypatch.setattr(sources, "find_spec", lambda _: spec)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         load("digits")
 
 

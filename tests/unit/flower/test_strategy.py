@@ -331,8 +331,8 @@ def test_both_ends_have_to_mean_the_same_federation() -> None:
         over(LocalGrid(own_client("fedbcgd", other)), "fedbcgd", Compressed(Quantizer(7)))
     for noises in ((1.0, 1.0), (1.0, 2.0)):
         ends = [Noisy(ClientNoise(0.1, clip), NoiseKey.generate()) for clip in noises]
-        told = "another federation" if len(set(noises)) > 1 else None
-        with pytest.raises(PeerViolation, match=told) if told else nullcontext():
+        mismatch = "another federation" if len(set(noises)) > 1 else None
+        with pytest.raises(PeerViolation, match=mismatch) if mismatch else nullcontext():
             over(LocalGrid(own_client("fedbcgd", ends[0])), "fedbcgd", ends[1])
     small = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
     with pytest.raises(ConfigError, match="12 parameters, the initial arrays 3"):

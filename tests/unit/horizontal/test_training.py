@@ -219,7 +219,7 @@ class Judged(Quadratic):
 
 
 @pytest.mark.parametrize(
-    ("classes", "at_end", "told"),
+    ("classes", "at_end", "kinds"),
     [
         ([0, 1], 0.69, []),
         ([0, 1], 0.70, ["learned nothing"]),  # the entropy of halves is 0.693
@@ -230,15 +230,15 @@ class Judged(Quadratic):
     ],
 )
 def test_a_loss_that_is_nan_is_no_better_than_any(
-    classes: list[int] | None, at_end: float, told: list[str]
+    classes: list[int] | None, at_end: float, kinds: list[str]
 ) -> None:
     found = None if classes is None else np.array(classes)
     problems = [
         Judged(each.curvature, each.minima, at_end, found) for each in quadratics(4, 1, rows=2)
     ]
-    with pytest.warns(UserWarning, match="mean training loss") if told else nullcontext():
+    with pytest.warns(UserWarning, match="mean training loss") if kinds else nullcontext():
         trained = trained_with(problems=problems)
-    assert [each.kind for each in trained.warnings] == told
+    assert [each.kind for each in trained.warnings] == kinds
 
 
 class Broken(Quadratic):

@@ -64,9 +64,9 @@ def test_tensors_are_rows_as_well() -> None:
 def test_classes_are_told_where_the_loss_is_their_cross_entropy() -> None:
     inputs, labels = data()
     some = np.array([0, 3])
-    told = ModuleProblem(FlatModule(small()), inputs, labels).labels(some)
-    np.testing.assert_array_equal(told, labels[some])
-    assert told is not None
+    classes = ModuleProblem(FlatModule(small()), inputs, labels).labels(some)
+    np.testing.assert_array_equal(classes, labels[some])
+    assert classes is not None
     ignored = np.where(labels == labels[0], -100, labels)
     assert ModuleProblem(FlatModule(small()), inputs, ignored).labels(some[:1]) is None
     squares = FlatModule(small(), lambda scores, targets: ((scores[:, 0] - targets) ** 2).mean())

@@ -151,7 +151,7 @@ OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"job_hash": "ab"}, "job_hash 'ab', expected SHA-256"),
         ({"rounds": -1}, "-1 rounds"),
@@ -176,9 +176,9 @@ OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
     ids=str,
 )
 def test_a_header_of_no_job_is_refused(
-    tmp_path: Path, changes: dict[str, object], told: str
+    tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(DataError, match=f"model file .*: .*{told}"):
+    with pytest.raises(DataError, match=f"model file .*: .*{message}"):
         load_model(written(tmp_path / "m", fields(**changes)))
 
 
@@ -199,7 +199,7 @@ def test_parts_of_other_parties_or_shapes_have_no_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensors", "told"),
+    ("tensors", "message"),
     [
         ({"weights": MODEL.weights.astype(np.float32)}, "weights are not finite float64"),
         ({"weights": np.full((3, 1), np.nan)}, "weights are not finite float64"),
@@ -209,9 +209,9 @@ def test_parts_of_other_parties_or_shapes_have_no_head() -> None:
     ids=["float32", "nan", "infinite", "zero scale"],
 )
 def test_numbers_that_no_training_leaves_are_refused(
-    tmp_path: Path, tensors: dict[str, np.ndarray], told: str
+    tmp_path: Path, tensors: dict[str, np.ndarray], message: str
 ) -> None:
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         load_model(written(tmp_path / "m", fields(), **tensors))
 
 
@@ -256,7 +256,7 @@ def test_the_file_of_a_linear_model_says_nothing_of_networks(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("header", "changes", "told"),
+    ("header", "changes", "message"),
     [
         ({}, {"network.0.bias": None}, "tensor 'network.0.bias'"),
         ({}, {"network.4.bias": np.zeros(1)}, "tensor 'network.4.bias'"),
@@ -286,9 +286,9 @@ def test_the_file_of_a_linear_model_says_nothing_of_networks(tmp_path: Path) -> 
     ids=str,
 )
 def test_a_network_file_that_was_tampered_with_is_refused(
-    tmp_path: Path, header: dict[str, object], changes: dict[str, np.ndarray | None], told: str
+    tmp_path: Path, header: dict[str, object], changes: dict[str, np.ndarray | None], message: str
 ) -> None:
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         load_model(network_file(tmp_path / "m", network_fields(**header), **changes))
 
 

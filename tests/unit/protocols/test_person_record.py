@@ -21,7 +21,7 @@ from securevfl.protocols.guards.person_record import (
 BALANCED = 0.25
 
 
-def told(
+def equations(
     rows: np.ndarray, peer: str = "shop", name: str = "a", *, values: int = 10, model: bool = True
 ) -> Revealing:
     return Revealing(peer, values, rows, name, model)
@@ -44,52 +44,52 @@ def everyone(count: int) -> np.ndarray:
 def test_the_first_population_is_what_a_model_tells_and_the_same_again_is_nothing_new() -> None:
     record, places = PersonRecord(), everyone(0)
     for _ in range(3):
-        places = job(record, people(1000), [told(everyone(1000))])
+        places = job(record, people(1000), [equations(everyone(1000))])
     assert record.revealed(places, BALANCED) == pytest.approx((10 / 250, 0))
 
 
 def test_other_columns_of_the_same_rows_are_another_model() -> None:
     record, places = PersonRecord(), everyone(0)
     for name in "abc":
-        places = job(record, people(1000), [told(everyone(1000), name=name)])
+        places = job(record, people(1000), [equations(everyone(1000), name=name)])
     assert record.revealed(places, BALANCED) == pytest.approx((30 / 250, 0))
 
 
 def test_peers_may_pool_what_they_see() -> None:
     record = PersonRecord()
-    both = [told(everyone(1000), "shop"), told(everyone(1000), "lab", values=5)]
+    both = [equations(everyone(1000), "shop"), equations(everyone(1000), "lab", values=5)]
     places = job(record, people(1000), both)
     assert record.revealed(places, BALANCED)[0] == pytest.approx(15 / 250)
     # A peer of an earlier job counts although it takes no part now.
-    places = job(record, people(1000), [told(everyone(1000), "bank", values=5)])
+    places = job(record, people(1000), [equations(everyone(1000), "bank", values=5)])
     assert record.revealed(places, BALANCED)[0] == pytest.approx(20 / 250)
 
 
 def test_minibatches_tell_more_than_any_model() -> None:
     record = PersonRecord()
-    halves = [told(half, model=False) for half in np.split(everyone(1000), 2)]
+    halves = [equations(half, model=False) for half in np.split(everyone(1000), 2)]
     places = job(record, people(1000), halves)
     assert record.revealed(places, BALANCED) == pytest.approx((0, 10 / 125))
 
 
 def test_one_row_less_is_another_set_for_all_who_stay() -> None:
     record = PersonRecord()
-    job(record, people(1000), [told(everyone(1000))])
-    places = job(record, people(999), [told(everyone(999))])
+    job(record, people(1000), [equations(everyone(1000))])
+    places = job(record, people(999), [equations(everyone(999))])
     assert record.revealed(places, BALANCED) == pytest.approx((10 / 250, 10 / 999 * 4))
 
 
 def test_the_order_of_rows_and_of_jobs_does_not_matter() -> None:
     record = PersonRecord()
-    job(record, people(1000), [told(everyone(1000))])
-    places = job(record, people(1000)[::-1].copy(), [told(everyone(1000))])
+    job(record, people(1000), [equations(everyone(1000))])
+    places = job(record, people(1000)[::-1].copy(), [equations(everyone(1000))])
     assert record.revealed(places, BALANCED) == pytest.approx((10 / 250, 0))
 
 
 def test_other_people_have_a_model_of_their_own() -> None:
     record = PersonRecord()
-    job(record, people(1000), [told(everyone(1000))])
-    places = job(record, people(1000, 2000), [told(everyone(1000))])
+    job(record, people(1000), [equations(everyone(1000))])
+    places = job(record, people(1000, 2000), [equations(everyone(1000))])
     assert record.revealed(places, BALANCED) == pytest.approx((10 / 250, 0))
 
 
@@ -106,7 +106,7 @@ def test_rare_labels_are_told_by_few_equations() -> None:
     assert label_variance(rare) == pytest.approx(0.0099)
     assert label_variance(np.repeat([0, 1, 2], [500, 400, 100])) == pytest.approx(0.09)
     record = PersonRecord()
-    places = job(record, people(1000), [told(everyone(1000))])
+    places = job(record, people(1000), [equations(everyone(1000))])
     record.require_within_limits(places, BALANCED, "take less")
     with pytest.raises(LabelLeakRefused, match=r"of all rows.* take less, or"):
         record.require_within_limits(places, label_variance(rare), "take less")
@@ -114,7 +114,7 @@ def test_rare_labels_are_told_by_few_equations() -> None:
 
 def within(rows: int, values: int, *, model: bool) -> None:
     record = PersonRecord()
-    places = job(record, people(rows), [told(everyone(rows), values=values, model=model)])
+    places = job(record, people(rows), [equations(everyone(rows), values=values, model=model)])
     record.require_within_limits(places, BALANCED, "take less")
 
 
@@ -135,10 +135,10 @@ def test_the_limits_are_allowed_and_what_is_above_is_refused() -> None:
 )
 def test_nobody_is_told_apart_with_few_others(then: tuple[int, int], now: tuple[int, int]) -> None:
     record = PersonRecord()
-    job(record, people(*then), [told(everyone(then[1] - then[0]))])
+    job(record, people(*then), [equations(everyone(then[1] - then[0]))])
     record.welcome(people(*now))
     history = record.history.copy()
-    job(record, people(*now), [told(everyone(now[1] - now[0]))])
+    job(record, people(*now), [equations(everyone(now[1] - now[0]))])
     with pytest.raises(LabelLeakRefused, match="1 rows would be in other sets"):
         record.require_company(history, 1, BALANCED)
 
@@ -146,10 +146,10 @@ def test_nobody_is_told_apart_with_few_others(then: tuple[int, int], now: tuple[
 @pytest.mark.parametrize("moved", [799, 800])
 def test_as_many_may_come_and_go_at_once_as_a_batch_must_have(moved: int) -> None:
     record = PersonRecord()
-    job(record, people(2000), [told(everyone(2000), values=1)])
+    job(record, people(2000), [equations(everyone(2000), values=1)])
     record.welcome(people(2000 - moved))
     history = record.history.copy()
-    job(record, people(2000 - moved), [told(everyone(2000 - moved), values=1)])
+    job(record, people(2000 - moved), [equations(everyone(2000 - moved), values=1)])
     if moved < 800:
         with pytest.raises(LabelLeakRefused, match=f"{moved} rows would"):
             record.require_company(history, 1, BALANCED)
@@ -161,7 +161,7 @@ def test_as_many_may_come_and_go_at_once_as_a_batch_must_have(moved: int) -> Non
 def test_so_few_rows_are_refused_whatever_the_columns(rows: int) -> None:
     record = PersonRecord()
     history = np.zeros(rows, np.uint64)
-    places = job(record, people(rows), [told(everyone(rows), values=1)])
+    places = job(record, people(rows), [equations(everyone(rows), values=1)])
     record.require_company(history, 1, BALANCED)
     if rows < LEAST_ROWS:
         with pytest.raises(LabelLeakRefused, match="fewer than 200"):
@@ -172,17 +172,17 @@ def test_so_few_rows_are_refused_whatever_the_columns(rows: int) -> None:
 
 def test_what_was_split_before_does_not_hold_up_others() -> None:
     record = PersonRecord()
-    job(record, people(1000), [told(part) for part in np.split(everyone(1000), 100)])
+    job(record, people(1000), [equations(part) for part in np.split(everyone(1000), 100)])
     record.welcome(people(2000, 3000))
     history = record.history.copy()
-    job(record, people(2000, 3000), [told(everyone(1000))])
+    job(record, people(2000, 3000), [equations(everyone(1000))])
     record.require_company(history, 1, BALANCED)
 
 
 def filled() -> PersonRecord:
     record = PersonRecord()
-    job(record, people(50), [told(everyone(50)), told(np.arange(9), "lab", model=False)])
-    job(record, people(20, 90), [told(everyone(70), name="b")])
+    job(record, people(50), [equations(everyone(50)), equations(np.arange(9), "lab", model=False)])
+    job(record, people(20, 90), [equations(everyone(70), name="b")])
     return record
 
 

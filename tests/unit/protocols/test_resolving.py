@@ -103,7 +103,7 @@ def test_networks_are_those_of_the_parties_that_have_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "told"),
+    ("sections", "message"),
     [
         ({"job": {"algorithm": "fedbcd"}}, "algorithm = 'fedbcd': unknown; nearest is 'fedbcd-"),
         (
@@ -121,8 +121,8 @@ def test_networks_are_those_of_the_parties_that_have_one() -> None:
         ({"job": {"model": "mlp", "start": "zero"}}, "gives a network no gradient"),
     ],
 )
-def test_a_job_that_cannot_be_run_is_refused(sections: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_job_that_cannot_be_run_is_refused(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         plan_of(**sections)
 
 
@@ -222,7 +222,7 @@ def test_few_rows_are_one_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "told"),
+    ("sections", "message"),
     [
         (
             {"job": {"learning_rate": 0.1, "local_steps": "exact"}},
@@ -258,10 +258,10 @@ def test_few_rows_are_one_batch() -> None:
         ),
     ],
 )
-def test_exact_steps_refuse_what_they_cannot_take(sections: dict[str, Any], told: str) -> None:
+def test_exact_steps_refuse_what_they_cannot_take(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         plan(**sections)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_with_a_learning_rate_noise_end_to_end_is_taken() -> None:

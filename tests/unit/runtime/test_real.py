@@ -80,10 +80,10 @@ def test_leaving_cancels_a_program_at_its_next_wait() -> None:
 
 
 def test_a_deadline_names_who_waited_for_what() -> None:
-    told = "a waited 0.01 s for Predictions from b in vain"
-    with pytest.raises(PeerTimeout, match=told):
+    error_text = "a waited 0.01 s for Predictions from b in vain"
+    with pytest.raises(PeerTimeout, match=error_text):
         alone(takes(timeout_seconds=0.01))
-    with pytest.raises(PeerTimeout, match=told):
+    with pytest.raises(PeerTimeout, match=error_text):
         alone(takes(), timeout_seconds=0.01)
 
 
@@ -109,7 +109,7 @@ def test_there_is_no_way_to_oneself_or_to_a_stranger(to: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("envelopes", "error", "told"),
+    ("envelopes", "error", "error_text"),
     [
         ([sealed(job=bytes(32))], PeerViolation, "b runs another job: hash 0000000000000000"),
         ([sealed(sender="c")], PeerViolation, "b sent an envelope in another party's name"),
@@ -124,13 +124,13 @@ def test_there_is_no_way_to_oneself_or_to_a_stranger(to: str) -> None:
     ],
 )
 def test_what_does_not_belong_is_refused_with_the_peers_name(
-    envelopes: list[bytes], error: type[Exception], told: str
+    envelopes: list[bytes], error: type[Exception], error_text: str
 ) -> None:
     def hostile(channel: RealChannel) -> None:
         for data in envelopes:
             channel.deliver("b", data)
 
-    with pytest.raises(error, match=told) as caught:
+    with pytest.raises(error, match=error_text) as caught:
         alone(takes(2, timeout_seconds=0.0), hostile, max_message_bytes=100)
     assert "\n" not in str(caught.value)
 
