@@ -27,11 +27,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_content(path: Path) -> bytes:
-    """A file's content, decompressed if it is gzip, except for archives (.tar.gz).
-
-    Raises:
-        DataError: a file that is missing, unreadable, or damaged gzip.
-    """
+    """A file's content, decompressed if gzip except for archives; a DataError if that fails."""
     try:
         data = path.read_bytes()
         if data.startswith(GZIP_MAGIC) and not path.name.endswith((".tar.gz", ".tgz")):

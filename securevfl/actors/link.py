@@ -79,11 +79,7 @@ class Link:
         self.send(name.encode())
 
     def greeted(self) -> str:
-        """Receive the other end's name.
-
-        Raises:
-            PeerNotTrusted: it sends none.
-        """
+        """Receive the other end's name; a PeerNotTrusted if it sends none."""
         try:
             frame = self._first_frame()
         except (OSError, PeerError) as error:
@@ -111,11 +107,7 @@ class Link:
         return self._end.fileno()
 
     def arrived(self) -> Iterator[bytes]:
-        """Yield the frames that have arrived so far.
-
-        Raises:
-            PeerError: the connection is closed or violates the protocol.
-        """
+        """Yield the frames that have arrived so far; a PeerError as in `next_frame`."""
         if self._early:  # bytes that came with the greeting
             self._early = False
             yield from self._frames(self._wire.incoming(b""), self._max)
@@ -147,11 +139,7 @@ class Link:
         return self._ready.popleft()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame without blocking.
-
-        Raises:
-            PeerUnreachable: the connection is closed.
-        """
+        """Send a frame without blocking; a PeerUnreachable if the connection is closed."""
         with self._lock:
             if self._closed:
                 raise PeerUnreachable("closed the connection")

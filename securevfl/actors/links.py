@@ -112,11 +112,7 @@ class Links:
             self._take_in(name, link)
 
     def next_from(self, name: str) -> bytes:
-        """Wait for the next frame of an actor that the channel does not know.
-
-        Raises:
-            PeerError: the connection is closed or violates the protocol.
-        """
+        """Wait for the next frame of an actor that the channel does not know; errors of `Link`."""
         try:
             return self._links[name].next_frame()
         except PeerError as error:

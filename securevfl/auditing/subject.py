@@ -306,11 +306,7 @@ class Subject:
         return self._recordings[key]
 
     def record_guarded(self, guard: Path, dataset: VerticalDataset, **changes: object) -> Recording:
-        """Run a variation of the job under the label guard, which remembers runs in its directory.
-
-        Raises:
-            LabelLeakRefused: by the guard.
-        """
+        """Run a variation of the job under a label guard that remembers runs, and may refuse."""
         job = self.job.with_settings(**{**changes, "allow_label_leak": False})
         return self._run(job, dataset, guard)
 

@@ -157,5 +157,5 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
         if not isinstance(prepared, PreparedPolynomials):
             raise CryptoError(f"prepared is a {type(prepared).__name__}, not BFV polynomials")
         if prepared.product_format != self._format:
-            raise CryptoError("prepared polynomials have another BFV format")
+            raise CryptoError("prepared are BFV polynomials of another format")
         return prepared

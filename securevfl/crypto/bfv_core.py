@@ -110,7 +110,7 @@ def unpack_reply(sizes: BfvSizes, data: bytes, positions: NDArray[np.int64]) -> 
 
 @dataclass(frozen=True)
 class _EncryptedZero:
-    """An encryption of zero under the secret key, used once; messages are added to `heads` of c₀."""
+    """An encryption of zero under the secret key, used once; messages are added to `heads`."""
 
     heads: RingArray
     tails: tuple[bytes, ...]
@@ -177,7 +177,7 @@ class BfvKeyHolder:
         return b"".join([*pieces, zero.seed])
 
     def _opened(self, data: bytes, replies: int, positions: NDArray[np.int64]) -> RingArray:
-        """The revealed coefficients modulo t, shape (replies, positions); a CryptoError if invalid."""
+        """Revealed coefficients modulo t, (replies, positions); a CryptoError if invalid."""
         size = reply_bytes(self._sizes, len(positions))
         if len(data) != replies * size:
             raise CryptoError(f"{len(data)} bytes, {replies} bfv replies of {size} expected")

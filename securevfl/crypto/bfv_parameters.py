@@ -73,7 +73,7 @@ class BfvSizes:
     def fitting(
         cls, plain_bits: int, flood_bits: int, others: int, least_bits: int
     ) -> "BfvSizes | None":
-        """Sizes with `others` primes of at least `least_bits` that replies drop; None if none fit."""
+        """Sizes with `others` primes of `least_bits` or more that replies drop, or None."""
         modulus_bits = flood_bits + plain_bits + 5
         reply_primes = 1 if plain_bits <= ONE_PRIME_BITS else 2
         least = max(plain_bits + GAP_BITS, modulus_bits - others * LARGEST_PRIME_BITS)
@@ -166,7 +166,7 @@ class BfvParameters(BfvSizes):
         return positions(self.chunk, min(self.columns_per_reply, columns))
 
     def seconds(self, product_format: ProductFormat) -> float:
-        """Estimated time of one product with the offline work that waits do not hide, without latency."""
+        """Estimated time of one product, without latency and what waits hide."""
         inputs, replies = self.inputs, self.replies(product_format.columns)
         up, down = inputs * self.input_bytes, replies * DEGREE * sum(self.reply_bits) // 8
         # The owner's line receives one evaluator's reply while it still sends to the others.
@@ -207,7 +207,7 @@ def _nibbles(bits: int, primes: int) -> int:
 
 
 def revealed(needed: int) -> int:
-    """Coefficients of a reply to send if this many are needed: enough to detect foreign keys, even."""
+    """Coefficients of a reply to send if this many are needed: even, and enough for checks."""
     return max(needed + needed % 2, LEAST_REVEALED)
 
 

@@ -288,7 +288,7 @@ def _load(piece: bytes, scale_bits: int) -> seal.Ciphertext:
     ciphertext = from_bytes(_context()[0], seal.Ciphertext(), piece)
     shape = (ciphertext.size(), ciphertext.coeff_modulus_size(), ciphertext.is_ntt_form())
     if shape != (2, _DATA_PRIMES, True):
-        raise KeyMismatch("a CKKS ciphertext does not have the level or size of this job")
+        raise KeyMismatch("a CKKS ciphertext has another level or form than this job's")
     if ciphertext.scale != 2.0**scale_bits:
         raise KeyMismatch(f"CKKS scale {ciphertext.scale:g}, 2^{scale_bits} expected")
     return ciphertext

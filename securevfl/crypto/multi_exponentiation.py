@@ -149,7 +149,7 @@ class Workers:
     def accumulated(
         self, ciphertexts: Sequence[int], exponents: Exponents, n: mpz
     ) -> tuple[list[mpz], list[mpz]]:
-        """As the function `accumulated`, with rows divided evenly; a CryptoError if a worker died."""
+        """As the function `accumulated`, rows divided evenly; a CryptoError if a worker died."""
         edges = [exponents.rows * share // self._count for share in range(self._count + 1)]
         shares = [
             (ciphertexts[first:end], exponents.share(first, end), n)

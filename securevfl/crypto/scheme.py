@@ -158,7 +158,7 @@ class KeyOwner(Protocol):
         """Encrypt (S,) integers, S ≤ rows, |v| ≤ largest_value; a RangeExceeded for others."""
 
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt a masked product: (columns,) integers modulo 2^64; a CryptoError if it is invalid."""
+        """Decrypt a masked product: (columns,) integers modulo 2^64; a CryptoError if invalid."""
 
 
 class Evaluator(Protocol):
@@ -174,9 +174,7 @@ class Evaluator(Protocol):
         return MODULUS_BITS
 
     def prepare(self, matrix: IntArray) -> object:
-        """Convert X, (S, P), to the scheme's form once per batch; a RangeExceeded if beyond the
-        format.
-        """
+        """Convert X, (S, P), to the scheme's form; a RangeExceeded if it is beyond the format."""
 
     def make_blinder(self) -> bool:
         """Make a blinder offline; False if there is nothing to make."""
@@ -188,7 +186,7 @@ class Evaluator(Protocol):
         return False
 
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
-        """Compute Enc(Xᵀv + r), re-randomized, with a fresh mask r; a CryptoError for invalid bytes."""
+        """Enc(Xᵀv + r), re-randomized, with a fresh mask r; a CryptoError for invalid bytes."""
 
 
 @runtime_checkable

@@ -100,7 +100,7 @@ def coefficients_of(plain: seal.Plaintext, positions: NDArray[np.int64]) -> Ring
 
 
 def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> seal.Ciphertext:
-    """The transparent ciphertext (m, 0), residues of shape (primes, DEGREE), to add beyond 64 bits."""
+    """The transparent ciphertext (m, 0), (primes, DEGREE): the way to add large coefficients."""
     both = np.stack([residues, np.zeros_like(residues)])
     return ciphertext_of(context, context.first_parms_id(), both)
 

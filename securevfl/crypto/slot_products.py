@@ -45,7 +45,7 @@ class SlotOwner(BfvKeyHolder):
         self._encoder = seal.BatchEncoder(self._context)
 
     def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:
-        """Encrypt complex integers, shape (2, up to DEGREE); a RangeExceeded if p cannot hold them."""
+        """Encrypt complex integers, (2, up to DEGREE); a RangeExceeded if p cannot hold them."""
         first, second = _slots(parts, self._parameters.plain_modulus)
         return self._of_slots(first), self._of_slots(second)
 
@@ -55,7 +55,7 @@ class SlotOwner(BfvKeyHolder):
         return b"".join([*map(pack, c0, self._parameters.prime_bits), seed])
 
     def decrypt(self, replies: tuple[bytes, ...], count: int) -> RingArray:
-        """This party's shares of the parts modulo 2^64, (2, count); a CryptoError for invalid replies."""
+        """This party's shares of the parts modulo 2^64, (2, count); a CryptoError if invalid."""
         if len(replies) != 2 or any(len(reply) != REPLY_BYTES for reply in replies):  # noqa: PLR2004
             raise CryptoError(f"two replies of {REPLY_BYTES} bytes expected")
         found = np.array([self._read(reply)[:count] for reply in replies], np.uint64)
@@ -65,7 +65,7 @@ class SlotOwner(BfvKeyHolder):
         reply = ciphertext_of(self._context, self._reply_level, self._reply(data, _ALL))
         plain = seal.Plaintext()
         with seal_errors("a reply"):
-            # Under another key noise is uniform: it is small in all slots with negligible probability.
+            # Under another key noise is uniform, and hardly ever small in all slots.
             if self._decryptor.invariant_noise_budget(reply) < 1:
                 raise KeyMismatch("a reply is damaged, or was made under another key")
             self._decryptor.decrypt(reply, plain)

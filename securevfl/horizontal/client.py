@@ -1,7 +1,8 @@
 """A client's part of a round: steps from θ⁰ on all weights, then the change of its blocks.
 
-Pure functions of arrays, which every engine calls. A client's state between rounds, its control
-variate κ_j among it, never leaves it.
+Pure functions of arrays, which every engine calls. A client's state between rounds, such as its
+control variate κ_j, never leaves the client.
+Source: FedBCGD (ACM MM 2024), algorithms 1 and 2.
 """
 
 from collections.abc import Mapping

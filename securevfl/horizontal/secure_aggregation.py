@@ -21,7 +21,7 @@ Learns:
         the keys, so a server that swaps them for its own sees everything: an honest one is assumed.
     clients: names, groups and keys of those that take part beside them. With the next θ a client in
         a group of two can take its own upload off the sum and has the other's.
-    everybody who gets θ: what the sums tell, which no mask hides; see `privacy.clients`.
+    everybody who gets θ: what the sums reveal, which no mask hides; see `privacy.clients`.
 """
 
 from collections import Counter
@@ -123,11 +123,7 @@ class Masked:
             raise ConfigError(f"noise = {self.noise!r}: expected Noisy(…)")
 
     def check(self, federation: Federation) -> None:
-        """Check that every group has at least two clients, and that sums fit the noise grid.
-
-        Raises:
-            ConfigError: groups of one, or a clip too short for the masks' fixed point.
-        """
+        """Require two clients per group and sums that fit the noise grid, or a ConfigError."""
         if federation.group_size < _LEAST_GROUP:
             raise ConfigError(
                 "masked uploads need groups of at least 2 clients, these have one: a sum of one "
@@ -178,11 +174,7 @@ class Masked:
     async def take(
         self, federation: Federation, channel: Channel, state: ServerState, names: Mapping[str, int]
     ) -> Totals:
-        """At the server: the sums over the clients on the roster.
-
-        Raises:
-            PeerError: a client is gone or sent what does not fit.
-        """
+        """At the server: the sums over the roster; a PeerError if a client is gone or invalid."""
         blocks, parts = federation.blocks, 1 + federation.method.corrects
         due = federation.assignments(state.round_index)
         sums = await take_masked(

@@ -1,4 +1,7 @@
-"""The server's part of a round: the update of θ from sums of uploads, as pure functions."""
+"""The server's part of a round: pure functions that update θ from sums of uploads.
+
+Source: FedBCGD (ACM MM 2024), algorithms 1 and 2.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -10,7 +10,7 @@
     )
 
 Server and clients run in this process, over the project's own channel and in virtual time. Who
-learns what: `HorizontalResult.learns`. Whether training has helped is judged by the rows that
+learns what: `HorizontalResult.learns`. Whether training has helped is measured on the rows that
 clients train on, which are all at hand in a simulation; no server of real clients can compute it.
 """
 
@@ -261,7 +261,7 @@ def _unscored(rounds: Sequence[Round]) -> Iterator[Warned]:
         yield Warned(
             "went wrong",
             f"{len(missing)} of {len(scored)} scores are NaN, the first after round {missing[0]}: "
-            "they end no training and tell nothing of the model. Look at what score does with "
+            "they never end training and say nothing about the model. Look at what score does with "
             "these weights; where predictions overflow, try a smaller learning_rate",
         )
 

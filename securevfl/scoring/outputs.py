@@ -76,11 +76,7 @@ class Metrics:
 
 
 def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str | None]) -> Metrics:
-    """Quality of the scores of labelled rows, with the classes of the label party's header.
-
-    Raises:
-        DataError: labels that are not classes of the model, or not numbers if it predicts numbers.
-    """
+    """Quality of labelled rows' scores, with the header's classes; errors of `known_labels`."""
     truth = known_labels(header, labels)
     if not len(truth):
         return Metrics(0)

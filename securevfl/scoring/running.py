@@ -129,11 +129,7 @@ def score(
 
 
 def trained_in(plan: ScoringPlan, model: SavedModel) -> bool | None:
-    """Whether a model was trained in this very job; None if its file does not say.
-
-    Raises:
-        ConfigError: a job that cannot be trained.
-    """
+    """Whether a model was trained in this very job; None if its file does not say."""
     header = model.header
     if header.rows is None:
         return None

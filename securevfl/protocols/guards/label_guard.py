@@ -186,7 +186,7 @@ def _gradients_of(
 
 
 def _remedy(trial: _Trial, plan: Plan) -> str:
-    """What would tell less than a job that is refused, as far as the guard lets it pass."""
+    """How to change a refused job so that it reveals less and passes the guard."""
     if plan.products > 1:
         return (
             f"he_per_step makes {plan.products} products a visit and all count: drop it, as one "
@@ -203,7 +203,7 @@ def _remedy(trial: _Trial, plan: Plan) -> str:
         return f"batch_size = {size} is the smallest that passes, as long as batches stay the same"
     if size is not None:
         return (
-            'batches of part of these rows would tell too much, and batch_size = "full" passes, '
+            'batches of part of these rows would reveal too much; batch_size = "full" passes, '
             'with local_steps = "exact" for few rounds'
         )
     return _fewer_columns(trial, plan)
@@ -215,7 +215,7 @@ def _fewer_rounds_of_networks(trial: _Trial, plan: Plan) -> str:
         how = 'with batch_size = "full" '
         rounds = _most_rounds(_with_batch_size(plan, plan.facts.rows), trial.passes)
     passes = f"{how}at most {rounds} rounds pass" if rounds else "not even one round passes"
-    new = f"every gradient of a network tells something new, and on these rows {passes}"
+    new = f"every gradient of a network reveals something new, and on these rows {passes}"
     return new if plan.algorithm.own_components else f"{new}: train linear models"
 
 

@@ -226,11 +226,7 @@ class PersonRecord:
 
     @classmethod
     def load(cls, path: Path) -> "PersonRecord":
-        """Read a record; a missing file is an empty one.
-
-        Raises:
-            DataError: the file exists and cannot be read.
-        """
+        """Read a record; a missing file is empty, an unreadable one a DataError."""
         if not path.exists():
             return cls()
         with reading(f"label guard record {path}"):

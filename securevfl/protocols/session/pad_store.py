@@ -68,11 +68,7 @@ class StateSeal:
         return {SEALED: np.frombuffer(seal(self._read(), data, self._header), np.uint8)}
 
     def open(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The arrays that were sealed.
-
-        Raises:
-            DataError: the key is gone, or they were not sealed for this party and job.
-        """
+        """The sealed arrays; a DataError without the key, or for another party or job."""
         key = self._read()
         try:
             opened: dict[str, NDArray[Any]] = load(

@@ -80,7 +80,7 @@ ENCRYPTED = {
         "u_B; φ of training rows",
     ),
     FEATURE_PARTY: (
-        "its own gradient, which tells of labels at every visit; one above Φ",
+        "its own gradient, which reveals something about labels at every visit; one above Φ",
         "Φ, u_A, and labels where no guard is overruled",
     ),
 }

@@ -253,8 +253,8 @@ def float32(*values: float) -> RealArray:
         (swapped(own=float32(1)), UnexpectedMessage, "sent an array of"),
         (swapped(own=np.zeros(5)), UnexpectedMessage, "float64"),
         (swapped(own=float32(0, 0, 0, 0, np.nan)), MalformedMessage, "NaN"),
-        (swapped(own=np.zeros((5, 1), np.float32)), MalformedMessage, "where a vector is due"),
-        (swapped(own=np.zeros(5, np.int64)), MalformedMessage, "int64 where floats are due"),
+        (swapped(own=np.zeros((5, 1), np.float32)), MalformedMessage, "where a vector is expected"),
+        (swapped(own=np.zeros(5, np.int64)), MalformedMessage, "int64 where floats are expected"),
         (swapped(more=float32(1)), MalformedMessage, "own, shared"),
         (
             swapped(own=Array("float32", (5,), "numpy.ndarray", b"x")),

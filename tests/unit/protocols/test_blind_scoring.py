@@ -256,7 +256,11 @@ WORDS: RingArray = np.zeros((2, 1), np.uint64)
 @pytest.mark.parametrize(
     ("message", "error", "error_text"),
     [
-        (EncryptedHeldOut(4, (b"", b"")), UnexpectedMessage, "sent 2 ciphertexts where 1 are due"),
+        (
+            EncryptedHeldOut(4, (b"", b"")),
+            UnexpectedMessage,
+            "sent 2 ciphertexts where 1 are expected",
+        ),
         (EncryptedHeldOut(4, (b"no",)), MalformedMessage, "from bank"),
         (EncryptedHeldOutProducts(4, ()), UnexpectedMessage, "sent 0 ciphertexts"),
         (EncryptedHeldOutProducts(4, (b"no",)), MalformedMessage, "from shop"),

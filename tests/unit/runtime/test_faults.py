@@ -117,9 +117,9 @@ def test_what_has_begun_to_come_before_a_deadline_and_ends_after_it_is_late() ->
 @pytest.mark.parametrize(
     ("due", "error_text"),
     [
-        (receives("a", Residuals), "a sent Predictions where Residuals is due"),
-        (receives("a", step=0), "step 3 where step 0 is due"),
-        (receives("a", step=4), "step 3 where step 4 is due"),
+        (receives("a", Residuals), "a sent Predictions where Residuals is expected"),
+        (receives("a", step=0), "step 3 where step 0 is expected"),
+        (receives("a", step=4), "step 3 where step 4 is expected"),
     ],
 )
 def test_another_kind_or_step_than_due_is_refused(due: Step, error_text: str) -> None:

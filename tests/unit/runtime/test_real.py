@@ -113,14 +113,14 @@ def test_there_is_no_way_to_oneself_or_to_a_stranger(to: str) -> None:
     [
         ([sealed(job=bytes(32))], PeerViolation, "b runs another job: hash 0000000000000000"),
         ([sealed(sender="c")], PeerViolation, "b sent an envelope in another party's name"),
-        ([sealed(0), sealed(0)], UnexpectedMessage, "b sent its message 0 where 1 is due"),
-        ([sealed(0), sealed(2)], UnexpectedMessage, "b sent its message 2 where 1 is due"),
+        ([sealed(0), sealed(0)], UnexpectedMessage, "b sent its message 0 where 1 is expected"),
+        ([sealed(0), sealed(2)], UnexpectedMessage, "b sent its message 2 where 1 is expected"),
         ([sealed(0)[:-1]], MalformedMessage, "from b: "),
         ([b""], MalformedMessage, "from b: "),
         ([sealed(message=b"")], MalformedMessage, "from b: "),
         ([sealed(message=bytes(101))], MalformedMessage, "at most 100"),
         ([sealed(message=encode(Verdict(0, stop=False)))], UnexpectedMessage, "sent Verdict"),
-        ([sealed(0), sealed(0, message=encode(pad()))], UnexpectedMessage, "where 1 is due"),
+        ([sealed(0), sealed(0, message=encode(pad()))], UnexpectedMessage, "where 1 is expected"),
     ],
 )
 def test_what_does_not_belong_is_refused_with_the_peers_name(
