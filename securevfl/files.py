@@ -47,11 +47,7 @@ def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, "NDArray[Any]"]]:
 
 @contextmanager
 def reading(what: str, *, verb: str = "is") -> Iterator[None]:
-    """Converts errors of reading a saved file; `what` names it, with its path.
-
-    Raises:
-        DataError: the file cannot be read, or its content is invalid.
-    """
+    """Convert errors of reading `what` to DataError."""
     try:
         yield
     except OSError as error:

@@ -107,7 +107,7 @@ class Link:
         return self._end.fileno()
 
     def arrived(self) -> Iterator[bytes]:
-        """Yield the frames that have arrived so far; a PeerError as in `next_frame`."""
+        """Yield the frames that have arrived so far; errors as in `next_frame`."""
         if self._early:  # bytes that came with the greeting
             self._early = False
             yield from self._frames(self._wire.incoming(b""), self._max)
@@ -125,11 +125,7 @@ class Link:
                 return
 
     def next_frame(self) -> bytes:
-        """Wait for the next frame.
-
-        Raises:
-            PeerError: the connection is closed or violates the protocol.
-        """
+        """Wait for the next frame; a PeerError if the peer closes or violates the protocol."""
         readable = select.poll()  # not select(), which supports no descriptors beyond 1023
         readable.register(self._end, select.POLLIN)
         while not self._ready:
@@ -195,7 +191,6 @@ class Link:
                 view = view[self._end.send(view, socket.MSG_DONTWAIT) :]
 
     def _frames(self, data: bytes, most: int) -> Iterator[bytes]:
-        """Yield the complete frames."""
         came, at = self._came, 0
         came += data
         try:

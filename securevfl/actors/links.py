@@ -1,4 +1,4 @@
-"""An actor's connections: one to each of its peers, and to nobody else.
+"""An actor's connections: one to each of its peers, and no others.
 
 Of two actors the one whose name sorts first connects. Over TCP both ends have certificates, and
 each compares the other's with the one that the supervisor sent. Unix sockets are in a folder that

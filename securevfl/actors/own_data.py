@@ -120,11 +120,7 @@ def require_own_data(job: Job) -> None:
 
 
 def write_facts(work: Path, plan: Plan, beside: Path) -> None:
-    """Write what all actors of a job may know about the data before they start.
-
-    Raises:
-        DataError: a file cannot be read, or the folder not written.
-    """
+    """Write what actors may know about the data before they start; a DataError if that fails."""
     facts, job = plan.facts, plan.job
     public = {each.name: getattr(facts, each.name) for each in fields(_Facts)}
     digests = {DIGESTS: facts.row_digests}

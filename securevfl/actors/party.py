@@ -165,7 +165,6 @@ class PartyActor:
 
 @contextmanager
 def _errors_reported(tell: Tell) -> Iterator[None]:
-    """Report errors instead of raising them."""
     try:
         yield
     except SecureVFLError as error:

@@ -292,7 +292,7 @@ class Subject:
                 found.append("gradients that a feature party learned")
         beyond = next(filter(None, found), "")
         name = self.exchange.name
-        return beyond and f"a round shows {beyond}, which {name!r} says that nobody sees"
+        return beyond and f"a round shows {beyond}, which {name!r} says no party sees"
 
     def _pass_on(self, done: int, rounds: int) -> None:  # to whatever `progress` is by then
         self.progress(done, rounds)

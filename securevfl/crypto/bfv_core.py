@@ -287,7 +287,6 @@ class BfvMultiplier:
         return self._pool.make_one()
 
     def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
-        """Yield the inputs in NTT form."""
         size = self._sizes.input_bytes + SEED_BYTES
         if len(encrypted) != self._inputs * size:
             raise CryptoError(

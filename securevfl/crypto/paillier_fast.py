@@ -156,7 +156,6 @@ def _unit(modulus: mpz) -> mpz:
 
 
 def _powers(base: mpz, modulus: mpz) -> list[list[mpz]]:
-    """base^(d·2^(8i)) for every digit d of every window i."""
     tables = []
     for _ in range(EXPONENT_BITS // _WINDOW_BITS):
         row = [mpz(1)]

@@ -109,7 +109,6 @@ class SlotEvaluator(BfvMultiplier):
         return replies, masks[:, : parts.shape[1]]
 
     def _masks(self) -> RingArray:
-        """Uniform residues modulo p, shape (2, DEGREE)."""
         return uniform_below(self._parameters.plain_modulus, 2 * DEGREE).reshape(2, DEGREE)
 
     def _masked(self, product: seal.Ciphertext, mask: RingArray) -> bytes:

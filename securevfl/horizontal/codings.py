@@ -66,18 +66,14 @@ class Coding(ABC):
         """At the client: encode an upload; returns the message and the client's next state.
 
         Raises:
-            DataError: NaN or an infinity, or a value beyond float32 where it is compressed.
+            DataError: NaN or infinity, or a value beyond float32 that would be compressed.
         """
 
     @abstractmethod
     def read(
         self, federation: Federation, client: int, block: int, message: StepMessage, like: RealArray
     ) -> Upload:
-        """At the server: decode a client's message, for θ of the dtype of `like`.
-
-        Raises:
-            PeerError: a message that does not fit; the error names the client.
-        """
+        """At the server: decode a message, for θ like `like`; a PeerError names the client."""
 
     def open(
         self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]

@@ -66,9 +66,9 @@ class HorizontalResult(Shown):
         rounds: what each round cost and came to.
         federation: method, settings and blocks.
         learns: who learns what, by role.
-        warnings: whether the model is of no use, or worse than at the start, by the rows that
-            clients train on. A simulation has these; the promise of noisy uploads does not cover
-            what is said here. Also whether a score was NaN.
+        warnings: whether the model is useless, or worse than at the start, on the rows that
+            clients train on. Only a simulation has these rows; the guarantee of noisy uploads does
+            not cover these warnings. Also whether a score was NaN.
     """
 
     weights: RealArray

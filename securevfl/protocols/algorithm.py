@@ -77,7 +77,7 @@ class Algorithm(ABC):
             return job.job.loss
         if job.job.loss not in (self.only_loss, "logistic"):
             raise ConfigError(
-                f"loss = {job.job.loss!r}: algorithm {self.name!r} stands on {self.only_loss!r}"
+                f"loss = {job.job.loss!r}: algorithm {self.name!r} supports {self.only_loss!r} only"
             )
         return self.only_loss
 

@@ -222,11 +222,7 @@ class LocalRule:
     def descend(
         self, model: LocalModel, gradient: Callable[[], FloatArray], step_size: float
     ) -> None:
-        """Take Q steps of size η in place, with a gradient evaluated at every point.
-
-        Raises:
-            TrainingDiverged: the new weights are not finite.
-        """
+        """Take Q steps of size η in place; a TrainingDiverged if weights are not finite."""
         start = model.weights
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(self.local_steps):

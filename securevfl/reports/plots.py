@@ -34,7 +34,7 @@ TWO_DECADES = 100
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 WIDTH, HEIGHT, LINE, FONT_SIZE = 4.5, 2.7, 0.2, 10.5
 LEVEL = 0.01
-"""A series that moves by less than this of its size is said to stay."""
+"""A series that moves by less than this of its size counts as constant."""
 MOST_DESCRIBED = 5
 """Up to this many curves are described one by one."""
 Point = tuple[str, float]
@@ -188,7 +188,7 @@ def _band(
 
 
 def words(curve: Mapping[str, Any]) -> str:
-    """Where every series begins and ends, and turns; the levels that it is compared with."""
+    """Where every series begins, ends and turns, and the reference levels, as a sentence."""
     ticks = curve.get("ticks", [f"{x:.10g}" for x in curve["x"]])
     places = [each.splitlines()[0] for each in ticks]
     lines = {
@@ -212,7 +212,7 @@ def words(curve: Mapping[str, Any]) -> str:
 
 
 def _span(lines: Mapping[str, Sequence[Point]]) -> str:
-    """Of many only the lowest and the highest end; a table has the others."""
+    """Only the lowest and the highest end of many curves; a table has the others."""
     ends = sorted((points[-1][1], points[-1][0], name) for name, points in lines.items() if points)
     (low, at_low, lowest), (high, at_high, highest) = ends[0], ends[-1]
     return (

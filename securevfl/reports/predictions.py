@@ -135,7 +135,7 @@ def scores_as(suffix: str, columns: Mapping[str, Any]) -> bytes:
 
 
 def warnings(dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """What is told of rows even where nothing else is, a line each.
+    """Notes about rows that are printed even with --quiet, a line each.
 
     Rows without a partner by party; by party and column, values that training rows did not have, or
     few of them.

@@ -1,4 +1,4 @@
-"""Result rows, as tables and JSON files have them: what a command was told beside what it found.
+"""Result rows, as tables and JSON files have them: a command's settings beside its findings.
 
 Times are in seconds and sizes in bytes. Where a command repeats runs, figures are medians over
 them unless their comment says otherwise.

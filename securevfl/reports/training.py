@@ -112,7 +112,6 @@ def _classes(dataset: VerticalDataset[Matrix]) -> str:
 
 
 def _learned(plan: Plan) -> Iterator[str]:
-    """A line for each role, and what its letters mean."""
     label = plan.facts.label_party
     others = [name for name in plan.facts.names if name != label]
     features = ", ".join(others[:MOST_NAMES])

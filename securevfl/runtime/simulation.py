@@ -252,8 +252,6 @@ class _End(NetworkEnd):
 
 @dataclass(frozen=True)
 class _Network:
-    """State shared by all ends."""
-
     line: Line
     job: bytes
     tamper: Tamper | None

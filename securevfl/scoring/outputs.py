@@ -102,11 +102,7 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str |
 
 
 def known_labels(header: ModelHeader, labels: Sequence[str | None]) -> Labels:
-    """The known labels as class numbers or targets, shape (labelled rows,).
-
-    Raises:
-        DataError: labels that are not classes of the model, or not numbers if it predicts numbers.
-    """
+    """The known labels as class numbers or targets; a DataError for labels of another model."""
     known = [label for label in labels if label is not None]
     if header.classes != 0:
         return _codes(header.class_names or (), known)

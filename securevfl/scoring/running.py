@@ -69,12 +69,7 @@ class Scored:
 
 
 def scoring_plan(job: Job, parts: Mapping[str, SavedModel]) -> ScoringPlan:
-    """How a job's parties score new rows.
-
-    Raises:
-        ConfigError: models that cannot be scored, or an exchange that does not support this number
-            of parties.
-    """
+    """How a job's parties score new rows; a ConfigError for models or exchanges that cannot."""
     names = tuple(parts)
     plan = ScoringPlan(job, algorithm_of(job), exchange_of(job), names, label_party_of(parts))
     _ = plan.shown

@@ -136,7 +136,7 @@ def test_so_many_truncations_that_one_is_likely_to_fail_are_refused() -> None:
         run(made(7), rounds=2, local_steps=1, learning_rate=1e-9)
 
 
-def test_one_round_is_not_told_to_take_fewer() -> None:
+def test_one_round_is_not_advised_to_take_fewer() -> None:
     require_rare(2.0**-6, "steps", 1)
     with pytest.raises(RangeExceeded, match="use smaller batches"):
         require_rare(1.0, "steps", 1)

@@ -148,7 +148,7 @@ def wider(message: PushedPredictions | PulledSums) -> Message:
 @pytest.mark.parametrize(
     ("job", "kind", "change", "error_text"),
     [
-        *((PAILLIER, each, no_ciphertexts, r"0 (vectors|products).* due")
+        *((PAILLIER, each, no_ciphertexts, r"0 (vectors|products).* expected")
           for each in (EncryptedValues, EncryptedProducts)),
         (PLAIN, Predictions, cut("values"), "array of"),
         (PLAIN, Residuals, cut("values"), "array of"),

@@ -134,7 +134,7 @@ def test_what_was_made_offline_stands_below_what_scoring_took(
     assert rows_of("out.json", "predict")[0]["offline_bytes"] == 4000
 
 
-def test_labels_that_are_there_are_told_of_and_parquet_and_standard_output_work(
+def test_labels_that_are_there_are_mentioned_and_parquet_and_standard_output_work(
     job: str, capsys: Capture
 ) -> None:
     new = ["--rows", "bank=labelled.csv", "--json", "out.json"]
@@ -175,7 +175,7 @@ def test_without_new_rows_the_jobs_own_are_scored_and_said_to_be_known(
     assert f"the model was trained on {trained_on} of these rows" in (capsys.readouterr().out)
 
 
-def test_a_job_that_has_changed_since_is_told(job: str, capsys: Capture) -> None:
+def test_a_job_that_has_changed_since_is_reported(job: str, capsys: Capture) -> None:
     Path(job).write_text(JOB.replace("rounds = 20", "rounds = 21"), encoding="utf-8")
     assert run("predict", job, "--out", "scores.csv") == 0
     assert "the model comes from another job" in capsys.readouterr().out
@@ -302,7 +302,7 @@ def test_places_that_cannot_be_written_are_found_before_scoring(
 
 
 @pytest.mark.usefixtures("unscored")
-def test_labels_of_no_class_are_told(job: str, capsys: Capture) -> None:
+def test_labels_of_no_class_are_reported(job: str, capsys: Capture) -> None:
     rows = pl.read_csv("labelled.csv").with_columns(status=pl.lit("lost"))
     rows.write_csv("labelled.csv")
     assert "37 are not classes of the model, the first is 'lost'" in refused(

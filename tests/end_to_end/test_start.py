@@ -73,7 +73,7 @@ for scheme in ("plain", "bfv"):
     assert modules["bfv"] & SLOW == {"tenseal"}
 
 
-def test_the_version_is_told_and_nothing_else_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed_and_nothing_else_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr() == (f"securevfl {__version__}\n", "")
 

@@ -157,7 +157,7 @@ def test_on_a_quadratic_loss_the_exact_rule_is_the_curvature_rule() -> None:
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared-hinge", "hinge"])
-def test_a_feature_party_is_told_the_sum_beside_residuals(loss: str) -> None:
+def test_a_feature_party_gets_the_sum_beside_residuals(loss: str) -> None:
     result = run_job(breast_cancer(3), loss=loss, **EXACT)
     assert result.costs().messages == EXACT["rounds"] * 3 * 2
     sums, residuals = (received(result, "party2", kind) for kind in (Predictions, Residuals))
@@ -168,7 +168,7 @@ def test_a_feature_party_is_told_the_sum_beside_residuals(loss: str) -> None:
         np.testing.assert_allclose(expected, seen.values, rtol=0, atol=1e-12)
 
 
-def test_the_exact_rule_leaves_exact_steps_alone_and_says_what_it_tells() -> None:
+def test_the_exact_rule_leaves_exact_steps_alone_and_says_what_it_reveals() -> None:
     plain, exact = (
         plan_for(Job.of(job=job), breast_cancer()) for job in ({}, {"local_rule": "exact"})
     )

@@ -129,7 +129,7 @@ def test_parties_killed_between_two_writes_have_a_round_in_common(rounds: int) -
     np.testing.assert_array_equal(weights(), whole)
 
 
-def test_an_unfinished_session_is_told_and_not_overwritten(capsys: Capture) -> None:
+def test_an_unfinished_session_is_reported_and_not_overwritten(capsys: Capture) -> None:
     path = job()
     killed(path)
     before = {each: each.read_bytes() for each in Path("models").iterdir()}
@@ -153,7 +153,7 @@ def test_a_session_goes_on_with_the_data_it_had(capsys: Capture) -> None:
     )
 
 
-def test_a_damaged_session_is_told(capsys: Capture) -> None:
+def test_a_damaged_session_is_reported(capsys: Capture) -> None:
     path = job()
     killed(path)
     Path("models/bank.state").write_bytes(b"half of it")

@@ -39,7 +39,7 @@ def test_a_job_is_read_from_a_file(tmp_path: Path) -> None:
     assert [party.name for party in read_job(path).party] == ["bank", "shop"]
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.toml"):
         read_job(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
@@ -268,13 +268,13 @@ def test_a_party_trains_the_jobs_model_unless_it_names_its_own() -> None:
     assert job.model_of("shop").model == "linear"
 
 
-def test_an_mlp_has_one_hidden_layer_of_64_unless_told() -> None:
+def test_an_mlp_has_one_hidden_layer_of_64_by_default() -> None:
     job = parse_job(TWO_PARTIES + 'model = "mlp"')
     assert job.model_of("shop") == LocalModelSettings("mlp", (64,), "relu")
     assert job.model_of("bank").model == "linear"
 
 
-def test_a_cnn_has_two_convolutions_of_64_and_no_dense_layer_unless_told() -> None:
+def test_a_cnn_has_two_convolutions_of_64_and_no_dense_layer_by_default() -> None:
     job = parse_job(TWO_PARTIES + 'model = "cnn"\nimage_width = 28')
     assert job.model_of("shop") == LocalModelSettings("cnn", (), "relu", (64, 64), 28)
     job = parse_job(TWO_PARTIES + 'model = "cnn"\nhidden = [9]\nchannels = [8]\nimage_width = 4')
@@ -296,12 +296,12 @@ def test_a_cnn_has_two_convolutions_of_64_and_no_dense_layer_unless_told() -> No
         ("image_width = 7", "party 'shop': image_width = 7 needs model = 'cnn'"),
     ],
 )
-def test_a_model_that_cannot_be_is_told(line: str, message: str) -> None:
+def test_a_model_that_cannot_be_is_reported(line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_job(TWO_PARTIES + line)
 
 
-def test_hidden_layers_of_a_job_without_an_mlp_are_told() -> None:
+def test_hidden_layers_of_a_job_without_an_mlp_are_reported() -> None:
     with pytest.raises(ConfigError, match=r"job\.hidden = \(64,\) needs model = 'mlp'"):
         parse_job("[job]\nhidden = [64]\n" + TWO_PARTIES)
     parse_job("[job]\nhidden = [64]\n" + TWO_PARTIES + 'model = "mlp"')

@@ -64,7 +64,7 @@ def test_a_task_that_fails_is_the_error_of_all(workers: int) -> None:
     assert set(active_children()) <= others
 
 
-def test_a_killed_process_is_told() -> None:
+def test_a_killed_process_is_reported() -> None:
     with (
         pytest.raises(SecureVFLError, match="a process of the test was killed"),
         in_processes(die, range(4), 2, "test") as results,

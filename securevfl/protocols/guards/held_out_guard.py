@@ -121,7 +121,7 @@ class HeldOutRecord:
         return _read(self.path, _SHOWN, {})
 
     def save(self, shown: Callable[[], Shown]) -> None:
-        """Replace the record in one step by a count made under its lock.
+        """Replace the record atomically by a count made under its lock.
 
         Raises:
             DataError: it cannot be written; then the job must not run.

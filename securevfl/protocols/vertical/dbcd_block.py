@@ -79,7 +79,7 @@ class L1Block:
         return weights
 
     def aim(self, residuals: FloatArray) -> FloatArray:
-        """Predictions at the minimum of the local approximation, from d, both of shape (N, 1).
+        """Predictions at the local approximation's minimum, from d, both of shape (N, 1).
 
         Raises:
             TrainingDiverged: slopes that leave float64.

@@ -189,7 +189,6 @@ class ServerScoring(Scoring):
 
     @override
     async def _score(self, rounds: int, model: LocalModel) -> bool:
-        """One more release of each held-out row."""
         party, step = self._party, self._timetable.rounds
         assert self._labels is not None  # noqa: S101
         own = model.predict(self._inputs)

@@ -314,7 +314,6 @@ async def run_offline(
 
 
 def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> Training:
-    """A party before its first message."""
     facts, data = plan.facts, workplace.data
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(
@@ -410,11 +409,7 @@ def _go_on(state: SessionState, part: Part) -> int:
 
 
 def scoring_of(training: Training, held_out: HeldOut) -> Scoring:
-    """A party's side of scoring, with `held_out` for the exchange's way to score.
-
-    Raises:
-        ConfigError: it scores row by row in a job that hides held-out predictions.
-    """
+    """A party's side of scoring; a ConfigError for scores by row if these are to be hidden."""
     party, plan, inputs = training.party, training.plan, training.part.held_out
     hides = plan.timetable.test_rows > 0 and plan.algorithm.held_out(plan) == "hidden"
     if hides and isinstance(held_out, ByRow):

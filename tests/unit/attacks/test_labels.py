@@ -216,7 +216,7 @@ def test_as_many_equations_as_rows_tell_every_label() -> None:
     assert accuracy(scores, labels) == 1.0
 
 
-def test_a_row_of_leverage_one_is_told_whatever_the_ratio() -> None:
+def test_a_row_of_leverage_one_is_revealed_whatever_the_ratio() -> None:
     generator = np.random.default_rng(3)
     inputs = np.hstack([np.eye(1000, 1), generator.standard_normal((1000, 2))])
     for label in (0, 1):

@@ -161,7 +161,7 @@ def test_scores_are_likelihood_ratios() -> None:
 
 
 @pytest.mark.parametrize("promised", [1.0, 4.38, 17.0])
-def test_enough_runs_pass_a_claim_if_all_are_told_apart(promised: float) -> None:
+def test_enough_runs_pass_a_claim_if_all_are_distinguished(promised: float) -> None:
     runs = runs_to_pass(promised, DELTA)
     assert epsilon_bound(-np.ones(runs), np.ones(runs), DELTA).gaussian > promised
 

@@ -115,7 +115,7 @@ def test_an_exchange_that_does_not_fit_says_why_in_every_row() -> None:
 
 
 @pytest.mark.parametrize("rounds", [150, pytest.param(1000, marks=pytest.mark.slow)])
-def test_rotation_twins_and_their_controls_are_told_apart(
+def test_rotation_twins_and_their_controls_are_distinguished(
     rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("securevfl.auditing.measures.rotation.ROUNDS", rounds)

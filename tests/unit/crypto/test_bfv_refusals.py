@@ -186,7 +186,7 @@ def test_other_keys_and_keys_with_more_or_less_of_them_are_refused(ends: Ends) -
 
 
 @pytest.mark.parametrize(
-    ("word", "says"), [(0, "hides nothing"), (1, "encrypt nothing"), ((1 << 64) - 1, "PublicKey")]
+    ("word", "says"), [(0, "hides nothing"), (1, "hides nothing"), ((1 << 64) - 1, "PublicKey")]
 )
 def test_a_public_key_that_hides_nothing_or_is_no_residue_is_refused(
     ends: Ends, word: int, says: str

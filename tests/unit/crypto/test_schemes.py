@@ -35,7 +35,7 @@ def test_every_scheme_is_described_in_one_line() -> None:
         assert scheme.engines
 
 
-def test_paillier_is_fast_and_3072_bits_unless_told() -> None:
+def test_paillier_is_fast_and_3072_bits_by_default() -> None:
     owner = make_owner("paillier", FORMAT)
     assert type(owner) is FastPaillierOwner
     assert owner.key_bits == 3072

@@ -48,7 +48,7 @@ def test_columns_become_numbers_categories_and_days() -> None:
     assert features[:4, 5].tolist() == [1, 3, 1, 1]
 
 
-def test_what_is_left_out_or_pooled_is_told() -> None:
+def test_what_is_left_out_or_pooled_is_reported() -> None:
     frame = FRAME.with_columns(name=pl.Series([f"customer {n}" for n in range(20)]))
     recipe, notes = fit_recipe("bank", frame, frame.columns, np.arange(20), SETTINGS)
     assert recipe == fitted()

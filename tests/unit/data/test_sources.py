@@ -69,7 +69,7 @@ def test_the_default_number_of_parties_gives_the_default_parties() -> None:
         (ModuleSpec("sklearn", None, origin="/nowhere/sklearn/__init__.py"), "No such file"),
     ],
 )
-def test_embedded_data_that_are_not_there_are_told(
+def test_embedded_data_that_are_not_there_are_reported(
     monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None, message: str
 ) -> None:
     monkeypatch.setattr(sources, "find_spec", lambda _: spec)

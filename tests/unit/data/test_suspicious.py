@@ -50,7 +50,7 @@ def test_so_is_one_of_a_class_among_many_or_of_a_real_target(
     assert found({"y": 2 * numbers}, numbers) == {"y": "label"}
 
 
-def test_constants_copies_and_ids_are_told(
+def test_constants_copies_and_ids_are_reported(
     numbers: np.ndarray, generator: np.random.Generator
 ) -> None:
     columns = {

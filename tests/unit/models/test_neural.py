@@ -175,6 +175,6 @@ class Centred(Fixed):
     ],
     ids=["dropout", "batch norm", "rows that mix", "outputs", "features", "bounded"],
 )
-def test_a_module_that_does_not_fit_is_told(make: MakeModule, separates: str) -> None:
+def test_a_module_that_does_not_fit_is_reported(make: MakeModule, separates: str) -> None:
     with pytest.raises(ConfigError, match=separates):
         started(make=make)

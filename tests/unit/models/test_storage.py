@@ -73,12 +73,12 @@ def test_a_write_that_fails_leaves_the_old_model_and_no_litter(
     assert [each.name for each in tmp_path.iterdir()] == ["bank.safetensors"]
 
 
-def test_a_place_where_no_folder_can_be_made_is_told() -> None:
+def test_a_place_where_no_folder_can_be_made_is_reported() -> None:
     with pytest.raises(DataError, match="cannot be written"):
         save_model(Path("/proc/nowhere/bank.safetensors"), MODEL)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing.safetensors"):
         load_model(tmp_path / "nothing.safetensors")
 

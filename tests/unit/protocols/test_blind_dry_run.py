@@ -25,7 +25,7 @@ def outcome(*, scheme: str = "blind", period: int | None = None, **more: Any) ->
     return beyond_range(plan_for(job, dataset), dataset)
 
 
-def test_a_job_that_would_end_without_a_model_is_told_with_a_period_that_carries_it() -> None:
+def test_a_job_that_would_end_without_a_model_is_reported_with_a_period_that_carries_it() -> None:
     """The job that test_blind lets fail, and lets pass with a longer period."""
     beyond = outcome(period=24)
     assert beyond is not None

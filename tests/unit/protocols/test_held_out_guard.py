@@ -99,7 +99,7 @@ def test_a_damaged_record_is_refused_and_never_taken_as_empty(tmp_path: Path, da
         record.load()
 
 
-def test_a_folder_in_the_records_place_is_told(tmp_path: Path) -> None:
+def test_a_folder_in_the_records_place_is_reported(tmp_path: Path) -> None:
     record = HeldOutRecord(tmp_path)
     record.path.mkdir()
     with pytest.raises(DataError, match="cannot be read"):

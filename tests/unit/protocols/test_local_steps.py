@@ -211,7 +211,7 @@ def test_noise_of_minibatches_shortens_steps_and_bounds_momentum() -> None:
 
 @pytest.mark.parametrize(("growth", "grown"), [(0.0, 1.0), (0.5, sqrt(3.0)), (1.0, 3.0)])
 @pytest.mark.parametrize("plain", [True, False])
-def test_noise_grows_no_faster_than_told_and_of_plain_steps_as_rows_are_long(
+def test_noise_grows_no_faster_than_stated_and_of_plain_steps_as_rows_are_long(
     growth: float, grown: float, plain: bool
 ) -> None:
     size = 8
@@ -375,7 +375,7 @@ def test_frozen_steps_of_the_same_size_overshoot() -> None:
     assert after[-1] > before
 
 
-def test_weights_that_are_no_longer_finite_are_told() -> None:
+def test_weights_that_are_no_longer_finite_are_reported() -> None:
     residual, _, _ = signals(Squared())
     with pytest.raises(TrainingDiverged, match=r"learning rate 1e\+200"):
         stepped(LocalRule(Squared(), 5), residual, step_size=1e200)

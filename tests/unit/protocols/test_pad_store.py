@@ -319,7 +319,9 @@ def test_none_are_written_over(kept: Place) -> None:
     kept.take()
 
 
-def test_a_place_that_cannot_be_written_is_told_before_work(place: Place, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported_before_work(
+    place: Place, tmp_path: Path
+) -> None:
     place.store().require_room(1000)
     assert not list(tmp_path.iterdir())
     with pytest.raises(DataError, match="MB are free"):
@@ -355,7 +357,7 @@ def test_a_key_that_cannot_be_destroyed_gives_nothing_out(
     kept.take()
 
 
-def test_a_key_or_a_file_that_is_a_folder_is_told(kept: Place) -> None:
+def test_a_key_or_a_file_that_is_a_folder_is_reported(kept: Place) -> None:
     kept.key.unlink()
     kept.key.mkdir()
     with pytest.raises(DataError, match=r"key of pads .* cannot be read: Is a directory"):

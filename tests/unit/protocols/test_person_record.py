@@ -101,7 +101,7 @@ def test_what_may_not_repeat_counts_every_time() -> None:
     assert record.revealed(places, BALANCED)[1] == pytest.approx(2 * 10 / 250)
 
 
-def test_rare_labels_are_told_by_few_equations() -> None:
+def test_rare_labels_follow_from_few_equations() -> None:
     rare = np.repeat([0, 1], [990, 10])
     assert label_variance(rare) == pytest.approx(0.0099)
     assert label_variance(np.repeat([0, 1, 2], [500, 400, 100])) == pytest.approx(0.09)
@@ -133,7 +133,9 @@ def test_the_limits_are_allowed_and_what_is_above_is_refused() -> None:
     [((0, 1000), (1, 1000)), ((1, 1000), (0, 1000)), ((0, 1000), (1, 1001))],
     ids=["one row less", "one row more", "one for another"],
 )
-def test_nobody_is_told_apart_with_few_others(then: tuple[int, int], now: tuple[int, int]) -> None:
+def test_nobody_is_distinguished_with_few_others(
+    then: tuple[int, int], now: tuple[int, int]
+) -> None:
     record = PersonRecord()
     job(record, people(*then), [equations(everyone(then[1] - then[0]))])
     record.welcome(people(*now))
@@ -230,7 +232,7 @@ def test_a_record_with_anything_but_counts_is_refused(
         PersonRecord.load(path)
 
 
-def test_a_folder_in_the_records_place_is_told(tmp_path: Path) -> None:
+def test_a_folder_in_the_records_place_is_reported(tmp_path: Path) -> None:
     (tmp_path / "people").mkdir()
     with pytest.raises(DataError, match="cannot be read"):
         PersonRecord.load(tmp_path / "people")

@@ -19,7 +19,7 @@ def test_a_long_first_round_says_enough() -> None:
     )
 
 
-def test_after_a_short_one_the_second_is_measured_and_it_is_told_once() -> None:
+def test_after_a_short_one_the_second_is_measured_and_it_is_said_once() -> None:
     one = forecast(100)
     assert one.after(1, 102.5) is None
     line = one.after(2, 102.6)
@@ -28,7 +28,7 @@ def test_after_a_short_one_the_second_is_measured_and_it_is_told_once() -> None:
     assert one.after(3, 102.7) is None
 
 
-def test_the_only_round_is_told_however_short() -> None:
+def test_the_only_round_is_reported_however_short() -> None:
     assert "a round takes 500 ms: it is the only one" in (forecast(1).after(1, 102.5) or "")
 
 
