@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("without a public bound", "dp", LABEL_NOISE),
     ]),
     "ftl": (transfer_data.made, FTL, [
-        ("stands on 'taylor-logistic'", None, {"loss": "squared"}),
+        ("supports 'taylor-logistic' only", None, {"loss": "squared"}),
         (r"brings its own layers: \[ftl\] units", None, {"model": "mlp"}),
         ("start = 'zero' gives a network no gradient", None, {"start": "zero"}),
         ("local_rule = 'curvature' or 'gauss-newton'", None, {"local_rule": "frozen"}),

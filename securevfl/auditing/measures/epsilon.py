@@ -1,6 +1,6 @@
 """Measured lower bounds on ε: no claimed ε may be below them.
 
-If an adversary distinguishes neighbouring data sets with few errors, this shows that ε is not small.
+If an adversary distinguishes neighbouring data sets with few errors, ε is not small.
 The upper ends of the Clopper-Pearson intervals of both error rates give two lower bounds, each
 wrong with probability at most 5 %:
 
