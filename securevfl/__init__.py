@@ -10,7 +10,7 @@ _PLACES = {
     "audit": "securevfl.interactive.jobs",
     "train": "securevfl.interactive.jobs",
 }
-"""What is imported when it is first asked for: `import securevfl` stays quick."""
+"""Imported on first use, so that `import securevfl` is fast."""
 __all__ = ["VerticalLogisticRegression", "VerticalRidge", "__version__", "audit", "train"]
 
 

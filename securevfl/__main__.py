@@ -1,7 +1,6 @@
 """The `securevfl` command, and `python -m securevfl`.
 
-An interrupt ends it without a traceback: at once while it is imported and while it exits, in
-order while it works.
+An interrupt ends it without a traceback: at once during imports and exit, in order while it works.
 """
 
 import signal
@@ -28,7 +27,7 @@ def main() -> None:
 
 
 def _follows_an_interrupt(error: BaseException | None) -> bool:
-    """Whether it is one, or what a library made of one within its import."""
+    """Whether an error is an interrupt, or was caused by one during a library's import."""
     while error is not None and not isinstance(error, SystemExit):
         if isinstance(error, KeyboardInterrupt):
             return True

@@ -27,11 +27,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_content(path: Path) -> bytes:
-    """A file's content, decompressed if it is gzip, except for archives (.tar.gz).
-
-    Raises:
-        DataError: a file that is missing, unreadable, or damaged gzip.
-    """
+    """A file's content, decompressed if gzip except for archives; a DataError if that fails."""
     try:
         data = path.read_bytes()
         if data.startswith(GZIP_MAGIC) and not path.name.endswith((".tar.gz", ".tgz")):
@@ -51,11 +47,7 @@ def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, "NDArray[Any]"]]:
 
 @contextmanager
 def reading(what: str, *, verb: str = "is") -> Iterator[None]:
-    """Converts errors of reading a saved file; `what` names it, with its path.
-
-    Raises:
-        DataError: the file cannot be read, or its content is invalid.
-    """
+    """Convert errors of reading `what` to DataError."""
     try:
         yield
     except OSError as error:

@@ -1,16 +1,17 @@
 """FedBCGD, FedBCGD+ and their baselines on Flower (extra `securevfl[flower]`).
 
-`FederationStrategy` says who uploads which block and averages, `client_app` trains: both call the
-functions of `securevfl.horizontal`, as the project's own simulation does. `UploadsBlock` is a mod
-for other people's clients, which train as ever and upload no more than their block.
+`FederationStrategy` assigns blocks and averages, `client_app` trains. Both call the functions of
+`securevfl.horizontal`, as the project's own simulation does. `UploadsBlock` is a mod for clients of
+other projects: they train as before and upload only their block.
 
-Arrays travel in NumPy's own format, which Flower reads without pickle. What a peer sent is checked
-before it is used.
+Arrays travel in NumPy's own format, which Flower reads without pickle. Data from peers are checked
+before use.
 
 Learns:
-    SuperLink and ServerApp: what `Method.learns` says of a server: every upload singly. Masks are
-        not on Flower; TLS between SuperLink and SuperNodes is Flower's own.
+    SuperLink and ServerApp: what `Method.learns` says of a server: every single upload. There is no
+        secure aggregation on Flower; TLS between SuperLink and SuperNodes is Flower's own.
     clients: as `Method.learns` says.
+Source: see `horizontal.federation`.
 """
 
 import hashlib
@@ -74,16 +75,16 @@ M = TypeVar("M", bound=StepMessage)
 
 
 def sizes_of(arrays: ArrayRecord) -> dict[str, int]:
-    """The size of each tensor by name, in the order of θ, from which `Blocks` are made."""
+    """The size of each tensor by name, in the order of θ, for `Blocks`."""
     return {name: prod(array.shape) for name, array in arrays.items()}
 
 
 def vector_of(arrays: ArrayRecord) -> RealArray:
-    """θ: all tensors of a model, one after the other.
+    """θ: all tensors of a model, concatenated.
 
     Raises:
-        DataError: no tensor, tensors of several types, or of another than float32 and float64.
-        MalformedMessage: bytes that are no array, NaN or an infinity.
+        DataError: no tensors, tensors of different dtypes, or other than float32 and float64.
+        MalformedMessage: bytes that are not an array, NaN or infinity.
     """
     types = {array.dtype for array in arrays.values()}
     if len(types) != 1 or not types <= {"float32", "float64"}:
@@ -95,11 +96,7 @@ def vector_of(arrays: ArrayRecord) -> RealArray:
 
 
 def arrays_of(vector: RealArray, like: ArrayRecord) -> ArrayRecord:
-    """The inverse, in the names and shapes of another model.
-
-    Raises:
-        DataError: another number of parameters.
-    """
+    """The inverse of `vector_of`, with the names and shapes of another model of equal size."""
     sizes = sizes_of(like)
     if vector.shape != (sum(sizes.values()),):
         raise DataError(f"a model of {sum(sizes.values())} parameters, {vector.shape} were given")
@@ -113,7 +110,7 @@ def arrays_of(vector: RealArray, like: ArrayRecord) -> ArrayRecord:
 
 
 def record_of(message: StepMessage) -> ArrayRecord:
-    """A message's arrays and bytes by name; its step is sent elsewhere."""
+    """A message's arrays and bytes by name, without its step."""
     values = {each.name: getattr(message, each.name) for each in fields(message)}
     del values["step"]
     return ArrayRecord(
@@ -125,19 +122,19 @@ def record_of(message: StepMessage) -> ArrayRecord:
 
 
 def message_of(record: ArrayRecord, kind: type[M], step: int) -> M:
-    """The message of a kind that `record_of` made a record of."""
+    """The inverse of `record_of`, for a kind of message and a step."""
     types = {each.name: each.type for each in fields(kind) if each.name != "step"}
     if record.keys() != types.keys():
-        raise MalformedMessage(f"{', '.join(record)} where {', '.join(types)} are due")
+        raise MalformedMessage(f"{', '.join(record)} where {', '.join(types)} are expected")
     parts: dict[str, Any] = {}
     for name, array in record.items():
         values = _read(array)
         if values.ndim != 1:
-            raise MalformedMessage(f"an array of {values.shape} where a vector is due")
+            raise MalformedMessage(f"an array of {values.shape} where a vector is expected")
         if types[name] is not bytes:
             _require_floats(values)
         elif values.dtype != np.uint8:
-            raise MalformedMessage(f"{name}: {values.dtype} where bytes are due")
+            raise MalformedMessage(f"{name}: {values.dtype} where bytes are expected")
         parts[name] = values.tobytes() if types[name] is bytes else values
     return kind(step=step, **parts)
 
@@ -161,28 +158,29 @@ def _read(array: Array) -> NDArray[Any]:
     values: object = None
     with suppress(TypeError, ValueError, EOFError, SyntaxError, MemoryError):
         values = array.numpy()
-    if not isinstance(values, np.ndarray):  # an archive of arrays is read, too
+    if not isinstance(values, np.ndarray):  # NumPy also reads archives of arrays
         raise MalformedMessage("an array that NumPy cannot read")
     return values
 
 
 def _require_floats(values: NDArray[Any]) -> None:
     if values.dtype not in (np.float32, np.float64):
-        raise MalformedMessage(f"an array of {values.dtype} where floats are due")
+        raise MalformedMessage(f"an array of {values.dtype} where floats are expected")
     if not np.isfinite(values).all():
         raise MalformedMessage("an array holds NaN or infinite values")
 
 
 @dataclass(frozen=True)
 class Orders:
-    """A client's orders for one round, which the strategy sends along with the model.
+    """A client's orders for one round, which the strategy sends with the model.
 
     Attributes:
-        agreed: digest of what both ends have to agree on, see `agreed_on`.
+        agreed: digest of the settings that both ends must share, see `agreed_on`.
         round_index: counted from 0.
-        counted: its last round whose upload counted, or −1.
-        own: first entry of each run of entries of its block, and the entry after its last, in turn.
-        shared: the same of the shared block.
+        counted: the client's last round whose upload counted, or −1.
+        own: its block as runs of entries: alternately a run's first entry and the entry after its
+            last.
+        shared: the shared block, in the same form.
     """
 
     agreed: bytes
@@ -199,11 +197,7 @@ class Orders:
 
     @classmethod
     def of(cls, content: RecordDict) -> Self:
-        """Orders from a record.
-
-        Raises:
-            MalformedMessage: none, or other fields or types.
-        """
+        """Orders from a record; a MalformedMessage for other fields or types."""
         if ORDERS not in content.config_records:
             raise MalformedMessage(
                 f"a message without the settings {ORDERS!r}: another strategy's?"
@@ -225,23 +219,19 @@ class Orders:
 
 
 def agreed_on(federation: Federation, coding: Coding) -> bytes:
-    """Of method, settings, blocks and coding, 32 bytes."""
+    """A digest of method, settings, blocks and coding, 32 bytes."""
     return hashlib.sha256(federation.digest + coding.terms.encode()).digest()
 
 
 def runs_of(entries: IntArray) -> list[int]:
-    """Ascending entries as runs: starts and ends in turn."""
+    """Ascending entries as runs: alternately the start of a run and its end."""
     starts = entries[np.diff(entries, prepend=-2) > 1]
     ends = entries[np.diff(entries, append=np.iinfo(np.int64).max) > 1] + 1
     return [int(each) for each in np.column_stack([starts, ends]).ravel()]
 
 
 def entries_of(runs: list[int], parameters: int) -> IntArray:
-    """The inverse.
-
-    Raises:
-        MalformedMessage: runs that are not ascending within a model of so many parameters.
-    """
+    """The inverse of `runs_of`; a MalformedMessage unless ascending and within the model."""
     ascending = all(before < after for before, after in pairwise(runs))
     if len(runs) % 2 or not ascending or (runs and not 0 <= runs[0] < runs[-1] <= parameters):
         raise MalformedMessage(f"blocks that do not fit a model of {parameters} parameters")
@@ -256,22 +246,22 @@ def client_app(
 ) -> ClientApp:
     """A ClientApp that trains as `local_training` does.
 
-    A strategy of another federation or coding is refused, which ends its run.
+    It refuses a strategy of another federation or coding, which ends the run.
 
-    What a client keeps between rounds is in its context, which Flower keeps on its node. It becomes
-    what a round made of it only once the server says that the round's upload counted.
+    A client's state between rounds is in its context, which Flower stores on its node. It is
+    updated only when the server confirms that the round's upload counted.
 
     Args:
-        federation: that the strategy has too.
-        problem_of: the node's rows; called in every round, so it should cache what it loads.
-        coding: of uploads, that of the strategy; by default `Plain`.
+        federation: the same as the strategy's.
+        problem_of: loads the node's rows; called in every round, so it should cache them.
+        coding: of uploads, the same as the strategy's; by default `Plain`.
     """
     app, coding = ClientApp(), coding or Plain()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         orders = Orders.of(message.content)
-        if orders.agreed != agreed_on(federation, coding):  # an error alone would void the round
+        if orders.agreed != agreed_on(federation, coding):  # an error would only void the round
             reason = ConfigRecord({"reason": _said(federation, coding)})
             return Message(RecordDict({REFUSED: reason}), reply_to=message)
         broadcast = _broadcast(federation, orders, message.content)
@@ -298,7 +288,7 @@ def _said(federation: Federation, coding: Coding) -> str:
 
 
 def _kept(context: Context, counted: int) -> ClientState:
-    if counted < 0:  # nothing of it counted yet, whatever it trained
+    if counted < 0:  # no upload of it has counted, whatever it trained
         return ClientState()
     last = context.state.config_records[_ROUND]["index"]
     return state_of(context.state.array_records[_NEW if last == counted else _KEPT])
@@ -312,7 +302,7 @@ def _broadcast(federation: Federation, orders: Orders, content: RecordDict) -> B
     if (weights.shape, control.shape) != due or not 0 <= orders.block < len(blocks):
         raise UnexpectedMessage(
             f"θ of {weights.shape}, κ of {control.shape} and block {orders.block}, where {due[0]}, "
-            f"{due[1]} and one of {len(blocks)} blocks are due"
+            f"{due[1]} and one of {len(blocks)} blocks are expected"
         )
     return Broadcast(orders.round_index, orders.client, orders.block, weights, control)
 
@@ -327,12 +317,12 @@ class UploadsBlock:
     """A mod for other ClientApps: uploads only the change of their block.
 
     The client trains the whole model as under Flower's FedAvg and replies with all of it; the mod
-    takes out the block that the strategy asked for. For methods without control variates (FedBCGD,
+    extracts the block that the strategy asked for. For methods without control variates (FedBCGD,
     FedAvgM …), under `Plain` uploads: `ClientApp(mods=[UploadsBlock()])`.
     """
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Between Flower and the client.
+        """Replace the client's reply by its block.
 
         Raises:
             ConfigError: the method has control variates.
@@ -362,14 +352,13 @@ class UploadsBlock:
 class FederationStrategy(FedAvg):
     """Any method of `securevfl.horizontal` as a strategy; evaluation is FedAvg's.
 
-    In its first round it waits for M nodes and numbers them by their ids. A client that fails is
-    left out of its round's means; a round in which a group has nobody left changes nothing.
+    In the first round it waits for M nodes and numbers them by their ids. A client that fails is
+    left out of the round's means; a round in which a group has no clients left changes nothing.
 
     Args:
-        federation: method, settings and blocks; `sizes_of` the initial arrays are what blocks are
-            made of.
-        coding: of uploads, that of the clients; by default `Plain`.
-        fraction_evaluate: of all nodes, as in FedAvg.
+        federation: method, settings and blocks; blocks are made from `sizes_of` the initial arrays.
+        coding: of uploads, the same as the clients'; by default `Plain`.
+        fraction_evaluate: fraction of nodes that evaluate, as in FedAvg.
     """
 
     def __init__(
@@ -396,11 +385,7 @@ class FederationStrategy(FedAvg):
 
     @property
     def state(self) -> ServerState:
-        """Weights, velocity and control variate.
-
-        Raises:
-            ConfigError: before the first round.
-        """
+        """Weights, velocity and control variate; a ConfigError before the first round."""
         if self._state is None:
             raise ConfigError("no round has begun")
         return self._state
@@ -416,11 +401,7 @@ class FederationStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the model and orders to every participating client.
-
-        Raises:
-            ConfigError: a model of another size than the blocks.
-        """
+        """Send model and orders to participating clients; a ConfigError if sizes do not match."""
         if self._state is None:
             self._begin(arrays, grid)
         config["server-round"] = server_round

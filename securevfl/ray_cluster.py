@@ -119,8 +119,6 @@ def _is_connected() -> bool:
 
 
 class _Remote:
-    """Holds an object in a process of Ray, and calls its methods."""
-
     def __init__(self, factory: str) -> None:
         module, _, name = factory.partition(":")
         self._made = getattr(importlib.import_module(module), name)()

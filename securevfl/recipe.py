@@ -97,11 +97,7 @@ class ColumnRecipe:
     def write(
         self, values: "pl.Series", missing: tuple[str, ...], out: "NDArray[np.float64]"
     ) -> None:
-        """Encode a raw column of S rows into `out` of shape (S, len(columns)).
-
-        Raises:
-            ValueError: values of another kind.
-        """
+        """Encode S raw values into `out`, (S, len(columns)); a ValueError for another kind."""
         if self.kind == "category":
             self._write_levels(text_of(values, missing), out)
             return

@@ -211,11 +211,10 @@ class SparseRows(Shown):
 
     @cached_property
     def stored(self) -> "csr_array[Any]":
-        """The stored cells as a SciPy array, not standardized; for a batch or a block.
+        """The stored cells of a batch or a block as a SciPy array, not standardized.
 
         Raises:
-            DataError: descending pointers or indices beyond P, with which a kernel would read other
-                memory.
+            DataError: pointers or indices with which a kernel would read other memory.
         """
         from scipy.sparse import csr_array  # noqa: PLC0415  # slow to import
 

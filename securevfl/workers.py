@@ -7,10 +7,10 @@ with its machine, or by hanging. The waiting side then gets a `Gone` and stops t
 from collections.abc import Callable, Iterable, Iterator
 
 SILENCE_SECONDS = 60.0
-"""A worker that is silent for so long counts as dead, as one that was stopped by a signal does.
+"""A worker that is silent for this long counts as dead, like one that a signal has stopped.
 
 A thread of its process reports that it is alive, whatever the program computes. Only a call that
-holds Python's interpreter lock for so long would be mistaken for a death.
+holds Python's interpreter lock for this long would be mistaken for a death.
 """
 START_SECONDS = 60.0
 """The least time until a worker's first word, as a busy machine starts processes slowly."""

@@ -121,11 +121,7 @@ class Encrypted:
         return self._out.read(), True
 
     def require(self, certificate: str, name: str) -> None:
-        """Check that the other end has exactly this certificate.
-
-        Raises:
-            PeerNotTrusted: it has another.
-        """
+        """Check that the other end has exactly this certificate; otherwise a PeerNotTrusted."""
         if self._tls.getpeercert(binary_form=True) != ssl.PEM_cert_to_DER_cert(certificate):
             raise PeerNotTrusted(f"the other end does not have the certificate of {name!r}")
 
@@ -137,11 +133,7 @@ class Encrypted:
         return self._out.read()
 
     def incoming(self, data: bytes) -> bytes:
-        """Decrypt all complete records.
-
-        Raises:
-            PeerNotTrusted: the bytes are not the peer's.
-        """
+        """Decrypt all complete records; a PeerNotTrusted if they are not the peer's."""
         pieces = []
         self._in.write(data)
         try:

@@ -57,22 +57,14 @@ _Rest = _fields_of(
 
 
 def leave_ledger(path: Path, costs: Costs) -> None:
-    """Write a ledger.
-
-    Raises:
-        DataError: it cannot be written.
-    """
+    """Write a ledger; a DataError if it cannot be written."""
     ledger = {each.name: getattr(costs, each.name) for each in fields(_Ledger)}
     ledger["snapshots"] = [asdict(each) for each in costs.snapshots]
     replace_file(path, json.dumps(ledger).encode(), "ledger")
 
 
 def ledger_at(path: Path) -> Costs:
-    """Read a ledger.
-
-    Raises:
-        DataError: it cannot be read, or is damaged.
-    """
+    """Read a ledger; a DataError if it cannot be read, or is damaged."""
     try:
         ledger = _LEDGER.validate_json(path.read_bytes())
     except OSError as error:
@@ -90,11 +82,7 @@ def ledger_at(path: Path) -> Costs:
 
 
 def leave_outcome(task: ActorTask, outcome: PartyOutcome) -> None:
-    """Write an actor's models and the rest of its outcome.
-
-    Raises:
-        DataError: a file cannot be written.
-    """
+    """Write an actor's models and the rest of its outcome; a DataError if that fails."""
     for path, model in model_files(task.party, outcome, Path(task.output)).items():
         save_model(path, model)
     values = {**vars(outcome), "path": [vars(point) for point in outcome.path]}
@@ -104,11 +92,7 @@ def leave_outcome(task: ActorTask, outcome: PartyOutcome) -> None:
 
 
 def outcome_at(work: Path, output: Path, name: str, plan: Plan) -> PartyOutcome:
-    """Read an actor's outcome.
-
-    Raises:
-        DataError: a file cannot be read, or is damaged.
-    """
+    """Read an actor's outcome; a DataError if a file cannot be read, or is damaged."""
     path = work / f"{name}.rest"
     with reading(f"what is left, {path},"):
         texts, arrays = read_arrays(path)

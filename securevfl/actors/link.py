@@ -79,11 +79,7 @@ class Link:
         self.send(name.encode())
 
     def greeted(self) -> str:
-        """Receive the other end's name.
-
-        Raises:
-            PeerNotTrusted: it sends none.
-        """
+        """Receive the other end's name; a PeerNotTrusted if it sends none."""
         try:
             frame = self._first_frame()
         except (OSError, PeerError) as error:
@@ -111,11 +107,7 @@ class Link:
         return self._end.fileno()
 
     def arrived(self) -> Iterator[bytes]:
-        """Yield the frames that have arrived so far.
-
-        Raises:
-            PeerError: the connection is closed or violates the protocol.
-        """
+        """Yield the frames that have arrived so far; errors as in `next_frame`."""
         if self._early:  # bytes that came with the greeting
             self._early = False
             yield from self._frames(self._wire.incoming(b""), self._max)
@@ -133,11 +125,7 @@ class Link:
                 return
 
     def next_frame(self) -> bytes:
-        """Wait for the next frame.
-
-        Raises:
-            PeerError: the connection is closed or violates the protocol.
-        """
+        """Wait for the next frame; a PeerError if the peer closes or violates the protocol."""
         readable = select.poll()  # not select(), which supports no descriptors beyond 1023
         readable.register(self._end, select.POLLIN)
         while not self._ready:
@@ -147,11 +135,7 @@ class Link:
         return self._ready.popleft()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame without blocking.
-
-        Raises:
-            PeerUnreachable: the connection is closed.
-        """
+        """Send a frame without blocking; a PeerUnreachable if the connection is closed."""
         with self._lock:
             if self._closed:
                 raise PeerUnreachable("closed the connection")
@@ -207,7 +191,6 @@ class Link:
                 view = view[self._end.send(view, socket.MSG_DONTWAIT) :]
 
     def _frames(self, data: bytes, most: int) -> Iterator[bytes]:
-        """Yield the complete frames."""
         came, at = self._came, 0
         came += data
         try:

@@ -1,4 +1,4 @@
-"""An actor's connections: one to each of its peers, and to nobody else.
+"""An actor's connections: one to each of its peers, and no others.
 
 Of two actors the one whose name sorts first connects. Over TCP both ends have certificates, and
 each compares the other's with the one that the supervisor sent. Unix sockets are in a folder that
@@ -112,11 +112,7 @@ class Links:
             self._take_in(name, link)
 
     def next_from(self, name: str) -> bytes:
-        """Wait for the next frame of an actor that the channel does not know.
-
-        Raises:
-            PeerError: the connection is closed or violates the protocol.
-        """
+        """Wait for the next frame of an actor that the channel does not know; errors of `Link`."""
         try:
             return self._links[name].next_frame()
         except PeerError as error:

@@ -111,11 +111,7 @@ def file_sources(job: Job, beside: Path) -> list[FileSource]:
 
 
 def require_own_data(job: Job) -> None:
-    """Check that each party can open its part of the data by itself.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Check that each party can open its part of the data by itself; otherwise a ConfigError."""
     if job.job.dataset is None and job.job.algorithm == "ftl":
         raise ConfigError(
             "algorithm = 'ftl' on own files needs all files in one process to choose the rows of "
@@ -124,11 +120,7 @@ def require_own_data(job: Job) -> None:
 
 
 def write_facts(work: Path, plan: Plan, beside: Path) -> None:
-    """Write what all actors of a job may know about the data before they start.
-
-    Raises:
-        DataError: a file cannot be read, or the folder not written.
-    """
+    """Write what actors may know about the data before they start; a DataError if that fails."""
     facts, job = plan.facts, plan.job
     public = {each.name: getattr(facts, each.name) for each in fields(_Facts)}
     digests = {DIGESTS: facts.row_digests}
@@ -147,11 +139,7 @@ def _has_shards(sources: Sequence[FileSource]) -> bool:
 
 
 def read_facts(work: Path) -> Facts:
-    """Read what `write_facts` wrote.
-
-    Raises:
-        DataError: it cannot be read, or is damaged.
-    """
+    """Read what `write_facts` wrote; a DataError if it cannot be read, or is damaged."""
     with reading(f"facts {work / FACTS}", verb="are"):
         texts, digests = read_arrays(work / FACTS)
         public = _FACTS.validate_json(texts[FACTS])

@@ -175,7 +175,6 @@ def start_of(job: Job, place: int) -> dict[str, Any]:
 
 @contextmanager
 def _errors_reported(tell: Tell) -> Iterator[None]:
-    """Report errors instead of raising them."""
     try:
         yield
     except SecureVFLError as error:

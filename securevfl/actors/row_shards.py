@@ -47,11 +47,7 @@ def actor_name(party: str, shard: int) -> str:
 
 
 def require_shardable(plan: Plan) -> None:
-    """Check that a job has the same result with its rows in shards.
-
-    Raises:
-        ConfigError: it does not; the message says what to set.
-    """
+    """Check that rows in shards do not change a job's result; a ConfigError says what to set."""
     job, name = plan.job.job, plan.algorithm.name
     standardize = plan.facts.standardize if job.standardize is None else job.standardize
     refused = {

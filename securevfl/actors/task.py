@@ -1,4 +1,4 @@
-"""What a supervisor sends to an actor, and what it hears: plain values in JSON."""
+"""The messages between a supervisor and its actors: plain values in JSON."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

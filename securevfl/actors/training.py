@@ -153,11 +153,7 @@ def _output_of(places: Places, shard: int) -> Path:
 
 
 def require_one_model(outcomes: Mapping[str, PartyOutcome], places: Places) -> None:
-    """Check that all shards of a party have ended with the same model.
-
-    Raises:
-        SecureVFLError: training diverged, and the shards selected different states.
-    """
+    """Check that a party's shards ended with the same model; a SecureVFLError if they diverged."""
     for name, outcome in outcomes.items():
         for shard in range(1, places.row_shards):
             other = load_model(_output_of(places, shard) / f"{name}.safetensors")
@@ -226,11 +222,7 @@ def _address(listen: str | None, path: str, number: int) -> str:
 
 
 def _restart_from(plan: Plan, places: Places) -> int | None:
-    """The rounds after which all actors can resume; None to start from the beginning.
-
-    Raises:
-        ConfigError: the job adds noise, and would release the same rounds again.
-    """
+    """The rounds from which actors can restart, None for 0; a ConfigError with noise."""
     if plan.account is not None:
         raise ConfigError(f"it is not started again: {plan.never_resumes}")
     states = last_session(places.output, plan.facts.names)

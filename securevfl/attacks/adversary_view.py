@@ -46,7 +46,7 @@ class AdversaryView:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """What one visit of a batch shows: basisᵀd."""
+    """What one visit of a batch reveals: basisᵀd."""
 
     rows: IntArray  # shape (S,)
     space: RowSpace  # of J, for which Jᵀd was seen: X of the batch, or a Jacobian

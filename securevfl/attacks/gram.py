@@ -285,22 +285,22 @@ def factor_from_exact_steps(rounds: Sequence[SeenRound], knowledge: ExactKnowled
 
 def _moves(rounds: Sequence[SeenRound], knowledge: ExactKnowledge) -> Iterator[Move]:
     """All steps between two rounds, with extrapolation and restored checkpoints undone."""
-    scale, momentum, ahead = knowledge.pace.scale, 1.0, 0.0
+    scale, momentum, extrapolation = knowledge.pace.scale, 1.0, 0.0
     iterate = rounds[0].predictions
     kept: SeenRound | None = None
     for this, decision, following in zip(rounds, knowledge.decisions, rounds[1:], strict=False):
         if decision.backtrack:
             scale = min(2 * scale, knowledge.pace.most)
-            momentum, ahead = 1.0, 0.0
+            momentum, extrapolation = 1.0, 0.0
             origin = kept
         else:
             kept = this if decision.best else kept
             if knowledge.rule.accelerated:
                 grown = (1 + sqrt(1 + 4 * momentum**2)) / 2
-                momentum, ahead = grown, (momentum - 1) / grown
+                momentum, extrapolation = grown, (momentum - 1) / grown
             origin = this
         before = iterate
-        iterate = (following.predictions + ahead * before) / (1 + ahead)
+        iterate = (following.predictions + extrapolation * before) / (1 + extrapolation)
         if origin is not None:
             moved = origin.predictions - iterate
             yield scale, origin.predictions, origin.residuals, moved

@@ -5,7 +5,7 @@ positives, the precision of the top 1 %, and accuracy (which alone would miss le
 class). An attack on real targets has its correlation with them. For each figure the bars are
 guessing and the better of the attacker's own models on the same rows.
 
-Training exists to predict the label from features, and it hands every party its part of the model.
+Training exists to predict the label from features, and it gives every party its part of the model.
 A label attack therefore shows something only where it reads more than the best model of the
 attacker's own columns. There are two such models:
 

@@ -79,11 +79,7 @@ class Finding:
 
     @property
     def bar(self) -> float:
-        """The better of the bars.
-
-        Raises:
-            ConfigError: there is no bar, or the figure is not finite.
-        """
+        """The better of the bars; a ConfigError if there is none, or the figure is not finite."""
         bars = [bar for bar in (self.chance, self.model_alone, self.allowed) if bar is not None]
         if not bars or not isfinite(self.value):
             raise ConfigError(f"{self.metric.name} = {self.value}, bars {bars}: cannot be judged")

@@ -116,11 +116,7 @@ def _modules(settings: AuditSettings) -> tuple[str, ...]:
 
 
 def _known_here(job: Job, settings: AuditSettings, modules: Iterable[str]) -> Mapping[str, Attack]:
-    """All attacks, in a process that may have to import them first.
-
-    Raises:
-        ConfigError: an attack, an exchange or an algorithm that the process cannot import.
-    """
+    """All attacks, imported if this process needs them; a ConfigError if it cannot."""
     for module in modules:
         with suppress(ImportError, ValueError):  # a module without a file, or the main program
             import_module(module)

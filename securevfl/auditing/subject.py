@@ -292,7 +292,7 @@ class Subject:
                 found.append("gradients that a feature party learned")
         beyond = next(filter(None, found), "")
         name = self.exchange.name
-        return beyond and f"a round shows {beyond}, which {name!r} says that nobody sees"
+        return beyond and f"a round shows {beyond}, which {name!r} says no party sees"
 
     def _pass_on(self, done: int, rounds: int) -> None:  # to whatever `progress` is by then
         self.progress(done, rounds)
@@ -306,11 +306,7 @@ class Subject:
         return self._recordings[key]
 
     def record_guarded(self, guard: Path, dataset: VerticalDataset, **changes: object) -> Recording:
-        """Run a variation of the job under the label guard, which remembers runs in its directory.
-
-        Raises:
-            LabelLeakRefused: by the guard.
-        """
+        """Run a variation of the job under a label guard that remembers runs, and may refuse."""
         job = self.job.with_settings(**{**changes, "allow_label_leak": False})
         return self._run(job, dataset, guard)
 

@@ -66,9 +66,11 @@ def run_and_exit(command: Callable[[], object]) -> NoReturn:
     except SecureVFLError as error:
         _fail(str(error))
     except ClickException as error:
-        if not error.format_message():  # no command was given: help has been printed
+        text = error.format_message()
+        if not text:  # no command was given: help has been printed
             sys.exit(2)
-        _fail(error.format_message())
+        # Typer suggests commands in `message`; Click 8.4 would suggest the same ones again.
+        _fail(error.message if hasattr(error, "command_name") else text)
     except Abort:
         status = INTERRUPTED
     except BrokenPipeError:

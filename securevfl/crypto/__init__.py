@@ -1,1 +1,1 @@
-"""Keys, homomorphic schemes, masks. Knows nothing of learning or of networks."""
+"""Cryptography: keys, homomorphic schemes and masks; independent of learning and of networks."""

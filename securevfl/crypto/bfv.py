@@ -1,8 +1,8 @@
-"""BFV by coefficient packing: the fast default.
+"""BFV by coefficient packing: the fast default scheme.
 
-Exact integers modulo t = 2^plain_bits: no rotations, no Galois keys, one plaintext multiplication
-for ⌊DEGREE/chunk⌋ inner products. The owner sees Xᵀv + r, r uniform modulo t. Sizes and layout:
-bfv_parameters; the wire, and what else is guaranteed: bfv_core.
+Exact integers modulo t = 2^plain_bits, without rotations or Galois keys: one plaintext
+multiplication computes ⌊DEGREE/chunk⌋ inner products. The owner sees Xᵀv + r with r uniform modulo
+t. Sizes and layout are in bfv_parameters, wire format and guarantees in bfv_core.
 Source: docs/decisions/0008-bfv-sizes-follow-the-job.md.
 """
 
@@ -29,7 +29,7 @@ from securevfl.errors import CryptoError, RangeExceeded
 
 
 class BfvOwner(BfvKeyHolder, KeyOwner):
-    """The party that holds the secret key."""
+    """The party with the secret key."""
 
     def __init__(self, product_format: ProductFormat) -> None:
         self._format = product_format
@@ -42,7 +42,7 @@ class BfvOwner(BfvKeyHolder, KeyOwner):
 
     @override
     def encrypt(self, values: IntArray) -> bytes:
-        """Encrypt integers of shape (S,): for each input its packed c₀ and its seed."""
+        """Encrypt integers of shape (S,): each input's packed c₀ and the seed of its c₁."""
         require_values(values, self._format)
         parameters = self._parameters
         padded = np.zeros(parameters.inputs * parameters.chunk, np.int64)
@@ -62,7 +62,7 @@ class BfvOwner(BfvKeyHolder, KeyOwner):
 
 @dataclass(frozen=True)
 class PreparedPolynomials:
-    """X as plaintexts in NTT form, [reply][input]; None where all entries are zero."""
+    """X as plaintexts in NTT form, [reply][input]; None if all entries are zero."""
 
     product_format: ProductFormat
     columns: int
@@ -80,7 +80,7 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
 
     @override
     def prepare(self, matrix: IntArray) -> PreparedPolynomials:
-        """Bring X of shape (S, P) into plaintext polynomials in NTT form."""
+        """Convert X of shape (S, P) to plaintext polynomials in NTT form."""
         require_matrix(matrix, self._format)
         columns = matrix.shape[1]
         if columns > self._format.columns:
@@ -153,7 +153,7 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
         self._evaluator.add_plain_inplace(blinder.ciphertext, message)
 
     def _own(self, prepared: object) -> PreparedPolynomials:
-        """What was prepared for this very format, from whose bounds flooding follows."""
+        """Require X prepared for this very format: its bounds determine the flooding."""
         if not isinstance(prepared, PreparedPolynomials):
             raise CryptoError(f"prepared is a {type(prepared).__name__}, not BFV polynomials")
         if prepared.product_format != self._format:

@@ -1,18 +1,18 @@
-"""What all BFV products share (Fan, Vercauteren 2012): a key's two ends, on TenSEAL's SEAL.
+"""What all BFV products share (Fan, Vercauteren 2012): both ends of a key, on TenSEAL's SEAL.
 
-On the wire, without a spare bit: an input is its c₀ by primes, and the seed of its c₁; a reply is,
-by the primes that it keeps, its c₁ and the c₀ coefficients that the owner needs.
+Wire format, without spare bits: an input is its c₀ modulo each prime and the seed of its c₁. A
+reply is, for each remaining prime, its c₁ and the c₀ coefficients that the owner needs.
 
-Guarantees, for semi-honest parties, whatever is multiplied:
-    - Every coefficient of a reply has a mask that is uniform modulo t, so the sums over parts of a
-      matrix in unused ones are hidden as well.
-    - A reply's c₁ is that of a fresh public-key encryption plus a·X: without that encryption the
-      owner, who knows a, divides it out (200 of 200 coefficients of X).
-    - A reply's noise holds X·e, e known to the owner. Flooding hides it within a statistical
+Guarantees for semi-honest parties:
+    - Every coefficient of a reply has a mask that is uniform modulo t. This also hides partial sums
+      of a matrix in unused coefficients.
+    - A reply's c₁ is that of a fresh public-key encryption plus a·X. Without this encryption the
+      owner, who knows a, could divide it out (200 of 200 coefficients of X).
+    - A reply's noise contains X·e, and the owner knows e. Flooding hides it within a statistical
       distance of 2^−40 over all coefficients that the job reveals.
-    - Replies of another key, and bytes that are none, have too much noise and are refused. That
-      is no checksum: most single bits, and 3 of 8 single words, change numbers without making
-      noise. Lines are authentic.
+    - Replies under another key, and invalid bytes, have too much noise and are refused. This is no
+      checksum: most single-bit errors, and 3 of 8 single-word errors, change numbers without adding
+      noise. Connections must be authenticated.
 Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURITY.md.
 """
 
@@ -60,7 +60,7 @@ _CHECKED_TOGETHER = 4
 def inputs_of(
     sizes: BfvSizes, context: seal.SEALContext, encrypted: bytes
 ) -> Iterator[seal.Ciphertext]:
-    """The ciphertexts of an encrypted vector, each c₀ by primes and the seed of c₁."""
+    """The ciphertexts of an encrypted vector."""
     residues = np.empty((len(sizes.prime_bits), DEGREE), np.uint64)
     at = 0
     while at < len(encrypted):
@@ -74,7 +74,7 @@ def inputs_of(
 
 
 def reply_bytes(sizes: BfvSizes, revealed: int) -> int:
-    """Bytes of one reply that reveals so many coefficients."""
+    """Size in bytes of a reply that reveals this many coefficients."""
     return sum(
         packed_size(DEGREE, bits) + packed_size(revealed, bits - sizes.dropped_bits)
         for bits in sizes.reply_bits
@@ -82,7 +82,7 @@ def reply_bytes(sizes: BfvSizes, revealed: int) -> int:
 
 
 def pack_reply(sizes: BfvSizes, polynomials: RingArray, positions: NDArray[np.int64]) -> bytes:
-    """Of (c₀, c₁), shape (2, reply primes, DEGREE), all of c₁ and c₀ at the positions."""
+    """Pack (c₀, c₁) of shape (2, reply primes, DEGREE): all of c₁, and c₀ at the positions."""
     c0, c1 = polynomials
     dropped = sizes.dropped_bits
     pieces = []
@@ -93,10 +93,7 @@ def pack_reply(sizes: BfvSizes, polynomials: RingArray, positions: NDArray[np.in
 
 
 def unpack_reply(sizes: BfvSizes, data: bytes, positions: NDArray[np.int64]) -> RingArray:
-    """(c₀, c₁), shape (2, reply primes, DEGREE); c₀ is 0 where it was not sent.
-
-    Dropped bits are those of the middle of what they may be.
-    """
+    """(c₀, c₁), shape (2, reply primes, DEGREE): dropped bits at mid-range, c₀ 0 where not sent."""
     polynomials = np.zeros((2, sizes.reply_primes, DEGREE), np.uint64)
     dropped, at = sizes.dropped_bits, 0
     for row, bits in enumerate(sizes.reply_bits):
@@ -113,10 +110,7 @@ def unpack_reply(sizes: BfvSizes, data: bytes, positions: NDArray[np.int64]) -> 
 
 @dataclass(frozen=True)
 class _EncryptedZero:
-    """A fresh encryption of zero under the secret key, used once: c₀ by prime and the seed of c₁.
-
-    `heads` are the first coefficients of c₀, to which a message adds; `tails` the others, packed.
-    """
+    """An encryption of zero under the secret key, used once; messages are added to `heads`."""
 
     heads: RingArray
     tails: tuple[bytes, ...]
@@ -124,10 +118,10 @@ class _EncryptedZero:
 
 
 class BfvKeyHolder:
-    """The secret key: polynomials into inputs, replies into coefficients.
+    """The end with the secret key: encrypts inputs and decrypts replies.
 
-    The first `extent` coefficients of an input hold values; `capacity` inputs at most are made
-    ahead.
+    The first `extent` coefficients of an input hold values; up to `capacity` encryptions of zero
+    are made offline.
     """
 
     def __init__(self, sizes: BfvSizes, extent: int, capacity: int) -> None:
@@ -138,7 +132,7 @@ class BfvKeyHolder:
         public_key = seal.PublicKey()
         generator.create_public_key(public_key)
         self._public_bytes = to_bytes(public_key)
-        # Under the secret key, so that c₁ is a seed.
+        # Encrypting with the secret key allows c₁ to be sent as a seed.
         self._encryptor = seal.Encryptor(self._context, generator.secret_key())
         self._decryptor = seal.Decryptor(self._context, generator.secret_key())
         self._reply_level = sizes.reply_level()
@@ -148,22 +142,22 @@ class BfvKeyHolder:
 
     @property
     def public_bytes(self) -> bytes:
-        """A SEAL public key, by its type without any secret; sizes follow from the job."""
+        """The public key in SEAL's serialization."""
         return self._public_bytes
 
     @property
     def modulus_bits(self) -> int:
-        """`plain_bits`, of t = 2^plain_bits."""
+        """`plain_bits`, with t = 2^plain_bits."""
         return self._sizes.plain_bits
 
     def make_blinder(self) -> bool:
-        """Make one encryption of zero ahead; False where a round's worth is in stock."""
+        """Make an encryption of zero offline; False if the stock is full."""
         return self._pool.make_one()
 
     def _encrypted_zero(self) -> _EncryptedZero:
         fresh = self._encryptor.encrypt_zero_symmetric()
         c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
-        end = self._extent + self._extent % 2  # pairs pack
+        end = self._extent + self._extent % 2  # coefficients are packed in pairs
         tails = [
             pack(row[end:], bits) if end < DEGREE else b""
             for row, bits in zip(c0, self._sizes.prime_bits, strict=True)
@@ -183,10 +177,7 @@ class BfvKeyHolder:
         return b"".join([*pieces, zero.seed])
 
     def _opened(self, data: bytes, replies: int, positions: NDArray[np.int64]) -> RingArray:
-        """The revealed coefficients modulo t, shape (replies, positions).
-
-        CryptoError for bytes that are not so many replies of this key.
-        """
+        """Revealed coefficients modulo t, (replies, positions); a CryptoError if invalid."""
         size = reply_bytes(self._sizes, len(positions))
         if len(data) != replies * size:
             raise CryptoError(f"{len(data)} bytes, {replies} bfv replies of {size} expected")
@@ -204,10 +195,10 @@ class BfvKeyHolder:
         return values
 
     def _reply(self, data: bytes, positions: NDArray[np.int64]) -> RingArray:
-        """One reply's polynomials; KeyMismatch where anybody can have made it without the key."""
+        """A reply's polynomials; refuses a reply that could have been made without the key."""
         polynomials = unpack_reply(self._sizes, data, positions)
         if not polynomials[1].any():
-            raise KeyMismatch("a reply has no c1: it is no ciphertext of any key")
+            raise KeyMismatch("a reply has c1 = 0: no key encrypts like this")
         return polynomials
 
     def _require_little_noise(
@@ -215,9 +206,9 @@ class BfvKeyHolder:
     ) -> None:
         """Check that a few replies decrypt with little noise, by their sum.
 
-        The sum is moved by 5/16 of what lies between two plaintexts, up and down in turns. What
-        is rightly there stays, since four replies' noise is under 1/16 and rounding; what is
-        uniform moves 5 times in 16 at every position.
+        The sum is shifted by 5/16 of the distance between two plaintexts, alternately up and down.
+        Honest values do not change, since the noise of four replies plus rounding is below 1/16 of
+        it. A uniform value changes with probability 5/16 at each position.
         """
         primes = self._primes[: self._sizes.reply_primes]
         shift = prod(primes) * 5 // 16 >> self._sizes.plain_bits
@@ -250,11 +241,13 @@ class Blinder:
 
 
 class BfvMultiplier:
-    """A public key: inputs as they come, blinders, and sums of products as they go.
+    """The end with the public key: reads inputs, makes blinders, and finishes sums of products.
 
-    `inputs` ciphertexts are encrypted together; `capacity` blinders at most are made offline. This
-    end computes with t = 2^matrix_bits where that is given, in place of the key's. KeyMismatch for
-    bytes that are no public key of these sizes.
+    A vector is `inputs` ciphertexts; up to `capacity` blinders are made offline. With `matrix_bits`
+    this end computes modulo 2^matrix_bits instead of the key's t.
+
+    Raises:
+        KeyMismatch: the bytes are not a public key of these sizes.
     """
 
     def __init__(
@@ -281,20 +274,19 @@ class BfvMultiplier:
         trial = seal.Ciphertext()
         self._encryptor.encrypt_zero(trial)
         if trial.is_transparent():
-            raise KeyMismatch("the BFV public key would encrypt nothing")
+            raise KeyMismatch("encryption under this BFV public key hides nothing")
         self._pool = BlinderPool(self._blinder, capacity)
 
     @property
     def modulus_bits(self) -> int:
-        """`plain_bits`, of t = 2^plain_bits."""
+        """`plain_bits`, with t = 2^plain_bits."""
         return self._sizes.plain_bits
 
     def make_blinder(self) -> bool:
-        """Make one blinder ahead; False where a round's worth is in stock."""
+        """Make a blinder offline; False if the stock is full."""
         return self._pool.make_one()
 
     def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
-        """The inputs, in NTT form, one after the other."""
         size = self._sizes.input_bytes + SEED_BYTES
         if len(encrypted) != self._inputs * size:
             raise CryptoError(
@@ -305,9 +297,9 @@ class BfvMultiplier:
             yield vector
 
     def _part(self, block: IntArray, chunk: int) -> seal.Plaintext | None:
-        """Rows of a matrix, up to `chunk` entries each, as a plaintext in NTT form.
+        """Rows of a matrix, up to `chunk` entries each, as a plaintext in NTT form; None for zeros.
 
-        Each row is reversed, at the end of a chunk of its own. None where all is zero.
+        Each row is reversed and stored at the end of its own chunk.
         """
         if not block.any():
             return None
@@ -329,7 +321,7 @@ class BfvMultiplier:
     def _added(
         self, total: seal.Ciphertext | None, vector: seal.Ciphertext, plain: seal.Plaintext
     ) -> seal.Ciphertext:
-        """Adds vector·plain to a sum in NTT form, None for 0."""
+        """Add vector·plain to a sum in NTT form; None is 0."""
         product = self._product(vector, plain)
         if total is None:
             return product
@@ -342,7 +334,7 @@ class BfvMultiplier:
         blinder: seal.Ciphertext,
         positions: NDArray[np.int64],
     ) -> bytes:
-        """A sum of products in NTT form, None for 0, re-randomized, flooded and masked."""
+        """Re-randomize, flood and mask a sum of products in NTT form; None is 0."""
         if total is not None:
             self._evaluator.transform_from_ntt_inplace(total)
             self._evaluator.add_inplace(blinder, total)
@@ -361,5 +353,5 @@ class BfvMultiplier:
         return encrypted
 
     def _flooding(self) -> RingArray:
-        """Noise that hides that of a product, shape (primes, DEGREE)."""
+        """Noise that hides a product's noise, shape (primes, DEGREE)."""
         return uniform_noise(self._sizes.flood_bits, DEGREE, self._primes)

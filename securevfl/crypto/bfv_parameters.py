@@ -1,15 +1,15 @@
-"""Ring, primes and layout of BFV for one job's products, derived alike at both ends.
+"""Ring, primes and layout of BFV for one job's products; both ends derive the same.
 
-Layout (coefficient packing): `chunk` entries of v are the coefficients of one input polynomial;
-⌊DEGREE/chunk⌋ columns of X, rows reversed, fill another. Coefficient (j + 1)·chunk − 1 of their
-product is the inner product of v with column j. More rows than `chunk` take several inputs, whose
-products add up. Bytes are ⌈S/chunk⌉ inputs up and ⌈P/⌊DEGREE/chunk⌋⌉ replies down: the layout that
-takes the least time on the job's lines wins.
+Layout (coefficient packing): `chunk` entries of v are the coefficients of one input polynomial.
+⌊DEGREE/chunk⌋ columns of X, rows reversed, fill another. Coefficient (j + 1)·chunk − 1 of the
+product is the inner product of v with column j. If there are more rows than `chunk`, a vector has
+several inputs, whose products are added. Traffic is ⌈S/chunk⌉ inputs up and ⌈P/⌊DEGREE/chunk⌋⌉
+replies down; the layout with the least estimated time on the job's network is chosen.
 
-Sizes, in bits: t = 2^plain_bits exceeds twice the largest product. A reply is switched to primes
-of `GAP_BITS` more than t. Flooding noise is uniform on 2^flood_bits integers, at least
-2^STATISTICAL_BITS · B · A, with B the most that X·e can be and A the coefficients that the owner
-decrypts over the job; the modulus q leaves room for 32·t times as much.
+Sizes, in bits: t = 2^plain_bits exceeds twice the largest product. A reply is switched to primes of
+`GAP_BITS` more than t. Flooding noise is uniform on 2^flood_bits integers, at least
+2^STATISTICAL_BITS · B · A, with B a bound on X·e and A the number of coefficients that the owner
+decrypts over the job. The modulus q leaves room for 32·t times as much.
 Source: docs/decisions/0008-bfv-sizes-follow-the-job.md; degree and 218 bits:
 HomomorphicEncryption.org standard, ternary secret, 128 bits.
 """
@@ -32,17 +32,17 @@ DEGREE = 8192
 LARGEST_MODULUS_BITS = 218
 LARGEST_PLAIN_BITS = 59
 STATISTICAL_BITS = 40
-# A reply's noise budget is half of what lies between two plaintexts: after the switch of primes
-# 2^GAP_BITS, of which rounding takes 21 (standard deviation) and flooding 2^(GAP_BITS − 6) at most.
-# The rest lets the owner notice foreign or damaged replies.
+# A reply's noise budget is half the distance between two plaintexts, 2^GAP_BITS after the switch of
+# primes. Rounding takes 21 of it (standard deviation), flooding at most 2^(GAP_BITS − 6). The rest
+# lets the owner detect replies under another key and damaged ones.
 GAP_BITS = 12
 ONE_PRIME_BITS = 60 - GAP_BITS
 # SEAL's centred binomial noise is at most 21; the message's rounding adds 1/2.
 LARGEST_NOISE = 21.5
-# A foreign coefficient passes the owner's check 11 times in 16; 48 of them, once in 2^25.
+# A coefficient under another key passes the owner's check 11 times in 16, 48 of them once in 2^25.
 LEAST_REVEALED = 48
 
-SPECIAL_BITS = 30  # SEAL's own prime, which no ciphertext on the wire has
+SPECIAL_BITS = 30  # SEAL's special prime, which ciphertexts on the wire lack
 LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
 # Milliseconds by data prime, measured: taking in an input; one product; the rest of a reply. Then
 # what is made offline: an encryption of zero, and what SEAL's compression adds where it finds zeros
@@ -56,10 +56,10 @@ class BfvSizes:
     """Ring and primes.
 
     Attributes:
-        plain_bits: t = 2^plain_bits, or with `batching`, for slots, a prime of so many bits.
-        prime_bits: of the data primes; a reply keeps the first `reply_primes` of them.
+        plain_bits: t = 2^plain_bits, or with `batching` (slots) a prime of this many bits.
+        prime_bits: sizes of the data primes; a reply keeps the first `reply_primes` of them.
         flood_bits: flooding noise is uniform on 2^flood_bits integers around 0.
-        dropped_bits: of each c₀ in a reply that are not sent.
+        dropped_bits: low bits of each c₀ in a reply that are not sent.
     """
 
     batching: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class BfvSizes:
     def fitting(
         cls, plain_bits: int, flood_bits: int, others: int, least_bits: int
     ) -> "BfvSizes | None":
-        """The set with so many primes of so many bits or more that fall from replies, if any."""
+        """Sizes with `others` primes of `least_bits` or more that replies drop, or None."""
         modulus_bits = flood_bits + plain_bits + 5
         reply_primes = 1 if plain_bits <= ONE_PRIME_BITS else 2
         least = max(plain_bits + GAP_BITS, modulus_bits - others * LARGEST_PRIME_BITS)
@@ -87,16 +87,16 @@ class BfvSizes:
 
     @property
     def input_bytes(self) -> int:
-        """One input on the wire, up to the seed."""
+        """Size in bytes of an input, without the seed."""
         return DEGREE * sum(self.prime_bits) // 8
 
     @property
     def reply_bits(self) -> tuple[int, ...]:
-        """Of the primes that a reply has."""
+        """Sizes of a reply's primes."""
         return self.prime_bits[: self.reply_primes]
 
     def context(self, plain_bits: int | None = None) -> "seal.SEALContext":
-        """SEAL's tables for these sizes, at 128 bits of security; for another t if told."""
+        """SEAL's context for these sizes at 128 bits of security, optionally for another t."""
         return _context(self.prime_bits, plain_bits or self.plain_bits, self.batching)
 
     def primes(self) -> list[int]:
@@ -105,7 +105,7 @@ class BfvSizes:
         return [modulus.value() for modulus in moduli]
 
     def reply_level(self, plain_bits: int | None = None) -> list[int]:
-        """SEAL's name of the level that has a reply's primes only; for another t if told."""
+        """SEAL's id of the level with a reply's primes only, optionally for another t."""
         level = self.context(plain_bits).first_context_data()
         while len(level.parms().coeff_modulus()) > self.reply_primes:
             level = level.next_context_data()
@@ -115,18 +115,14 @@ class BfvSizes:
 
 @dataclass(frozen=True)
 class BfvParameters(BfvSizes):
-    """One choice: `chunk` entries of v in one input, `inputs` ciphertexts of one vector."""
+    """The parameters of a job: `chunk` entries of v per input, `inputs` ciphertexts per vector."""
 
     chunk: int
     inputs: int
 
     @classmethod
     def of(cls, product_format: ProductFormat) -> "BfvParameters":
-        """The choice for a format; both ends make the same.
-
-        RangeExceeded for products, or flooding over the job's rounds, for which no set of 128-bit
-        security has room.
-        """
+        """The parameters for a format, the same at both ends; a RangeExceeded if none have room."""
         product_format.require_room(LARGEST_PLAIN_BITS)
         layouts = {}
         for columns in range(1, min(product_format.columns, DEGREE) + 1):
@@ -158,24 +154,22 @@ class BfvParameters(BfvSizes):
         return DEGREE // self.chunk
 
     def replies(self, columns: int) -> int:
-        """Ciphertexts that carry so many columns."""
+        """Number of replies for this many columns."""
         return -(-columns // self.columns_per_reply)
 
     def positions(self, columns: int) -> NDArray[np.int64]:
-        """Coefficients of every reply whose c₀ is sent: those of its columns first, then fillers.
+        """Coefficients of every reply whose c₀ is sent: those of its columns, then fillers.
 
-        Fillers, masked like all, make foreign replies noticeable however few columns there are.
+        Fillers are masked like all others; with them, a reply under another key is detected even if
+        there are few columns.
         """
         return positions(self.chunk, min(self.columns_per_reply, columns))
 
     def seconds(self, product_format: ProductFormat) -> float:
-        """Estimated time of one product, without latency.
-
-        Transfers, computation, and what is made offline and is not hidden by waits.
-        """
+        """Estimated time of one product, without latency and what waits hide."""
         inputs, replies = self.inputs, self.replies(product_format.columns)
         up, down = inputs * self.input_bytes, replies * DEGREE * sum(self.reply_bits) // 8
-        # The owner's line takes one evaluator's reply while it still serves the others.
+        # The owner's line receives one evaluator's reply while it still sends to the others.
         size = up + down + (product_format.evaluators - 1) * max(up, down)
         transfer_ms = size * 8e-3 / product_format.bandwidth_mbit
         primes = len(self.prime_bits)
@@ -197,32 +191,29 @@ def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
 
 
 def flooding_bits(norm: int, revealed: int) -> int:
-    """Bits of flooding that hide noise in so many revealed coefficients.
+    """Bits of flooding that hide the noise of this many revealed coefficients.
 
-    `norm` is the most that the absolute entries of one reply's plaintexts add up to.
+    `norm` is the largest sum of absolute entries of a reply's plaintexts.
     """
-    # A fresh encryption's own noise, DEGREE at most, tells of its randomness and is hidden as well.
+    # A fresh encryption's noise, at most DEGREE, depends on its randomness and is hidden as well.
     largest = ceil(LARGEST_NOISE * norm) + DEGREE
     return STATISTICAL_BITS + (largest * revealed - 1).bit_length()
 
 
 def _nibbles(bits: int, primes: int) -> int:
-    """Bits of each of so many primes, in whole nibbles, which pack."""
+    """Bits of each of several primes, rounded to whole nibbles for packing."""
     each = -(-bits // primes)
     return max(_LEAST_PRIME_BITS, -(-each // 4) * 4)
 
 
 def revealed(needed: int) -> int:
-    """How many coefficients of a reply are sent where so many are needed.
-
-    An even number, as pairs pack, and so many that foreign replies are noticed.
-    """
+    """Coefficients of a reply to send if this many are needed: even, and enough for checks."""
     return max(needed + needed % 2, LEAST_REVEALED)
 
 
 @cache
 def positions(chunk: int, needed: int) -> NDArray[np.int64]:
-    """The coefficients of a reply that are sent: the last of every chunk first, then fillers."""
+    """The coefficients of a reply that are sent: the last of every chunk, then fillers."""
     last = np.arange(1, needed + 1) * chunk - 1
     free = np.setdiff1d(np.arange(DEGREE), last)[: revealed(needed) - needed]
     found = np.concatenate([last, free])

@@ -56,7 +56,7 @@ PRIME_BITS = (60, 60, 40)
 VALUE_SCALE_BITS = 56
 MATRIX_SCALE_BITS = 31
 MASK_BITS = 25
-# Slots are counted in 2^−26 of the largest product: 5 bits finer than the flooding.
+# Quanta are 2^−26 of the largest product: 5 bits finer than the flooding.
 QUANTUM_BITS = 26
 FLOOD_BITS = 5
 
@@ -64,16 +64,16 @@ _DATA_PRIMES = len(PRIME_BITS) - 1
 _LARGEST_CIPHERTEXT = 2 * _DATA_PRIMES * DEGREE * 8 + 4096
 _LARGEST_KEY = 2 * len(PRIME_BITS) * DEGREE * 8 + 4096
 _MASK_WIDTH = 1 << (VALUE_SCALE_BITS + MATRIX_SCALE_BITS + MASK_BITS)
-# 16 standard deviations of a slot's mask: a true reply stays under it but once in 2^48.
+# 16 standard deviations of a slot's mask: an honest reply exceeds it once in 2^48.
 _LARGEST_SLOT = 16 * (DEGREE / 2 / 3) ** 0.5 * 2.0**MASK_BITS
 
 
 @dataclass(frozen=True)
 class CkksLayout:
-    """How vectors and matrices lie in slots: `block` slots a column, `inputs` ciphertexts a vector.
+    """How vectors and matrices are placed in slots: `block` slots per column, `inputs` per vector.
 
-    Values are scaled by powers of two, so that every slot of a product is within ±1: integers v
-    are within ±2^value_exponent, and X likewise, with room for a sum over the inputs.
+    Values are scaled by powers of two so that every slot of a product is within ±1. Integers of v
+    are within ±2^value_exponent; X likewise, with room for the sum over the inputs.
     """
 
     block: int
@@ -83,7 +83,7 @@ class CkksLayout:
 
     @classmethod
     def of(cls, product_format: ProductFormat) -> "CkksLayout":
-        """The layout both ends derive from the format.
+        """The layout for a format; both ends derive the same.
 
         Raises:
             RangeExceeded: products that do not fit 64 bits.
@@ -107,12 +107,12 @@ class CkksLayout:
 
     @property
     def exponent(self) -> int:
-        """±2^exponent bounds x·v as an integer; a slot of 1 stands for it."""
+        """2^exponent bounds |x·v| as an integer and is represented by a slot value of 1."""
         return self.value_exponent + self.matrix_exponent
 
     @property
     def columns(self) -> int:
-        """Columns per reply ciphertext."""
+        """Columns per reply."""
         return SLOTS // self.block
 
     @property
@@ -121,7 +121,7 @@ class CkksLayout:
         return FLOOD_BITS + ((self.block - 1).bit_length() + 1) // 2
 
     def replies(self, columns: int) -> int:
-        """Ciphertexts that carry so many columns."""
+        """Number of replies for this many columns."""
         return -(-columns // self.columns)
 
     def quanta(self, slots: NDArray[np.float64]) -> RingArray:
@@ -137,7 +137,7 @@ class CkksLayout:
 
 
 class CkksOwner(KeyOwner):
-    """The party that holds the secret key."""
+    """The party with the secret key."""
 
     def __init__(self, product_format: ProductFormat) -> None:
         self._format = product_format
@@ -147,14 +147,14 @@ class CkksOwner(KeyOwner):
         public_key = seal.PublicKey()
         generator.create_public_key(public_key)
         self._public_bytes = to_bytes(public_key)
-        # Its own vectors under the secret key: half the bytes, the rest is a seed.
+        # Encrypting with the secret key halves the bytes: c₁ is sent as a seed.
         self._encryptor = seal.Encryptor(context, generator.secret_key())
         self._decryptor = seal.Decryptor(context, generator.secret_key())
 
     @property
     @override
     def public_bytes(self) -> bytes:
-        """A SEAL public key, by its type without any secret; parameters are fixed."""
+        """The public key in SEAL's serialization; parameters are fixed."""
         return self._public_bytes
 
     @override
@@ -189,7 +189,7 @@ class CkksOwner(KeyOwner):
         with seal_errors("a reply"):
             self._decryptor.decrypt(reply, plain)
             slots = np.array(self._encoder.decode_double(plain))
-        # A ciphertext of another key decrypts to coefficients uniform modulo q, 2^7 times larger.
+        # Under another key, decryption gives coefficients uniform modulo q, 2^7 times larger.
         if not np.max(np.abs(slots)) <= _LARGEST_SLOT:
             raise KeyMismatch("a reply decrypts to more than any masked product of this job")
         return slots
@@ -197,7 +197,7 @@ class CkksOwner(KeyOwner):
 
 @dataclass(frozen=True)
 class PreparedSlots:
-    """X as plaintexts, [reply][input]; None where all entries are zero."""
+    """X as plaintexts, [reply][input]; None if all entries are zero."""
 
     columns: int
     plaintexts: tuple[tuple[seal.Plaintext | None, ...], ...]
@@ -214,7 +214,7 @@ class CkksEvaluator(Evaluator):
         (piece,) = split(public_bytes, 1, _LARGEST_KEY)
         public_key = from_bytes(self._context, seal.PublicKey(), piece)
         if public_key.data().is_transparent():
-            raise KeyMismatch("the CKKS public key would encrypt nothing")
+            raise KeyMismatch("encryption under this CKKS public key hides nothing")
         self._encryptor = seal.Encryptor(self._context, public_key)
 
     @override
@@ -225,7 +225,7 @@ class CkksEvaluator(Evaluator):
         replies = layout.replies(columns)
         padded = np.zeros((layout.inputs * layout.block, replies * layout.columns))
         padded[:rows, :columns] = np.ldexp(matrix.astype(np.float64), -layout.matrix_exponent)
-        # (reply, input, slots): columns one after the other within a plaintext
+        # (reply, input, slots): columns are consecutive within a plaintext
         blocks = padded.reshape(layout.inputs, layout.block, replies, layout.columns)
         slots = blocks.transpose(2, 0, 3, 1).reshape(replies, layout.inputs, -1)
         return PreparedSlots(
@@ -271,7 +271,7 @@ class CkksEvaluator(Evaluator):
 
 
 def _mask_coefficients() -> NDArray[np.object_]:
-    """(DEGREE,) integers uniform on ±_MASK_WIDTH, from the operating system."""
+    """Integers uniform on ±_MASK_WIDTH from the operating system, shape (DEGREE,)."""
     low, high = np.frombuffer(os.urandom(16 * DEGREE), np.uint64).reshape(2, DEGREE).astype(object)
     coefficients: NDArray[np.object_] = (high << 64 | low) % (2 * _MASK_WIDTH) - _MASK_WIDTH
     return coefficients
@@ -284,11 +284,11 @@ def _encode(slots: NDArray[np.float64], scale_bits: int) -> seal.Plaintext:
 
 
 def _load(piece: bytes, scale_bits: int) -> seal.Ciphertext:
-    """A peer's ciphertext: fresh level, two polynomials, the scale that is due."""
+    """Load a peer's ciphertext and check its level, size and scale."""
     ciphertext = from_bytes(_context()[0], seal.Ciphertext(), piece)
     shape = (ciphertext.size(), ciphertext.coeff_modulus_size(), ciphertext.is_ntt_form())
     if shape != (2, _DATA_PRIMES, True):
-        raise KeyMismatch("a CKKS ciphertext of another form than this job's")
+        raise KeyMismatch("a CKKS ciphertext has another level or form than this job's")
     if ciphertext.scale != 2.0**scale_bits:
         raise KeyMismatch(f"CKKS scale {ciphertext.scale:g}, 2^{scale_bits} expected")
     return ciphertext

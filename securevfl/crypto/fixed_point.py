@@ -1,7 +1,7 @@
 """Fixed-point numbers as int64, and the ring of integers modulo 2^64 as uint64.
 
-NumPy's uint64 arithmetic *is* arithmetic modulo 2^64. The conversions here reinterpret bits (two's
-complement), so a value in [−2^63, 2^63) and its residue are the same eight bytes.
+NumPy's uint64 arithmetic *is* arithmetic modulo 2^64. Conversions reinterpret bits (two's
+complement): a value in [−2^63, 2^63) and its residue have the same eight bytes.
 """
 
 import numpy as np
@@ -13,12 +13,13 @@ from securevfl.errors import RangeExceeded
 
 
 def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> IntArray:
-    """The integers nearest values·2^fraction_bits, in any shape; `what` names them in errors.
+    """The integers nearest to values·2^fraction_bits, any shape; `what` names them in errors.
 
-    RangeExceeded for NaN, an infinity, a value beyond ±bound, or a bound that int64 cannot hold.
+    Raises:
+        RangeExceeded: NaN, infinity, a value beyond ±bound, or a bound that int64 cannot hold.
     """
     numbers = np.asarray(values, np.float64)
-    # No copy of a matrix that may be half a gigabyte.
+    # Avoid copying a matrix that may be half a gigabyte.
     largest = float(max(-np.min(numbers, initial=0.0), np.max(numbers, initial=0.0)))
     if not largest <= bound:  # NaN compares false
         raise RangeExceeded(f"{what}: largest |value| is {largest:g}, at most {bound:g} allowed")
@@ -50,15 +51,15 @@ def from_ring(residues: RingArray) -> IntArray:
 def unmask(masked: RingArray, mask: RingArray, modulus_bits: int = MODULUS_BITS) -> IntArray:
     """(masked − mask) modulo 2^modulus_bits, centred: exact while |result| < 2^(modulus_bits − 1).
 
-    Both arrive times 2^(64 − modulus_bits), so that they wrap at 2^64 whatever the scheme.
+    Both arguments are multiples of 2^(64 − modulus_bits), so they wrap at 2^64 for every scheme.
     """
-    with np.errstate(over="ignore"):  # wrapping is meant; NumPy warns for 0-d operands
+    with np.errstate(over="ignore"):  # wrapping is intended; NumPy warns for 0-d operands
         difference = from_ring(np.subtract(masked, mask, dtype=np.uint64))
     return np.right_shift(difference, MODULUS_BITS - modulus_bits)  # arithmetic: keeps the sign
 
 
 def require_values(values: IntArray, product_format: ProductFormat) -> None:
-    """Refuse what is not 1 to `rows` int64 values within ±largest_value, before it is encrypted."""
+    """Refuse, before encryption, anything but 1 to `rows` int64 values within ±largest_value."""
     if values.ndim != 1:
         raise RangeExceeded(f"values have shape {values.shape}, (S,) expected")
     _require_rows(len(values), product_format)
@@ -66,7 +67,7 @@ def require_values(values: IntArray, product_format: ProductFormat) -> None:
 
 
 def require_matrix(matrix: IntArray, product_format: ProductFormat) -> None:
-    """Refuse what is not 1 to `rows` rows of int64 within ±largest_entry, or has no column."""
+    """Refuse anything but 1 to `rows` rows of int64 within ±largest_entry, with a column."""
     if matrix.ndim != 2 or matrix.shape[1] < 1:  # noqa: PLR2004
         raise RangeExceeded(f"matrix has shape {matrix.shape}, (S, P) with P >= 1 expected")
     _require_rows(len(matrix), product_format)

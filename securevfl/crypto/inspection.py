@@ -1,12 +1,12 @@
-"""What a party can compute from ciphertexts with what it holds: for the audit, never for protocols.
+"""What a party can compute from ciphertexts and its secrets: for the audit, never for protocols.
 
-This module alone reads private parts of a scheme's classes. The attacks that draw conclusions from
-these numbers are in securevfl.attacks.
+Only this module reads private members of the schemes' classes. The attacks that draw conclusions
+from these numbers are in securevfl.attacks.
 
-BFV: an owner knows its key, so the noise e of its own inputs and that of every reply. CKKS: an
-evaluator knows the ciphertexts that it multiplied, and believes to know what they hold; polynomials
-are compared in NTT form modulo the first prime, in their first values. Paillier: anybody knows a
-ciphertext's Jacobi symbol.
+BFV: an owner knows its key, hence the noise e of its own inputs and the noise of every reply. CKKS:
+an evaluator knows the ciphertexts that it multiplied, and may guess what they contain. Polynomials
+are compared in NTT form modulo the first prime, in their first values. Paillier: anybody can
+compute a ciphertext's Jacobi symbol.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ class Phases:
         self._secret = plaintext(self.context, secret.view(np.uint64) & modulo_t)
 
     def phase(self, ciphertext: seal.Ciphertext) -> tuple[NDArray[np.object_], int]:
-        """c₀ + c₁·s modulo the product of the level's primes, shape (DEGREE,), and that product."""
+        """c₀ + c₁·s modulo the product of the level's primes, shape (DEGREE,), and this product."""
         product = seal.Ciphertext()
         self._operations.multiply_plain(ciphertext, self._secret, product)
         parts = polynomials_of(ciphertext)[0].astype(object) + polynomials_of(product)[1]
@@ -69,14 +69,14 @@ class Phases:
         return phase % modulus, modulus
 
     def noise(self, ciphertext: seal.Ciphertext) -> FloatArray:
-        """Phase minus the nearest plaintext's, shape (DEGREE,)."""
+        """The phase minus that of the nearest plaintext, shape (DEGREE,)."""
         phase, modulus = self.phase(ciphertext)
         half = modulus >> 1
         off = ((phase << self.sizes.plain_bits) + half) % modulus - half
         return np.asarray(off.astype(np.float64) * 2.0**-self.sizes.plain_bits, np.float64)
 
     def inputs(self, encrypted: bytes) -> list[seal.Ciphertext]:
-        """An encrypted vector's ciphertexts."""
+        """The ciphertexts of an encrypted vector."""
         return list(inputs_of(self.sizes, self.context, encrypted))
 
     def replies_at(self, data: bytes, positions: NDArray[np.int64]) -> list[RingArray]:
@@ -92,10 +92,7 @@ class Phases:
     def equations(
         self, encrypted: bytes, positions: NDArray[np.int64], chunk: int, rows: int, columns: int
     ) -> FloatArray:
-        """What noise a unit of an entry of X adds at the positions: one input, one reply's columns.
-
-        Shape (positions, columns · rows), the entries of X by column.
-        """
+        """The noise that a unit of each entry of X adds, (positions, columns · rows), by column."""
         column, row = np.divmod(np.arange(columns * rows), rows)
         places = column * chunk + chunk - 1 - row
         (own,) = [self.noise(each) for each in self.inputs(encrypted)]
@@ -112,7 +109,7 @@ class BfvOpening(Phases):
         super().__init__(self.parameters, secret)
 
     def decrypted(self, encrypted: bytes) -> IntArray:
-        """The vector, chunk by chunk: what only the owner should read."""
+        """The vector, chunk by chunk, which only the owner should read."""
         found = []
         for each in self.inputs(encrypted):
             phase, modulus = self.phase(each)
@@ -133,14 +130,14 @@ class BfvOpening(Phases):
         return np.stack([self.noise_of(each)[positions] for each in self.replies(data, columns)])
 
     def noise_equations(self, encrypted: bytes, rows: int, columns: int) -> FloatArray:
-        """What noise X·e each unit of an entry of X would add, as `equations`."""
+        """The noise X·e that a unit of each entry of X would add; see `equations`."""
         positions = self.parameters.positions(columns)
         return self.equations(encrypted, positions, self.parameters.chunk, rows, columns)
 
     def expected_c1(
         self, encrypted: bytes, matrix: IntArray, evaluator: BfvEvaluator
     ) -> list[RingArray]:
-        """The c₁ of replies that were neither re-randomized nor masked, were X this matrix."""
+        """The c₁ of replies without re-randomization and masks, if X were this matrix."""
         vectors = list(evaluator._take_in(encrypted))
         rows = evaluator.prepare(matrix).plaintexts
         return [_bare_c1(evaluator, evaluator._sum(vectors, row)) for row in rows]
@@ -172,14 +169,14 @@ def owner_secret(owner: BfvKeyHolder) -> IntArray:
 def crafted_replies(
     product_format: ProductFormat, columns: Sequence[int]
 ) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
-    """Replies of every key that decrypt to the secret, W of its ternary digits a value.
+    """Replies, valid under every key, that decrypt to the secret, W ternary digits per value.
 
     c₀ = 0 and c₁ = Σᵢ round(q·3^i/t)·x^shiftᵢ decrypt to Σᵢ 3^i·s·x^shiftᵢ, which stays below t/2
-    for 3^W < t, with less noise than any honest reply: W/2 units of rounding a coefficient of s.
+    for 3^W < t, with less noise than any honest reply: W/2 units of rounding per coefficient of s.
     `columns` are the P of all evaluators that take part, in turns.
 
     Yields:
-        A reply, and which coefficients of s its values hold, digit by digit, shape (P, W), up to
+        A reply, and which coefficients of s its values contain, digit by digit, shape (P, W), up to
         the sign that x^DEGREE = −1 gives those of wrapped indices (≥ DEGREE).
     """
     parameters = BfvParameters.of(product_format)
@@ -210,9 +207,9 @@ def crafted_replies(
 
 
 class RingOpening(Phases):
-    """What follows from an owner's secret key and public bytes; products of one input.
+    """What follows from an owner's secret key and public bytes, for products of one input.
 
-    M is X transposed: its rows stand for columns.
+    M is X transposed: its rows take the place of columns.
     """
 
     def __init__(self, owner: RingProductOwner) -> None:
@@ -228,7 +225,7 @@ class RingOpening(Phases):
         return self.noise_of(self.replies(data)[0])[self.layout.positions()]
 
     def noise_equations(self, encrypted: bytes) -> FloatArray:
-        """What noise a unit of an entry of the first reply's rows of M adds, as `equations`."""
+        """The noise that a unit of each entry of the first reply's rows of M adds."""
         layout = self.layout
         inner, side = layout.product_format.inner, layout.side
         return self.equations(encrypted, layout.positions(), layout.chunk, inner, side)
@@ -237,12 +234,12 @@ class RingOpening(Phases):
 def c1_without_protection(
     evaluator: RingProductEvaluator, encrypted: bytes, matrix: IntArray
 ) -> RingArray:
-    """C₁ of the first reply, were it neither re-randomized nor masked; shape (primes, DEGREE)."""
+    """c₁ of the first reply without re-randomization and masks; shape (primes, DEGREE)."""
     return _bare_c1(evaluator, next(evaluator._sums(encrypted, matrix)))
 
 
 def ckks_ratio(numerator: bytes, denominator: bytes) -> list[int]:
-    """The c₁ of a reply over c₁ of the input, in NTT form modulo the first prime; first values."""
+    """c₁ of a reply over c₁ of the input, in NTT form modulo the first prime; first values."""
     top = _ckks_polynomial(ckks._load(numerator, PRODUCT_SCALE_BITS), 1)
     bottom = _ckks_polynomial(ckks._load(denominator, ckks.VALUE_SCALE_BITS), 1)
     return _ratios(top, bottom)
@@ -256,7 +253,7 @@ def ckks_matrix(prepared: ckks.PreparedSlots) -> list[int]:
 
 
 def ckks_slots(product_format: ProductFormat, values: FloatArray) -> FloatArray:
-    """The slots of an input that holds these integers, shape (S,), as its owner lays them out."""
+    """The slots of an input with these integers, shape (S,), in its owner's layout."""
     layout = ckks.CkksLayout.of(product_format)
     padded = np.zeros(layout.block)
     padded[: len(values)] = np.ldexp(values, -layout.value_exponent)
@@ -264,7 +261,7 @@ def ckks_slots(product_format: ProductFormat, values: FloatArray) -> FloatArray:
 
 
 def ckks_key_guess(encrypted: bytes, slots: FloatArray) -> list[int]:
-    """(m − c₀)/c₁ of an input, m the encoding of what its slots are believed to hold."""
+    """(m − c₀)/c₁ of an input, with m the encoding of what its slots are guessed to contain."""
     ciphertext = ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
     return key_of(ciphertext, ckks._encode(slots, ckks.VALUE_SCALE_BITS))
 
@@ -277,7 +274,7 @@ def ckks_key(owner: ckks.CkksOwner, encrypted: bytes) -> list[int]:
 
 
 def key_of(ciphertext: seal.Ciphertext, message: seal.Plaintext) -> list[int]:
-    """The key s = (m − c₀)/c₁, were m the exact phase; first values modulo the first prime."""
+    """The key s = (m − c₀)/c₁ if m is the exact phase; first values modulo the first prime."""
     c0, c1 = _ckks_polynomial(ciphertext, 0), _ckks_polynomial(ciphertext, 1)
     return _ratios([(message[at] - c0[at]) % _ckks_prime() for at in range(CHECKED)], c1)
 

@@ -1,11 +1,11 @@
 """One-time masks that cancel: additive shares of zero modulo 2^64.
 
-Every pair of parties agrees a secret (X25519, HKDF-SHA256); a ChaCha20 stream under it is added by
-one of the two and subtracted by the other. The sum over all members is zero, and any proper
-subset of the shares looks uniform to whoever misses one of the pair secrets (Bonawitz et al.,
+Each pair of parties agrees on a secret (X25519, HKDF-SHA256). One of the two adds a ChaCha20 stream
+under this secret, the other subtracts it. The sum over all members is zero, and any proper subset
+of the shares looks uniform to a party that lacks one of the pair secrets (Bonawitz et al.,
 "Practical Secure Aggregation", CCS 2017, section 4, without drop-outs).
 
-Keys are fresh for one job and never stored, so a resumed job has new streams.
+Keys are fresh for each job and never stored, so a resumed job has new streams.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ _LABEL = b"securevfl pairwise masks 1"
 
 
 class WordStream:
-    """The words of one ChaCha20 stream, in order; its 32 bytes of key give 256 GiB."""
+    """Consecutive 64-bit words of one ChaCha20 stream; a key of 32 bytes gives 256 GiB."""
 
     def __init__(self, key: bytes) -> None:
-        # The key serves this one stream, so the nonce may be constant.
+        # The key is used for this stream only, so the nonce may be constant.
         self._encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
 
     def words(self, count: int) -> RingArray:
@@ -37,7 +37,7 @@ class WordStream:
 
 
 class MaskKey:
-    """One party's fresh X25519 key for one job; it agrees with the others once."""
+    """A party's fresh X25519 key for one job; used for one agreement."""
 
     def __init__(self, private_key: X25519PrivateKey) -> None:
         self._private_key: X25519PrivateKey | None = private_key
@@ -50,22 +50,23 @@ class MaskKey:
 
     @property
     def public_bytes(self) -> bytes:
-        """The 32 bytes the other parties need."""
+        """The 32 bytes that the other parties need."""
         return self._public_bytes
 
     def agree(self, own_name: str, peers: Mapping[str, bytes], job_hash: bytes) -> "PairwiseMasks":
-        """Agree one secret with every peer, bound to the job; the private key is dropped.
+        """Agree on a secret with every peer, bound to the job; the private key is dropped.
 
         Raises:
-            KeyMismatch: bytes that are no public key, one of low order, or this party's own.
-            CryptoError: the key has agreed before, or the names are no set of other parties.
+            KeyMismatch: an invalid public key, one of low order, or this party's own.
+            CryptoError: the key was used before, the party is among its peers, or the hash is
+                empty.
         """
         if own_name in peers:
-            raise CryptoError(f"{own_name} stands among its own peers")
+            raise CryptoError(f"{own_name} is among its own peers")
         if not job_hash:
             raise CryptoError("job_hash is empty, a hash of the job expected")
         if self._private_key is None:
-            raise CryptoError("this mask key has agreed before; a job needs a fresh one")
+            raise CryptoError("this mask key was used before; every job needs a fresh one")
         private_key, self._private_key = self._private_key, None
         secrets = {}
         for name, public_bytes in peers.items():
@@ -79,7 +80,7 @@ class MaskKey:
 
 
 class PairwiseMasks:
-    """One party's end of the pair secrets of one job, 32 bytes shared with every other party."""
+    """A party's pair secrets of one job, 32 bytes shared with each other party."""
 
     def __init__(self, own_name: str, secrets: Mapping[str, bytes]) -> None:
         self._own_name = own_name
@@ -87,15 +88,15 @@ class PairwiseMasks:
         self._used: set[str] = set()
 
     def zero_share(self, members: Sequence[str], context: str, shape: tuple[int, ...]) -> RingArray:
-        """This party's share of zero among the members, who include it; their order is irrelevant.
+        """This party's share of zero among the members, which include it, in any order.
 
-        Guarantees: the members' shares for one context and shape sum to 0 modulo 2^64; each is
-        uniform to everybody who misses one of this party's pair secrets with the members. Every
-        member names the use by the same context, and each use has its own.
+        Guarantees: the members' shares for one context and shape sum to 0 modulo 2^64. Each share
+        is uniform to anyone who lacks one of this party's pair secrets with the members. All
+        members use the same context, and each context is used once.
 
         Raises:
-            CryptoError: a context used before, fewer than two members, a name that is unknown or
-                twice there, or this party's missing.
+            CryptoError: a context used before, fewer than two members, an unknown or repeated name,
+                or this party is missing.
         """
         self._require_members(members)
         if context in self._used:
@@ -136,5 +137,5 @@ def _shared_secret(private_key: X25519PrivateKey, name: str, public_bytes: bytes
 
 
 def _joined(*fields: bytes) -> bytes:
-    """Length-prefixed, so that no two lists of fields read the same."""
+    """Length-prefixed fields, so that different lists never give the same bytes."""
     return b"".join(len(field).to_bytes(4, "big") + field for field in fields)

@@ -1,14 +1,14 @@
-"""Products Π cᵢ^xᵢ modulo n² for many exponent vectors x at once, small and signed.
+"""Products Π cᵢ^xᵢ modulo n² for many vectors x of small signed exponents at once.
 
 Straus's method on the non-adjacent form of width w (Möller, SAC 2001): each exponent is a sum of
-odd digits |d| < 2^(w−1) times powers of two, and each base has a table of its odd powers, shared
-by all vectors. The powers of two are taken at the end, together, by squaring (Horner). So an
-exponent that is a power of two costs what 1 does, and moving a vector's product up in the
-plaintext, to pack it beside others, is a larger power of two in the same squarings.
+odd digits |d| < 2^(w−1) times powers of two. Each base has a table of its odd powers, shared by all
+vectors. The powers of two are applied at the end, together, by squaring (Horner). An exponent that
+is a power of two therefore costs as much as 1. Packing a vector's product beside others in the
+plaintext means a larger power of two in the same squarings.
 
-Bases have half the size of n²: every unit c is a·(1 + n·term) with a = c mod n, and factors
-1 + n·term multiply by adding terms. Only the a's are multiplied: 2.8 µs in place of 4.8 µs for n of
-2048 bits.
+Bases have half the size of n²: every unit c is a·(1 + n·term) with a = c mod n, and factors 1 +
+n·term are multiplied by adding their terms. Only the a's are multiplied: 2.8 µs instead of 4.8 µs
+for n of 2048 bits.
 """
 
 import weakref
@@ -29,7 +29,7 @@ from securevfl.errors import CryptoError
 
 _WIDTHS = range(2, 10)
 _POSITIONS = 64
-# An odd power and its inverse cost so many multiplications of the main loop.
+# Cost of an odd power and its inverse, in multiplications of the main loop.
 _POWER_COST = 1.75
 
 
@@ -37,8 +37,8 @@ _POWER_COST = 1.75
 class Exponents:
     """X of shape (S, P) recoded: digit·2^position in one of the results, sorted by row.
 
-    Row s has the odd, signed digits from starts[s] to starts[s + 1]; each goes to the accumulator
-    at its index in `targets`, which name a (result, position) each.
+    Row s has the odd, signed digits starts[s] to starts[s + 1]. Each is added to the accumulator of
+    its index in `targets`, which are (result, position) pairs.
     """
 
     results: int
@@ -49,10 +49,10 @@ class Exponents:
 
     @classmethod
     def of(cls, matrix: IntArray, width: int, count: int) -> "Exponents":
-        """Recode X so that column j moves up by width·(j mod count) in result ⌊j / count⌋."""
+        """Recode X so that column j is shifted by width·(j mod count) bits in result ⌊j/count⌋."""
         rows, columns, positions, digits = _cheapest(matrix)
         results, slots = np.divmod(columns, count)
-        # Higher than any position: sorts by result first.
+        # Larger than any position, so that results are sorted first.
         stride = width * count + _POSITIONS
         places, accumulators = np.unique(
             results * stride + slots * width + positions, return_inverse=True
@@ -71,7 +71,7 @@ class Exponents:
         return len(self.starts) - 1
 
     def share(self, first: int, end: int) -> "Exponents":
-        """Those of the rows from `first` to before `end`."""
+        """The exponents of the rows from `first` to before `end`."""
         starts = self.starts[first : end + 1]
         own = slice(int(starts[0]), int(starts[-1]))
         return replace(
@@ -88,10 +88,9 @@ def products(
     n: mpz,
     accumulate: "Accumulate | None" = None,
 ) -> list[tuple[mpz, mpz]]:
-    """Every result as (unit, term): it is unit·(1 + n·term) modulo n².
+    """Every result as (unit, term), meaning unit·(1 + n·term) modulo n².
 
-    `ciphertexts` are the S bases, units modulo n²; `accumulate` is `accumulated`, or another way to
-    the same numbers.
+    `ciphertexts` are the S bases, units modulo n². `accumulate` is `accumulated` or an equivalent.
     """
     units, sums = (accumulate or accumulated)(ciphertexts, exponents, n)
     found: list[list[tuple[int, mpz, mpz]]] = [[] for _ in range(exponents.results)]
@@ -122,7 +121,7 @@ def accumulated(
             base, inverse, (ciphertext - base) // n * inverse, int(abs(digits).max()), n
         )
         accumulators = exponents.accumulators[first:end].tolist()
-        # −1 >> 1 is −1: negative powers stand at the end of the table.
+        # −1 >> 1 is −1: negative powers are at the end of the table.
         for at, index in zip(accumulators, (digits >> 1).tolist(), strict=True):
             units[at] = units[at] * powers[index] % modulus
             sums[at] += terms[index]
@@ -133,11 +132,11 @@ Accumulate = Callable[[Sequence[int], Exponents, mpz], tuple[list[mpz], list[mpz
 
 
 class Workers:
-    """So many processes, at least 2, this one included; the others start at the first use.
+    """A pool of at least 2 processes including this one; the others start at first use.
 
-    They get public data and their own party's X only: ciphertexts, exponents, n. Threads would not
-    do: big integers hold the interpreter's lock (two threads took 1.15 times as long as one, two
-    processes 0.63 to 0.73).
+    They receive only public data and their own party's X: ciphertexts, exponents, n. Threads would
+    not help: big-integer arithmetic holds the interpreter's lock (two threads took 1.15 times as
+    long as one, two processes 0.63 to 0.73).
     """
 
     def __init__(self, count: int) -> None:
@@ -150,7 +149,7 @@ class Workers:
     def accumulated(
         self, ciphertexts: Sequence[int], exponents: Exponents, n: mpz
     ) -> tuple[list[mpz], list[mpz]]:
-        """As `accumulated` here, rows shared out evenly; CryptoError where a worker has died."""
+        """As the function `accumulated`, rows divided evenly; a CryptoError if a worker died."""
         edges = [exponents.rows * share // self._count for share in range(self._count + 1)]
         shares = [
             (ciphertexts[first:end], exponents.share(first, end), n)
@@ -172,7 +171,7 @@ class Workers:
 
 
 def _cheapest(matrix: IntArray) -> tuple[IntArray, ...]:
-    """(row, column, position, digit) of the width that takes fewest multiplications."""
+    """(row, column, position, digit) for the width that takes fewest multiplications."""
     best: tuple[IntArray, ...] = ()
     least = np.inf
     for width in _WIDTHS:

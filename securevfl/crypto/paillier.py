@@ -1,13 +1,13 @@
 """Paillier (EUROCRYPT 1999): keys on phe's objects, and products through phe's public API.
 
-The keys are those of every engine; phe's products are the baseline every other scheme is held to.
-Integers only: every phe number has exponent 0, so nothing is rounded and no exponent travels. A
-vector on the wire is its ciphertexts, big-endian in 2·key_bytes each, one after the other.
+All engines use these keys; phe's products are the baseline for every other scheme. Integers only:
+every phe number has exponent 0, so nothing is rounded and no exponent is sent. A vector on the wire
+is its ciphertexts, big-endian, 2·key_bytes each.
 
 Guarantees, for evaluators that follow the protocol:
-    - The owner sees Xᵀv + largest_product + r per column, r uniform on 2^MASK_BITS·(2^bit length
-      of largest_product) integers: within 2^−64 of independent of X and v. No sum of those wraps
-      modulo n; the format is refused otherwise.
+    - The owner sees Xᵀv + largest_product + r per column, with r uniform on 2^MASK_BITS·(2^bit
+      length of largest_product) integers: within 2^−64 of independent of X and v. Such sums never
+      wrap modulo n; formats for which they could are refused.
     - Every reply is multiplied with ρⁿ, ρ uniform below n (phe's encryption of the mask), so it is
       distributed like a fresh encryption. A blinder with a short exponent would leave the Jacobi
       symbol of the reply, which is a parity of X.
@@ -47,12 +47,12 @@ _SMALL_PRIMES = gmpy2.primorial(1 << 16)
 
 
 class PaillierKeyOwner(KeyOwner):
-    """The party that holds p and q: of a key that is given, or a fresh one of so many bits.
+    """The party with p and q: a given key, or a fresh one of this many bits.
 
-    3072 bits are 128-bit security, 2048 bits 112-bit.
+    3072 bits give 128-bit security, 2048 bits 112-bit.
 
     Raises:
-        ConfigError: a key of other than 3072 or 2048 bits, or a phe that works without gmpy2.
+        ConfigError: a key of other than 3072 or 2048 bits, or a phe without gmpy2.
         RangeExceeded: a format whose masked products do not fit.
     """
 
@@ -85,12 +85,12 @@ class PaillierKeyOwner(KeyOwner):
 
 
 class PaillierKeyPeer(Evaluator):
-    """A party that multiplies under another party's key, of the size agreed or of any allowed one.
+    """A party that multiplies under another party's key, of the agreed or any allowed size.
 
     Raises:
-        ConfigError: a phe that works without gmpy2.
-        KeyMismatch: no modulus of an allowed size, or one that is no product of two big primes as
-            far as that is cheap to see.
+        ConfigError: a phe without gmpy2.
+        KeyMismatch: a modulus of another size, or one that cheap tests show not to be a product of
+            two large primes.
         RangeExceeded: a format whose masked products do not fit.
     """
 
@@ -108,12 +108,12 @@ class PaillierKeyPeer(Evaluator):
         _largest_masked(product_format, self._public_key)
 
     def _fresh_mask(self) -> int:
-        """Uniform, and shifted so that no masked product is below zero."""
+        """A uniform mask, shifted so that no masked product is negative."""
         return self._format.largest_product + secrets.randbits(self._mask_bits)
 
 
 def mask_bits(product_format: ProductFormat) -> int:
-    """Masks are uniform on 2^so many integers: within 2^−MASK_BITS of hiding a product."""
+    """Masks are uniform on 2^mask_bits integers: within 2^−MASK_BITS of hiding a product."""
     return product_format.largest_product.bit_length() + MASK_BITS
 
 
@@ -123,9 +123,11 @@ def ciphertext_bytes(public_key: PaillierPublicKey) -> int:
 
 
 def split_ciphertexts(public_key: PaillierPublicKey, data: bytes, count: int) -> list[int]:
-    """The integers of a vector on the wire, big-endian one after the other, units modulo n².
+    """The integers of a vector on the wire, big-endian, units modulo n².
 
-    CryptoError for another number of bytes, KeyMismatch where one is no unit below n².
+    Raises:
+        CryptoError: another number of bytes.
+        KeyMismatch: a number that is not a unit below n².
     """
     width = ciphertext_bytes(public_key)
     if count < 1 or len(data) != count * width:
@@ -137,7 +139,7 @@ def split_ciphertexts(public_key: PaillierPublicKey, data: bytes, count: int) ->
     for number in numbers:
         product = product * (number % modulus) % modulus
     if max(numbers) >= public_key.nsquare or gmpy2.gcd(product, modulus) != 1:
-        raise KeyMismatch("a Paillier ciphertext is no unit modulo n^2")
+        raise KeyMismatch("a Paillier ciphertext is not a unit modulo n^2")
     return numbers
 
 
@@ -171,7 +173,7 @@ def _require_gmpy2() -> None:
 
 
 class PaillierOwner(PaillierKeyOwner):
-    """The party that holds p and q."""
+    """The party with p and q."""
 
     @override
     def encrypt(self, values: IntArray) -> bytes:
@@ -185,7 +187,7 @@ class PaillierOwner(PaillierKeyOwner):
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
         numbers = _from_bytes(self._public_key, ciphertext, columns)
         plain = [self._private_key.raw_decrypt(n.ciphertext(be_secure=False)) for n in numbers]
-        # A ciphertext of another key decrypts to something uniform below n.
+        # Under another key, decryption gives a number uniform below n.
         if max(plain) > self._largest_masked:
             raise KeyMismatch("a reply decrypts to more than any masked product of this job")
         return np.array([value & RING_MASK for value in plain], np.uint64)
@@ -216,7 +218,7 @@ class PaillierEvaluator(PaillierKeyPeer):
         if not isinstance(prepared, PreparedColumns):
             raise CryptoError(f"prepared is a {type(prepared).__name__}, not Paillier columns")
         positive = _from_bytes(self._public_key, encrypted, prepared.rows)
-        negative: dict[int, EncryptedNumber] = {}  # one inversion a row, not one an entry
+        negative: dict[int, EncryptedNumber] = {}  # one inversion per row instead of one per entry
         masks, replies = [], []
         for column in prepared.columns:
             mask = self._fresh_mask()
@@ -245,7 +247,7 @@ def _encrypt(public_key: PaillierPublicKey, value: int) -> EncryptedNumber:
 
 def _to_bytes(public_key: PaillierPublicKey, numbers: Sequence[EncryptedNumber]) -> bytes:
     width = ciphertext_bytes(public_key)
-    # Every number that comes here carries a full ρⁿ from `_encrypt`.
+    # Every number here has a full ρⁿ from `_encrypt`.
     return b"".join(n.ciphertext(be_secure=False).to_bytes(width, "big") for n in numbers)
 
 

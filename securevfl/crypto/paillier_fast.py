@@ -1,13 +1,13 @@
-"""Paillier on phe's keys and ciphertexts, fast: what phe encrypts this decrypts, and vice versa.
+"""Paillier on phe's keys and ciphertexts, fast and compatible with phe.
 
-The owner encrypts with residues modulo p² and q² from a fixed-base table, the evaluator raises to
-all of X at once (multi_exponentiation) and packs many results into one ciphertext. On the wire
-ciphertexts are as in `paillier`.
+The owner encrypts with residues modulo p² and q² from a fixed-base table. The evaluator raises to
+all of X at once (multi_exponentiation) and packs many results into one ciphertext. Ciphertexts on
+the wire are those of `paillier`.
 
-Guarantees, for semi-honest parties, are those of `paillier`; every slot is masked, also unused
-ones, and none overflows: the format is refused otherwise. The short exponents of the owner's own
-encryptions would not do for replies: all powers of one number share what it is modulo the primes of
-n, and the Jacobi symbol of a reply would be a parity of X.
+Guarantees, for semi-honest parties: those of `paillier`. Every slot is masked, also unused ones,
+and none overflows; formats for which one could are refused. The short exponents of the owner's
+encryptions would not suffice for replies: all powers of one number have the same residues modulo
+the primes of n up to a power, and the Jacobi symbol of a reply would be a parity of X.
 """
 
 import secrets
@@ -47,17 +47,17 @@ from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 
 EXPONENT_BITS = 320
 _WINDOW_BITS = 8
-# A plaintext under another key is uniform below n, and stays out of so many upper bits
+# A plaintext under another key is uniform below n. Its upper bits are zero by chance
 # once in 2^40; every slot's unused top bit halves that again.
 _FREE_BITS = 40
 
 
 @dataclass(frozen=True)
 class Slots:
-    """How many masked products lie in one plaintext, each in a slot of `width` bits.
+    """How many masked products fit into one plaintext, each in a slot of `width` bits.
 
-    A slot holds Xᵀv + largest_product + r, r a mask 64 bits longer than a product: one bit more
-    than a mask, so no slot reaches into the next.
+    A slot holds Xᵀv + largest_product + r, with a mask r 64 bits longer than a product. It is one
+    bit longer than the mask, so no slot overflows into the next.
     """
 
     width: int
@@ -65,27 +65,27 @@ class Slots:
 
     @classmethod
     def of(cls, product_format: ProductFormat, key_bits: int) -> "Slots":
-        """As many slots as a key of so many bits takes, at least one."""
+        """As many slots as fit into a key of this many bits, at least one."""
         width = mask_bits(product_format) + 1
         return cls(width, max(1, (key_bits - 1 - _FREE_BITS) // width))
 
     def replies(self, columns: int) -> int:
-        """Plaintexts for so many products."""
+        """Number of plaintexts for this many products."""
         return ceil(columns / self.count)
 
     def joined(self, values: list[int]) -> int:
-        """The plaintext of one value a slot, the first lowest."""
+        """The plaintext of one value per slot, the first lowest."""
         return sum(value << self.width * slot for slot, value in enumerate(values))
 
     def parted(self, plain: int) -> list[int]:
-        """The slots of a plaintext; what lies above them goes to the last."""
+        """The slots of a plaintext; higher bits belong to the last."""
         slot_mask = (1 << self.width) - 1
         slots = [plain >> self.width * slot & slot_mask for slot in range(self.count - 1)]
         return [*slots, plain >> self.width * (self.count - 1)]
 
 
 class _ModuloPrimeSquares:
-    """Arithmetic modulo n² as pairs modulo p² and q², for the owner's own encryptions alone."""
+    """Arithmetic modulo n² as pairs modulo p² and q², for the owner's own encryptions only."""
 
     def __init__(self, private_key: PaillierPrivateKey) -> None:
         self._primes = mpz(private_key.p), mpz(private_key.q)
@@ -100,15 +100,15 @@ class _ModuloPrimeSquares:
 class ShortExponentResidues(_ModuloPrimeSquares):
     """Powers of an n-th residue, the h_n of Damgård, Jurik, Nielsen (2010, section 4.2).
 
-    h_n = −square to the n, the square that of a secret uniform unit; exponents are of 320 uniform
-    bits. Assumes, besides Paillier's assumption, that powers with such short exponents look like
-    those with full ones: the best attacks known take 2^(320/2) steps, and 2^10 fewer against the
-    first of 2^20 ciphertexts. Given that, minus the square of a number uniform modulo n² in place
-    of h_n hides every plaintext, for any primes of n. (DJN take |n|/2 bits; their primes are 3 mod
-    4 so that Jacobi symbols are all 1. Otherwise the symbol may show an exponent's lowest bit, and
+    h_n is minus the n-th power of the square of a secret uniform unit; exponents have 320 uniform
+    bits. Assumption, besides Paillier's: powers with such short exponents look like those with full
+    ones. The best known attacks take 2^(320/2) steps, and 2^10 fewer against the first of 2^20
+    ciphertexts. Under this assumption, minus the square of a number uniform modulo n² instead of
+    h_n hides every plaintext, for any primes of n. (DJN use |n|/2 bits; their primes are 3 mod 4 so
+    that all Jacobi symbols are 1. Otherwise the symbol may show an exponent's lowest bit, but
     nothing of the plaintext: (1 + n)^v is 1 modulo n.)
 
-    Powers are from a fixed-base table of 8-bit windows (Brickell et al., EUROCRYPT 1992).
+    Powers are computed from a fixed-base table of 8-bit windows (Brickell et al., EUROCRYPT 1992).
     """
 
     def __init__(self, private_key: PaillierPrivateKey) -> None:
@@ -130,9 +130,9 @@ class ShortExponentResidues(_ModuloPrimeSquares):
 
 
 class UniformResidues(_ModuloPrimeSquares):
-    """Residues ρⁿ, ρ uniform among the units below n: no assumption but Paillier's.
+    """Residues ρⁿ, ρ uniform among the units below n, under Paillier's assumption only.
 
-    ρⁿ modulo p² is (ρ^q)^p, and runs through the p-th powers of all units below p evenly.
+    ρⁿ modulo p² is (ρ^q)^p, and takes the p-th powers of all units below p equally often.
     """
 
     def draw(self) -> mpz:
@@ -144,7 +144,7 @@ class UniformResidues(_ModuloPrimeSquares):
 
 
 def uniform_residue(n: mpz) -> mpz:
-    """ρⁿ modulo n², ρ uniform among the units: what replies, which carry X, need of a peer."""
+    """ρⁿ modulo n², ρ uniform among the units: required for replies, which depend on X."""
     return gmpy2.powmod(_unit(n), n, n * n)
 
 
@@ -156,7 +156,6 @@ def _unit(modulus: mpz) -> mpz:
 
 
 def _powers(base: mpz, modulus: mpz) -> list[list[mpz]]:
-    """base^(d·2^(8i)) for every digit d of every window i."""
     tables = []
     for _ in range(EXPONENT_BITS // _WINDOW_BITS):
         row = [mpz(1)]
@@ -168,7 +167,7 @@ def _powers(base: mpz, modulus: mpz) -> list[list[mpz]]:
 
 
 class FastPaillierOwner(PaillierKeyOwner):
-    """The party that holds p and q; it encrypts with short exponents."""
+    """The party with p and q; it encrypts with short exponents."""
 
     _residues_of: type[ShortExponentResidues | UniformResidues] = ShortExponentResidues
 
@@ -205,14 +204,14 @@ class FastPaillierOwner(PaillierKeyOwner):
         numbers = split_ciphertexts(self._public_key, ciphertext, replies)
         plains = [self._private_key.raw_decrypt(number) for number in numbers]
         values = [value for plain in plains for value in self._slots.parted(plain)]
-        # A ciphertext of another key decrypts to something uniform below n.
+        # Under another key, decryption gives a number uniform below n.
         if max(values) > self._largest_masked:
             raise KeyMismatch("a reply decrypts to more than any masked product of this job")
         return np.array([value & RING_MASK for value in values[:columns]], np.uint64)
 
 
 class FullPaillierOwner(FastPaillierOwner):
-    """As FastPaillierOwner, but it encrypts with ρⁿ, ρ uniform, as phe does."""
+    """As FastPaillierOwner, but encrypts with ρⁿ, ρ uniform, as phe does."""
 
     _residues_of = UniformResidues
 
@@ -239,7 +238,7 @@ class FastPaillierEvaluator(PaillierKeyPeer):
         self._accumulate: Accumulate = accumulated
 
     def spread_over(self, workers: int) -> None:
-        """Do products in so many processes, this one included."""
+        """Divide products among this many processes, including this one."""
         self._accumulate = Workers(workers).accumulated
 
     def _blinder(self) -> mpz:

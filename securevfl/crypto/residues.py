@@ -1,7 +1,7 @@
 """Residues modulo primes of up to 61 bits as 64-bit words: arithmetic, uniform noise, bytes.
 
-On the wire, residues of b bits (32 ≤ b ≤ 60, a multiple of 4) have no gaps: two of them take
-b/4 ≥ 8 bytes, and are read and written as two 64-bit words that overlap.
+On the wire, residues of b bits (32 ≤ b ≤ 60, a multiple of 4) are packed without gaps. Two of them
+take b/4 ≥ 8 bytes, which are read and written as two overlapping 64-bit words.
 """
 
 import os
@@ -33,7 +33,7 @@ def uniform_below(modulus: int, count: int) -> RingArray:
 
 
 def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> RingArray:
-    """Integers uniform on [−2^(bits − 1), 2^(bits − 1)) modulo each prime: (primes, degree)."""
+    """Integers uniform on [−2^(bits − 1), 2^(bits − 1)), modulo each prime: (primes, degree)."""
     rows = -(-bits // LIMB_BITS)
     drawn = np.frombuffer(os.urandom(rows * degree * LIMB_BITS // 8), np.uint32)
     limbs = drawn.reshape(rows, degree).astype(np.uint64)
@@ -43,10 +43,10 @@ def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> RingArray:
 
 
 def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) -> RingArray:
-    """round(q·v/t) modulo a prime factor of q, t = 2^plain_bits; rounding is at most 1/2.
+    """round(q·v/t) modulo a prime factor of q, with t = 2^plain_bits; rounding is at most 1/2.
 
-    q·v = t·quotient + remainder with |remainder| ≤ t/2, and q is 0 modulo the prime, so the
-    quotient is −remainder/t there.
+    q·v = t·quotient + remainder with |remainder| ≤ t/2. As q is 0 modulo the prime, the quotient is
+    −remainder/t there.
     """
     unused, half = np.uint64(MODULUS_BITS - plain_bits), 1 << (plain_bits - 1)
     wrapped = to_ring(values) * np.uint64(modulus % (1 << MODULUS_BITS)) + np.uint64(half)
@@ -57,14 +57,14 @@ def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) 
 
 
 def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) -> RingArray:
-    """(Σ limbs·factors + offset) mod prime, of words below 2^32, shape (up to 5, degree).
+    """(Σ limbs·factors + offset) mod prime, for words below 2^32, shape (up to 5, degree).
 
-    There is one factor a limb, of any size; the prime is between 2^31 and 2^61.
+    Each limb has one factor, of any size; the prime is between 2^31 and 2^61.
     """
     total = np.full(limbs.shape[1], offset % prime + prime, np.uint64)
     for limb, factor in zip(limbs, factors, strict=True):
         known = factor % prime
-        # The quotient comes from float64 and may be off by one where the rest is next to nothing:
+        # The quotient is computed in float64 and may be off by one if the remainder is tiny:
         # a term is between −1/2^20 and 1 + 1/2^20 primes. Its parts wrap modulo 2^64.
         quotient = (limb * (known / prime)).astype(np.uint64)
         total += limb * np.uint64(known) - quotient * np.uint64(prime)
@@ -72,7 +72,7 @@ def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) 
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Bytes of `count` packed residues; two residues of an odd number of nibbles share a byte."""
+    """Size in bytes of `count` packed residues, an even number."""
     if not (32 <= bits <= 60 and bits % 4 == 0):  # noqa: PLR2004
         raise CryptoError(f"residues of {bits} bits: a multiple of 4 from 32 to 60 expected")
     if count < 2 or count % 2:  # noqa: PLR2004
@@ -81,7 +81,7 @@ def packed_size(count: int, bits: int) -> int:
 
 
 def pack(residues: RingArray, bits: int) -> bytes:
-    """An even number of residues, little-endian; CryptoError for one that has more bits."""
+    """Pack an even number of residues, little-endian; a CryptoError if one has more bits."""
     data = np.empty(packed_size(residues.size, bits), np.uint8)
     if int(residues.max(initial=0)) >> bits:
         raise CryptoError(f"a residue of more than {bits} bits")
@@ -93,7 +93,7 @@ def pack(residues: RingArray, bits: int) -> bytes:
 
 
 def unpack(data: bytes, count: int, bits: int) -> RingArray:
-    """The residues that `pack` made into bytes, shape (count,)."""
+    """The inverse of `pack`, shape (count,)."""
     if len(data) != packed_size(count, bits):
         raise CryptoError(f"{len(data)} bytes, {packed_size(count, bits)} expected")
     octets = np.frombuffer(data, np.uint8)

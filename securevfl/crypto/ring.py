@@ -1,12 +1,12 @@
-"""The ring Z_2^59 of additive shares in fixed point: uniform words, truncation, exact products.
+"""The ring Z_2^59 of additive fixed-point shares: uniform words, truncation, exact products.
 
-59 bits are the largest power of two that BFV takes as plaintext modulus. A residue is a uint64
-below 2^59. As 2^59 divides 2^64, NumPy's wrapping arithmetic is right modulo 2^59 throughout;
-`reduced` brings a result back before it is sent, compared or truncated.
+2^59 is the largest power of two that BFV supports as plaintext modulus. A residue is a uint64 below
+2^59. As 2^59 divides 2^64, NumPy's wrapping arithmetic is correct modulo 2^59 throughout; `reduced`
+reduces a result before it is sent, compared or truncated.
 
 *Truncation* drops fraction bits of a number that two parties share, each on its own share: one
-floor(w/2^g), the other −floor(−a/2^g). The result is the quotient rounded down or up at random,
-and is wrong altogether with probability |value|·2^(1 − 59), over the shares.
+computes floor(w/2^g), the other −floor(−a/2^g). The result is the quotient, rounded down or up at
+random. It is wrong altogether with probability |value|·2^(1 − 59) over the shares.
 Source: Mohassel, Zhang, "SecureML", IEEE S&P 2017, section 4.1 and theorem 1.
 """
 
@@ -28,7 +28,7 @@ _SPARE = MODULUS_BITS - RING_BITS
 
 
 def reduced(words: RingArray) -> RingArray:
-    """Residues below 2^59 of any words."""
+    """Words modulo 2^59."""
     return words & _MASK
 
 
@@ -38,11 +38,8 @@ def uniform(*shape: int) -> RingArray:
 
 
 def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> RingArray:
-    """Residues of the integers nearest values·2^fraction_bits; `what` names the values in errors.
-
-    RangeExceeded for NaN, an infinity, a value beyond ±bound, or a bound that the ring cannot hold.
-    """
-    # Bits that the ring lacks count as fraction bits of the 64 that `fixed_point` knows.
+    """Residues of the integers nearest to values·2^fraction_bits, as `fixed_point.encode`."""
+    # `fixed_point` has 64 bits: those above the ring's 59 count as fraction bits.
     fixed_point.encode(0.0, fraction_bits + _SPARE, bound, what)
     return of_integers(fixed_point.encode(values, fraction_bits, bound, what))
 
@@ -63,9 +60,9 @@ def centred(residues: RingArray) -> IntArray:
 
 
 def truncated(share: RingArray, bits: int, *, first: bool) -> RingArray:
-    """A share of value/2^bits, from a share (residues, or words equal to them) of value.
+    """A share of value/2^bits, from a share (residues, or words congruent to them) of value.
 
-    Exactly one of the two parties is the first.
+    Exactly one of the two parties is `first`.
     """
     places = np.uint64(bits)
     if first:
@@ -74,15 +71,17 @@ def truncated(share: RingArray, bits: int, *, first: bool) -> RingArray:
 
 
 def failure_probability(values: float, largest: float) -> float:
-    """Bound on the probability that any of so many truncations of |value| ≤ largest goes wrong."""
+    """Bound on the probability that any of `values` truncations of |value| ≤ largest is wrong."""
     return values * largest * 2.0 ** (1 - RING_BITS)
 
 
 class Factor:
-    """A matrix, shape (outputs, inner), to multiply shares by, exactly modulo 2^59.
+    """A matrix of shape (outputs, inner) that multiplies shares exactly modulo 2^59.
 
-    By way of float64 products of shares' limbs, whose sums stay below 2^53. RangeExceeded for
-    entries of 2^48 or more, or so many that limbs would have no bits left.
+    Uses float64 products of the shares' limbs, whose sums stay below 2^53.
+
+    Raises:
+        RangeExceeded: entries of 2^48 or more, or so many columns that limbs have no bits left.
     """
 
     def __init__(self, matrix: IntArray) -> None:

@@ -1,13 +1,13 @@
-"""Layout and sizes of BFV for products M·V modulo 2^59 of uniform V, derived alike at both ends.
+"""Layout and sizes of BFV for products M·V modulo 2^59 of uniform V; both ends derive the same.
 
 Layout: an input polynomial holds `chunk` rows of `together` columns of V; a plaintext holds as many
-entries of `side` rows of M. With stride = side·chunk, entry i of column j is coefficient
-j·stride + i of the input, entry i of row o coefficient o·chunk + chunk − 1 − i of the plaintext,
-and coefficient j·stride + (o + 1)·chunk − 1 of their product is that row times that column; stride
-times `together` is DEGREE at most. More rows of V take several inputs, whose products add up; more
-columns take several groups of inputs, more rows of M several replies for every group.
+entries of `side` rows of M. With stride = side·chunk, entry i of column j is coefficient j·stride +
+i of the input, and entry i of row o is coefficient o·chunk + chunk − 1 − i of the plaintext.
+Coefficient j·stride + (o + 1)·chunk − 1 of their product is row o times column j. stride times
+`together` is at most DEGREE. More rows of V need several inputs, whose products are added; more
+columns need several groups of inputs; more rows of M need several replies per group.
 
-Both ends compute the layout and the primes that take the least time on the job's line.
+Both ends compute the layout and primes with the least estimated time on the job's network.
 Source: docs/decisions/0033-products-in-the-ring.md; sizes: bfv_parameters.
 """
 
@@ -42,7 +42,7 @@ class RingProductFormat:
     """Public sizes and bounds of a job's products M·V modulo 2^59.
 
     M has shape (outputs, inner) and integers within ±matrix_bound, V has shape (inner, columns).
-    `products` is how many the job makes: flooding covers all of them.
+    `products` is how many the job computes; flooding covers all of them.
     """
 
     inner: int
@@ -54,13 +54,13 @@ class RingProductFormat:
 
     @property
     def matrix_bits(self) -> int:
-        """2 to this holds −matrix_bound to matrix_bound as residues."""
+        """2^matrix_bits residues can represent −matrix_bound to matrix_bound."""
         return max(self.matrix_bound.bit_length() + 1, 2)
 
 
 @dataclass(frozen=True)
 class RingLayout:
-    """One choice: `chunk` rows and `together` columns of V an input, `side` rows of M a reply."""
+    """A layout: `chunk` rows and `together` columns of V per input, `side` rows of M per reply."""
 
     product_format: RingProductFormat
     sizes: BfvSizes
@@ -70,47 +70,43 @@ class RingLayout:
 
     @classmethod
     def of(cls, product_format: RingProductFormat) -> "RingLayout":
-        """The choice for a format; both ends make the same.
-
-        RangeExceeded where there is no row or column, for entries beyond the ring, and for flooding
-        over the job's products for which no set of 128-bit security has room.
-        """
+        """The layout for a format, the same at both ends; a RangeExceeded if none has room."""
         return _layout(product_format)
 
     @property
     def chunks(self) -> int:
-        """Inputs that share their columns."""
+        """Number of inputs per group of columns."""
         return -(-self.product_format.inner // self.chunk)
 
     @property
     def sides(self) -> int:
-        """Replies that share their columns."""
+        """Number of replies per group of columns."""
         return -(-self.product_format.outputs // self.side)
 
     @property
     def groups(self) -> int:
-        """Of columns."""
+        """Number of groups of columns."""
         return -(-self.product_format.columns // self.together)
 
     @property
     def inputs(self) -> int:
-        """Ciphertexts of V."""
+        """Number of ciphertexts of V."""
         return self.chunks * self.groups
 
     @property
     def replies(self) -> int:
-        """Ciphertexts of M·V."""
+        """Number of ciphertexts of M·V."""
         return self.sides * self.groups
 
     @property
     def extent(self) -> int:
-        """How many coefficients of an input hold values, from the first on."""
+        """Number of coefficients of an input that hold values, from the first on."""
         return (self.together - 1) * self.side * self.chunk + self.chunk
 
     def positions(self) -> NDArray[np.int64]:
         """Coefficients of every reply that are revealed.
 
-        Those of row o and column j stand at j·side + o; fillers follow, masked like all.
+        Row o of column j is at j·side + o; fillers follow, masked like all.
         """
         return positions(self.chunk, self.side * self.together)
 
@@ -151,7 +147,7 @@ def _layout(fmt: RingProductFormat) -> RingLayout:
             f"flooding that does not fit the {LARGEST_MODULUS_BITS} bits that 128-bit security "
             f"leaves at degree {DEGREE}; use fewer fraction bits, rounds or rows"
         )
-    # By sizes last, so that both ends break a tie alike.
+    # Sizes break ties, in the same way at both ends.
     return min(layouts, key=lambda each: (each.seconds, each.chunk, each.side, str(each.sizes)))
 
 
@@ -165,7 +161,7 @@ def _packings(fmt: RingProductFormat) -> Iterator[tuple[int, int, int]]:
 
 
 def _shares(total: int) -> list[int]:
-    """Sizes of the parts that split a total evenly, in steps of an eighth."""
+    """Sizes of parts that divide a total evenly, in steps of an eighth."""
     found, size = [], total
     while size:
         found.append(-(-total // -(-total // size)))

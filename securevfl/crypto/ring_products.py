@@ -1,19 +1,19 @@
-"""BFV products M·V modulo 2^59 of uniform V, masked: what parties of shares make offline.
+"""BFV products M·V modulo 2^59 of uniform V, masked: correlated randomness for secret shares.
 
-The owner encrypts residues V of shape (n, r); the evaluator, who holds integers M of shape (m, n),
-replies with M·V plus a uniform mask that it keeps. Where V is a party's share and M the other's
-matrix, the two then hold shares of the product. Layout and sizes: ring_layout.
+The owner encrypts residues V of shape (n, r). The evaluator, who holds integers M of shape (m, n),
+replies with M·V plus a uniform mask that it keeps. If V is one party's share and M the other's
+matrix, the two then hold shares of the product. Layout and sizes are in ring_layout.
 
-What bfv_core guarantees holds here: a reply is re-randomized, flooded, and masked on all its
-coefficients. SEAL carries a residue as round(q·v/t), so that uniform ones cost noise of ½·‖M‖₁,
-which flooding covers with that of the encryption.
+The guarantees of bfv_core apply: a reply is re-randomized, flooded, and masked on all coefficients.
+SEAL encodes a residue as round(q·v/t); for uniform residues this adds noise of ½·‖M‖₁, which
+flooding covers together with the noise of the encryption.
 
-A polynomial is multiplied in NTT form, where t plays no part. So evaluators compute in a context
-with the same primes and a t as small as the entries of M allow: SEAL then lifts a plaintext without
-multiple precision, in half the time. Plaintexts of M live for one chunk: all of them would take
-hundreds of times M's own memory.
+Polynomials are multiplied in NTT form, where t plays no part. Evaluators therefore compute in a
+context with the same primes and a t as small as the entries of M allow: SEAL then lifts plaintexts
+without multiple precision, in half the time. Plaintexts of M exist for one chunk at a time; all of
+them would take hundreds of times M's own memory.
 
-Learns: the owner M·V + mask, uniform, and nothing of M; the evaluator nothing.
+Learns: the owner learns M·V + mask, which is uniform, and nothing about M; the evaluator nothing.
 Source: docs/decisions/0033-products-in-the-ring.md.
 """
 
@@ -36,10 +36,7 @@ from securevfl.errors import RangeExceeded
 
 
 class RingProductOwner(BfvKeyHolder):
-    """The party that holds the secret key.
-
-    RangeExceeded where no set of 128-bit security has room for the flooding.
-    """
+    """The party with the secret key; a RangeExceeded if no parameters have room for flooding."""
 
     def __init__(self, product_format: RingProductFormat) -> None:
         self.product_format = product_format
@@ -47,7 +44,7 @@ class RingProductOwner(BfvKeyHolder):
         super().__init__(layout.sizes, layout.extent, layout.inputs)
 
     def encrypt(self, values: RingArray) -> bytes:
-        """Encrypt V, residues below 2^59 of shape (inner, columns), or RangeExceeded."""
+        """Encrypt V, residues below 2^59 of shape (inner, columns); a RangeExceeded for others."""
         fmt, layout = self.product_format, self._layout
         expected = (fmt.inner, fmt.columns)
         if values.shape != expected or values.dtype != np.uint64 or values.max() >> RING_BITS:
@@ -70,16 +67,13 @@ class RingProductOwner(BfvKeyHolder):
         return self._input(spread.reshape(-1)[: layout.extent].view(np.int64))
 
     def decrypt(self, ciphertext: bytes) -> RingArray:
-        """Decrypt M·V + mask: residues below 2^59, shape (outputs, columns).
-
-        CryptoError for bytes that are no reply of this key.
-        """
+        """Decrypt M·V + mask to residues of shape (outputs, columns); a CryptoError if invalid."""
         values = self._opened(ciphertext, self._layout.replies, self._layout.positions())
         return _of_replies(self._layout, values)
 
 
 class RingProductEvaluator(BfvMultiplier):
-    """A party that multiplies under another party's key; RangeExceeded as at its owner."""
+    """A party that multiplies under another party's key; a RangeExceeded as for the owner."""
 
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
         self.product_format = product_format
@@ -89,20 +83,19 @@ class RingProductEvaluator(BfvMultiplier):
         self._left = product_format.products
 
     def lacks_blinders(self) -> bool:
-        """Whether the next product would have to make some."""
+        """Whether the stock is too small for the next product."""
         return len(self._pool) < self._layout.replies
 
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
         """Enc(M·V + mask), re-randomized and flooded, for M of shape (outputs, inner).
 
-        Returns:
-            The reply, and the fresh mask, residues below 2^59 of shape (outputs, columns), which
-            never leaves the evaluator.
+        Also returns the fresh mask, residues below 2^59 of shape (outputs, columns), which must not
+        leave the evaluator.
 
         Raises:
             RangeExceeded: another shape, an entry beyond the format's bound, or more products than
                 flooding covers.
-            CryptoError: bytes that are no encryption of V under these parameters.
+            CryptoError: bytes that are not an encryption of V with these parameters.
         """
         self._require(matrix)
         if not self._left:
@@ -118,7 +111,7 @@ class RingProductEvaluator(BfvMultiplier):
         return b"".join(replies), mask
 
     def _sums(self, encrypted: bytes, matrix: IntArray) -> Iterator[seal.Ciphertext | None]:
-        """What replies are made of, in NTT form: inputs or sums are held, whichever are fewer."""
+        """Sums of products by reply, in NTT form; stores inputs or sums, whichever are fewer."""
         layout, inputs = self._layout, self._take_in(encrypted)
         vectors = (list(islice(inputs, layout.groups)) for _ in range(layout.chunks))
         rows = [matrix[start : start + layout.side] for start in range(0, len(matrix), layout.side)]
@@ -146,7 +139,7 @@ class RingProductEvaluator(BfvMultiplier):
         vectors: list[seal.Ciphertext],
         rows: IntArray,
     ) -> list[seal.Ciphertext | None]:
-        """Adds a chunk's products with a few rows of M, one sum for each group of columns."""
+        """Add a chunk's products with a few rows of M, one sum per group of columns."""
         chunk = self._layout.chunk
         plain = self._part(rows[:, index * chunk : (index + 1) * chunk], chunk)
         if plain is None:
@@ -177,7 +170,7 @@ class RingProductEvaluator(BfvMultiplier):
         return Blinder(encrypted, mask)
 
     def _mask_and_flooding(self) -> tuple[RingArray, RingArray]:
-        """A mask, which does not fit this context's t, and round(q·mask/t) + noise by primes."""
+        """A mask, which is beyond this context's t, and round(q·mask/t) + noise by prime."""
         mask, residues = uniform(DEGREE), self._flooding()
         for row, prime in zip(residues, self._primes, strict=True):
             scaled = scaled_message(mask.view(np.int64), prod(self._primes), RING_BITS, prime)

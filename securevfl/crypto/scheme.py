@@ -1,10 +1,10 @@
-"""The interface of every homomorphic scheme, with what most of them have in common.
+"""The interface of all homomorphic schemes, and what they have in common.
 
 A *key owner* encrypts a vector v of fixed-point numbers. An *evaluator*, who holds a matrix X in
 clear, computes the *masked product* Enc(Xᵀv + r) with a fresh r that only it knows. The owner
-decrypts Xᵀv + r and hands it back; the evaluator removes r. Nothing above this interface knows
-polynomials or big integers: ciphertexts are bytes, and decrypted products are integers modulo
-2^`modulus_bits` in uint64.
+decrypts Xᵀv + r and returns it; the evaluator subtracts r. Callers see no polynomials or big
+integers: ciphertexts are bytes, and decrypted products are integers modulo 2^`modulus_bits` in
+uint64.
 """
 
 from collections import deque
@@ -30,18 +30,18 @@ class ProductFormat:
         rows: the most rows S that one product sums over.
         value_bound: public bound on |v_i| before scaling.
         matrix_bound: public bound on |X_ip| before scaling.
-        value_fraction_bits: v is carried as the integer nearest v·2^value_fraction_bits.
+        value_fraction_bits: v is encoded as the integer nearest to v·2^value_fraction_bits.
         matrix_fraction_bits: the same for X.
-        summands: how many products are added before the masks come off (K − 1 senders when both
-            sides are hidden, otherwise 1).
+        summands: number of products added before masks are removed (K − 1 senders if both sides are
+            hidden, otherwise 1).
         columns: the most columns P of any evaluator.
-        vectors: products of one round: C, one vector an output.
-        rounds: the most rounds of the job; with the others the number of decrypted values that
-            flooding has to cover.
-        bandwidth_mbit: of the parties' lines, where a scheme can trade inputs for replies.
-        latency_ms: one way, of the same lines: waits hide what is made offline.
-        evaluators: who multiply under one key; its owner's line carries what all of them get and
-            answer.
+        vectors: products per round: C, one vector per output.
+        rounds: the most rounds of the job. Together with the other numbers it gives the number of
+            decrypted values that flooding has to cover.
+        bandwidth_mbit: of the parties' lines, for schemes that can trade inputs for replies.
+        latency_ms: one-way latency of the same lines; waits hide offline work.
+        evaluators: parties that multiply under one key; the owner's line carries the traffic of all
+            of them.
     """
 
     rows: int
@@ -91,7 +91,7 @@ class ProductFormat:
 
 @dataclass(frozen=True)
 class MaskedReply:
-    """Enc(Xᵀv + r) for the key owner, and r, shape (P,), which never leaves the evaluator."""
+    """Enc(Xᵀv + r) for the key owner, and r, shape (P,), which must not leave the evaluator."""
 
     ciphertext: bytes
     mask: RingArray
@@ -100,8 +100,8 @@ class MaskedReply:
 class BlinderPool(Generic[T]):
     """A stock of one-time items, made offline while a party waits for the network.
 
-    What has been taken never comes back. A pool lives as long as its key and is never stored.
-    `make_one` fills it to its capacity: a round's worth.
+    Items are never returned to the pool. A pool exists as long as its key and is never stored.
+    `make_one` fills it up to its capacity, which is one round's demand.
     """
 
     def __init__(self, make: Callable[[], T], capacity: int) -> None:
@@ -113,19 +113,19 @@ class BlinderPool(Generic[T]):
         return len(self._stock)
 
     def make_one(self) -> bool:
-        """Add one item; False, and nothing done, where the pool is full."""
+        """Add an item; False if the pool is full."""
         if len(self._stock) >= self._capacity:
             return False
         self._stock.append(self._make())
         return True
 
     def take(self) -> T:
-        """The oldest item, or a new one where there is none."""
+        """The oldest item, or a new one if the pool is empty."""
         return self._stock.popleft() if self._stock else self._make()
 
 
 class KeyOwner(Protocol):
-    """The party that holds the secret key of one job."""
+    """The party with the secret key of one job."""
 
     @property
     def public_bytes(self) -> bytes:
@@ -133,92 +133,75 @@ class KeyOwner(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of `public_bytes`, the first 16 hex digits: names a key in results."""
+        """The first 16 hex digits of SHA-256 of `public_bytes`; identifies a key in results."""
         return sha256(self.public_bytes).hexdigest()[:16]
 
     @property
     def key_bits(self) -> int | None:
-        """Modulus size of Paillier; None for lattice schemes, which are at 128 bits."""
+        """Modulus size of Paillier; None for lattice schemes, which have 128-bit security."""
         return None
 
     @property
     def modulus_bits(self) -> int:
-        """Products are integers modulo 2 to this, times 2^(MODULUS_BITS − modulus_bits)."""
+        """Products are integers modulo 2^modulus_bits, times 2^(MODULUS_BITS − modulus_bits)."""
         return MODULUS_BITS
 
     def make_blinder(self) -> bool:
-        """Make offline what a ciphertext needs besides values; False where nothing is wanted."""
+        """Make offline what an encryption needs besides values; False if nothing is missing."""
         return False
 
     def lacks_blinders(self) -> bool:
-        """Whether the stock is short of what the next vector takes."""
+        """Whether the stock is too small for the next vector."""
         return False
 
     def encrypt(self, values: IntArray) -> bytes:
-        """Encrypt integers of shape (S,), S ≤ format.rows, |v| ≤ format.largest_value.
-
-        Makes the blinders that are not in stock; RangeExceeded for more rows or larger values.
-        """
+        """Encrypt (S,) integers, S ≤ rows, |v| ≤ largest_value; a RangeExceeded for others."""
 
     def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        """Decrypt a masked product: (columns,) integers modulo 2^MODULUS_BITS.
-
-        Raises:
-            CryptoError: bytes that are no reply of this scheme, key and number of columns.
-        """
+        """Decrypt a masked product: (columns,) integers modulo 2^64; a CryptoError if invalid."""
 
 
 class Evaluator(Protocol):
     """A party that multiplies under another party's key.
 
     Replies are re-randomized with *blinders* that depend on neither X nor v. They can be made
-    ahead, while the party waits; each is used once.
+    offline, while the party waits; each is used once.
     """
 
     @property
     def modulus_bits(self) -> int:
-        """Products are integers modulo 2 to this, times 2^(MODULUS_BITS − modulus_bits)."""
+        """See `KeyOwner.modulus_bits`."""
         return MODULUS_BITS
 
     def prepare(self, matrix: IntArray) -> object:
-        """Bring X of shape (S, P) into the scheme's form, once per batch.
-
-        Raises:
-            RangeExceeded: an entry beyond the format's bound, or too many rows or columns.
-        """
+        """Convert X, (S, P), to the scheme's form; a RangeExceeded if it is beyond the format."""
 
     def make_blinder(self) -> bool:
-        """Make one blinder ahead; False, and nothing done, where none or no more are wanted."""
+        """Make a blinder offline; False if there is nothing to make."""
         return False
 
     def lacks_blinders(self, prepared: object) -> bool:
-        """Whether the stock is short of what the next product of this X takes."""
+        """Whether the stock is too small for the next product of this X."""
         del prepared
         return False
 
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
-        """Compute Enc(Xᵀv + r), re-randomized, with a fresh mask r.
-
-        Makes the blinders that are not in stock.
-
-        Raises:
-            CryptoError: bytes that are no encryption of S values under this key.
-        """
+        """Enc(Xᵀv + r), re-randomized, with a fresh mask r; a CryptoError for invalid bytes."""
 
 
 @runtime_checkable
 class OpenEvaluator(Evaluator, Protocol):
-    """An evaluator that can leave columns of a product open to the owner."""
+    """An evaluator that can leave columns of a product unmasked."""
 
     def partly_open_product(
         self, encrypted: bytes, prepared: object, addend: IntArray
     ) -> MaskedReply:
         """As `masked_product`, but the last columns become Xᵀv + addend, without a mask.
 
-        They too are re-randomized and flooded: the owner learns these numbers and no more. The
-        masks returned are those of the other columns.
+        They are re-randomized and flooded as well: the owner learns these numbers and no more. The
+        returned masks are those of the other columns.
 
         Raises:
             RangeExceeded: an addend beyond the format's largest product.
-            CryptoError: as there.
+            CryptoError: see `masked_product`.
         """

@@ -1,6 +1,6 @@
-"""Every homomorphic scheme by name, and its two ends from a job's settings.
+"""Every homomorphic scheme by name, and how its two ends are made from a job's settings.
 
-What is asked of a scheme is known without its library, which is imported for keys only.
+The properties of a scheme are known without its library, which is imported only to make keys.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,27 +17,27 @@ from securevfl.crypto.scheme import (
 from securevfl.errors import ConfigError
 
 Ends = tuple[Callable[..., KeyOwner], Callable[..., Evaluator]]
-"""What makes an owner of a format, and an evaluator of public bytes and a format.
+"""Functions that make an owner from a format, and an evaluator from public bytes and a format.
 
-Where a scheme has key sizes, both take one more argument: the size.
+If a scheme has key sizes, the size is a further argument.
 """
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """One scheme.
+    """A homomorphic scheme.
 
     Attributes:
         description: one line for users.
-        engines: what gives the implementation, by name; the first is the default.
-        key_sizes: in bits, the first is the default; empty where there is nothing to choose.
-        fraction_bits: fixed point of v and X where a job gives none, the finest first; the first
-            is taken whose products fit `handy_bits`, or else the last.
-        handy_bits: products up to here have the shortest replies.
-        exact: integers stay integers, so that features may have few fraction bits.
-        seconds: estimated time of one product without latency; only of a scheme that can leave
-            columns open.
-        is_slow: whether a round takes seconds, so that audits make fewer and smaller ones.
+        engines: its implementations by name; the first is the default.
+        key_sizes: in bits, the first is the default; empty if there is no choice.
+        fraction_bits: fixed point of v and X if a job sets none, the finest first. The first whose
+            products fit `handy_bits` is used, or else the last.
+        handy_bits: products up to this size have the shortest replies.
+        exact: integers stay integers, so features may have few fraction bits.
+        seconds: estimated time of one product without latency, for schemes that can leave columns
+            unmasked.
+        is_slow: whether a round takes seconds, so that audits use fewer and smaller ones.
     """
 
     description: str
@@ -112,9 +112,9 @@ def with_fraction_bits(
     matrix_bits: int | None = None,
     exact_bits: int | None = None,
 ) -> ProductFormat:
-    """The format with the fixed point that suits a scheme; a job may set the bits of v and of X.
+    """The format with a fixed point that suits a scheme; a job may set the bits of v and of X.
 
-    Where X is exact with `exact_bits`, exact schemes take no more.
+    Exact schemes use at most `exact_bits` for X, if X is exact with them.
     """
     known = SCHEMES[scheme]
     limit = exact_bits if known.exact and exact_bits is not None else MODULUS_BITS
@@ -137,10 +137,11 @@ def make_owner(
     key_bits: int | None = None,
     engine: str | None = None,
 ) -> KeyOwner:
-    """A fresh key pair; Paillier's key has 3072 bits unless told, the engine is the scheme's first.
+    """A fresh key pair; by default 3072 bits for Paillier, and the scheme's first engine.
 
-    ConfigError for a scheme, engine or key size that is unknown, which names the known, or too few
-    bits for ckks; RangeExceeded for a format whose products do not fit the scheme.
+    Raises:
+        ConfigError: an unknown scheme, engine or key size, or too few bits for ckks.
+        RangeExceeded: a format whose products do not fit the scheme.
     """
     bits, (owner, _) = _choose(scheme, key_bits, engine)
     return owner(product_format, *bits)
@@ -155,10 +156,11 @@ def make_evaluator(
     key_bits: int | None = None,
     workers: int = 1,
 ) -> Evaluator:
-    """A peer's end of another party's key, whose size must be `key_bits`, 3072 unless told.
+    """A peer's end of another party's key of `key_bits` (3072); `workers` processes multiply.
 
-    `workers` processes do its products. Errors are those of `make_owner`, and KeyMismatch for
-    public bytes that are no such key.
+    Raises:
+        KeyMismatch: the bytes are not such a public key.
+        ConfigError, RangeExceeded: see `make_owner`.
     """
     bits, (_, evaluator_of) = _choose(scheme, key_bits, engine)
     evaluator = evaluator_of(public_bytes, product_format, *bits)
@@ -174,7 +176,7 @@ def make_evaluator(
 
 
 def default_engine(scheme: str) -> str:
-    """The engine of one of SCHEMES where a job names none."""
+    """The default engine of a scheme."""
     return next(iter(SCHEMES[scheme].engines))
 
 

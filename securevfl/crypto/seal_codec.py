@@ -1,13 +1,13 @@
 """Microsoft SEAL's objects as bytes and polynomials, through TenSEAL's low-level bindings.
 
-The bindings offer no buffers, only save and load by path: on Linux that is an anonymous file in
-memory, elsewhere a temporary file that is removed at once. SEAL's own loaders check parameters,
-sizes and coefficient ranges; every exception they raise becomes a CryptoError here.
+The bindings have no buffers and can only save to and load from paths. On Linux this is an anonymous
+file in memory, elsewhere a temporary file that is removed at once. SEAL's own loaders check
+parameters, sizes and coefficient ranges; every exception that they raise becomes a CryptoError
+here.
 
 Format: SEAL 4's serialization (native/src/seal/serialization.h, ciphertext.cpp): a 16-byte header
-whose last 8 bytes are the object's whole size, then the (by default compressed) members. What is
-written and read here beyond SEAL's own calls is compared with SEAL's objects when this module is
-imported.
+whose last 8 bytes are the object's total size, then the members, compressed by default. What this
+module reads and writes without SEAL is compared with SEAL's objects at import.
 """
 
 import os
@@ -33,7 +33,7 @@ _PLAIN, _ZSTANDARD = 0, 2
 _PLAINTEXT_MEMBERS = struct.Struct("<4QQd")
 _CIPHERTEXT_MEMBERS = struct.Struct("<4Q?3Qdq")
 _SEAL_ERRORS = (RuntimeError, ValueError, IndexError, OverflowError, TypeError, MemoryError)
-_FEW = 400  # coefficients that are faster asked for one by one
+_FEW = 400  # up to this many coefficients, reading them one by one is faster
 SealObject = TypeVar("SealObject", bound=Any)
 
 
@@ -48,31 +48,25 @@ def to_bytes(item: Any) -> bytes:  # noqa: ANN401
 def from_bytes(
     context: seal.SEALContext, empty: SealObject, *parts: bytes | memoryview
 ) -> SealObject:
-    """Load a peer's key or ciphertext, whole or in parts, into an empty object of its kind.
-
-    KeyMismatch for bytes that are none, or belong to other parameters.
-    """
+    """Load a peer's key or ciphertext into an empty object; a KeyMismatch if it is invalid."""
     with _scratch() as (descriptor, path), seal_errors(f"a SEAL {type(empty).__name__}"):
         os.lseek(descriptor, 0, os.SEEK_SET)
         written = sum(os.write(descriptor, part) for part in parts)
-        # What was there before must not complete what a peer cut off.
+        # Old content must not complete data that a peer truncated.
         os.ftruncate(descriptor, written)
         empty.load(context, path)
     return empty
 
 
 def of_other_context(context: seal.SEALContext, key: seal.PublicKey) -> seal.PublicKey:
-    """A public key for a context that differs from its own in the plaintext modulus alone."""
+    """A public key for a context that differs from its own only in the plaintext modulus."""
     named = struct.pack("<4Q", *context.key_parms_id())
     parts = _framed([named, _body(to_bytes(key))[len(named) :]])
     return from_bytes(context, seal.PublicKey(), *parts)
 
 
 def split(data: bytes, count: int, largest: int) -> list[bytes]:
-    """Cut concatenated serializations apart by the sizes in their headers.
-
-    CryptoError where they are not exactly `count` pieces of at most `largest` bytes.
-    """
+    """Split concatenated serializations by their headers; a CryptoError if they do not fit."""
     pieces: list[bytes] = []
     at = 0
     while at < len(data) and len(pieces) < count:
@@ -88,7 +82,7 @@ def split(data: bytes, count: int, largest: int) -> list[bytes]:
 
 
 def plaintext(context: seal.SEALContext, coefficients: RingArray) -> seal.Plaintext:
-    """A plaintext polynomial of coefficients, shape (up to DEGREE,), or KeyMismatch from t on."""
+    """A plaintext polynomial, coefficients of shape (up to DEGREE,); a KeyMismatch from t on."""
     members = _PLAINTEXT_MEMBERS.pack(0, 0, 0, 0, coefficients.size, 1.0)
     return from_bytes(context, seal.Plaintext(), *_framed([members, *_array(coefficients)]))
 
@@ -106,10 +100,7 @@ def coefficients_of(plain: seal.Plaintext, positions: NDArray[np.int64]) -> Ring
 
 
 def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> seal.Ciphertext:
-    """The transparent ciphertext (m, 0) of a polynomial, residues of shape (primes, DEGREE).
-
-    It is the one way these bindings add a polynomial with coefficients beyond 64 bits.
-    """
+    """The transparent ciphertext (m, 0), (primes, DEGREE): the way to add large coefficients."""
     both = np.stack([residues, np.zeros_like(residues)])
     return ciphertext_of(context, context.first_parms_id(), both)
 
@@ -117,10 +108,7 @@ def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> se
 def ciphertext_of(
     context: seal.SEALContext, parms_id: list[int], polynomials: RingArray
 ) -> seal.Ciphertext:
-    """The ciphertext of two polynomials in coefficient form, shape (2, primes, DEGREE).
-
-    KeyMismatch for a coefficient that is no residue, or another shape than the level has.
-    """
+    """The ciphertext of two polynomials, (2, primes, DEGREE); a KeyMismatch if they do not fit."""
     members = _members(parms_id, polynomials.shape[1], polynomials.shape[2])
     return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(polynomials)]))
 
@@ -141,17 +129,14 @@ def seeded_parts(serializable: Any, primes: int, degree: int) -> tuple[RingArray
 
 
 def from_seeded(context: seal.SEALContext, c0: RingArray, seed: bytes) -> seal.Ciphertext:
-    """The ciphertext whose c₁ SEAL expands from its seed.
-
-    KeyMismatch for a coefficient that is no residue, or bytes that are no seed.
-    """
+    """The ciphertext whose c₁ SEAL expands from its seed; a KeyMismatch for invalid values."""
     members = _members(context.first_parms_id(), *c0.shape)
     return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(c0), seed]))
 
 
 @contextmanager
 def seal_errors(what: str) -> Iterator[None]:
-    """Map whatever SEAL raises to KeyMismatch, in one place."""
+    """Convert all exceptions of SEAL to KeyMismatch."""
     try:
         yield
     except _SEAL_ERRORS as error:
@@ -160,7 +145,7 @@ def seal_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def _scratch() -> Iterator[tuple[int, str]]:
-    """A file that nobody else opens: its descriptor and a path to it; what it held is void."""
+    """A private empty file: its descriptor and a path to it."""
     if hasattr(os, "memfd_create"):
         if _memory.descriptor is None:
             _memory.descriptor = os.memfd_create("seal")
@@ -177,7 +162,7 @@ def _scratch() -> Iterator[tuple[int, str]]:
 
 
 class _Memory(threading.local):
-    """Each thread's file in memory, kept: its pages cost more than what is written there."""
+    """A file in memory per thread, reused: allocating its pages costs more than writing them."""
 
     descriptor: int | None = None
 
@@ -213,7 +198,7 @@ def _body(data: bytes) -> bytes:
         return data[_HEADER_BYTES:]
     if data[5] != _ZSTANDARD:
         raise CryptoError(f"SEAL compressed with mode {data[5]}, none or Zstandard expected")
-    # A streaming frame: its header does not tell the size.
+    # A streaming frame: its header does not contain the size.
     return zstandard.ZstdDecompressor().decompressobj().decompress(data[_HEADER_BYTES:])
 
 
@@ -248,7 +233,7 @@ def _check_layout() -> None:
         raise CryptoError(_UNKNOWN_LAYOUT)
 
 
-# Magic number, header size and version of the SEAL at hand, as it writes them itself.
+# Magic number, header size and version, as the installed SEAL writes them.
 _HEADER_START = to_bytes(seal.Plaintext())[:5]
 _UNKNOWN_LAYOUT = (
     f"this TenSEAL's SEAL {_HEADER_START[3]}.{_HEADER_START[4]} serializes otherwise than "

@@ -1,8 +1,8 @@
-"""Data at rest under a key of their own: no piece can be read, changed, moved or cut off.
+"""Encrypted data at rest, each under its own key: no piece can be read, changed, moved or cut off.
 
-STREAM (Hoang, Reyhanitabar, Rogaway, Vizár, CRYPTO 2015, section 7) over ChaCha20-Poly1305, as the
-age format has it: whatever is sealed has a key of its own, derived from a random salt, under which
-the nonce of a chunk is its number, and a last byte that says whether it is the last one.
+STREAM (Hoang, Reyhanitabar, Rogaway, Vizár, CRYPTO 2015, section 7) over ChaCha20-Poly1305, as in
+the age format: each file has its own key, derived from a random salt. A chunk's nonce is its
+number, plus a final byte that marks the last chunk.
 """
 
 import secrets
@@ -25,10 +25,7 @@ def new_key() -> bytes:
 
 
 def seal(key: bytes, data: bytes, header: bytes) -> bytes:
-    """The data encrypted: 32 bytes longer, and 16 for every MiB begun.
-
-    `header` stands beside it in clear, and is authenticated with it.
-    """
+    """Encrypt data: 32 bytes longer, plus 16 per MiB begun; `header` is only authenticated."""
     salt, view = secrets.token_bytes(SALT_BYTES), memoryview(data)
     cipher = _cipher(key, salt)
     starts = range(0, len(data), CHUNK_BYTES) or range(1)
@@ -40,10 +37,7 @@ def seal(key: bytes, data: bytes, header: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, header: bytes) -> bytes:
-    """What `seal` was given.
-
-    CryptoError for another key or header, or bytes that are not all of what was sealed.
-    """
+    """The inverse of `seal`; a CryptoError for another key or header, or changed bytes."""
     cipher, view = _cipher(key, sealed[:SALT_BYTES]), memoryview(sealed)[SALT_BYTES:]
     size = CHUNK_BYTES + TAG_BYTES
     starts = range(0, len(view), size) or range(1)

@@ -1,16 +1,16 @@
-"""Ring, primes and flooding of products in slots for one job, derived alike at both ends.
+"""Ring, primes and flooding of products in slots for one job; both ends derive the same.
 
-The plaintext modulus p is a prime of `PLAIN_BITS` bits with p ≡ 1 modulo 2·DEGREE, so that a
-polynomial stands for its values at DEGREE roots of unity, the *slots*, and products go slot by
-slot. One prime of 48 bits takes two thirds of the bytes of two of 30, whose products have to be
-flooded twice.
+The plaintext modulus p is a prime of `PLAIN_BITS` bits with p ≡ 1 modulo 2·DEGREE. A polynomial
+then represents its values at DEGREE roots of unity, the *slots*, and products are slotwise. One
+prime of 48 bits takes two thirds of the bytes of two primes of 30 bits, whose products would have
+to be flooded twice.
 
 Sizes, in bits: a reply is switched to one prime of `GAP_BITS` more than p. A plaintext in slots has
-coefficients up to p/2 whatever its values, so that two inputs' noise grows to at most B in a reply;
-flooding noise is uniform on 2^flood_bits integers, at least 2^STATISTICAL_BITS·B·A, A the
-coefficients that the owner decrypts over the job; the modulus q leaves room for 32·p times as much.
-B holds but for a chance of 2^−STATISTICAL_BITS over the job and the owner's own noise, a sum of
-independent signs (Hoeffding, 1963, theorem 2).
+coefficients up to p/2 whatever its values, so the noise of two inputs grows to at most B in a
+reply. Flooding noise is uniform on 2^flood_bits integers, at least 2^STATISTICAL_BITS·B·A, with A
+the number of coefficients that the owner decrypts over the job; the modulus q leaves room for 32·p
+times as much. B holds except with probability 2^−STATISTICAL_BITS over the job and the owner's own
+noise, a sum of independent signs (Hoeffding, 1963, theorem 2).
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
@@ -36,15 +36,15 @@ _NOISE_VARIANCE = 10.5
 
 @dataclass(frozen=True)
 class SlotParameters(BfvSizes):
-    """One choice."""
+    """The parameters of a job's products in slots."""
 
     batching = True
-    # Of c₀ in a reply, as a rounding error of 1/32 of what lies between two plaintexts.
+    # Dropped bits of c₀ in a reply: a rounding error of 1/32 of the distance of two plaintexts.
     dropped_bits = GAP_BITS - 4
 
     @classmethod
     def of(cls, products: int) -> "SlotParameters":
-        """The choice for so many complex products; RangeExceeded where flooding has no room."""
+        """Parameters for this many complex products; a RangeExceeded if flooding has no room."""
         revealed = 2 * DEGREE * pairs_of(products)
         flood_bits = STATISTICAL_BITS + (_largest_noise(revealed) * revealed - 1).bit_length()
         rest = flood_bits + PLAIN_BITS + 5 - REPLY_BITS
@@ -66,12 +66,12 @@ class SlotParameters(BfvSizes):
 
 
 def pairs_of(products: int) -> int:
-    """Pairs of ciphertexts that so many complex products take, each way."""
+    """Pairs of ciphertexts that this many complex products take, in each direction."""
     return -(-products // DEGREE)
 
 
 def _largest_noise(revealed: int) -> int:
-    """B: two inputs' noise times plaintexts of p/2, their rounding, and a fresh encryption's."""
+    """B: noise of two inputs times plaintexts of p/2, their rounding, and a fresh encryption."""
     entry = 2.0 ** (PLAIN_BITS - 1)
     deviations = sqrt(2 * log(2 * revealed * 2.0**STATISTICAL_BITS))
     of_noise = sqrt(2 * DEGREE * _NOISE_VARIANCE) * deviations
@@ -84,9 +84,9 @@ def _shared_out(bits: int, primes: int) -> tuple[int, ...]:
 
 
 def failure_probability(products: float, largest: float) -> float:
-    """Bound on the probability that any share of so many complex products is converted wrongly.
+    """Bound on the probability that any share of these complex products is converted wrongly.
 
-    `largest` bounds a product's absolute value; its parts' sizes add up to √2 of that, and the 1.5
-    leaves room for p, which is a little below 2^PLAIN_BITS.
+    `largest` bounds a product's absolute value. The sizes of its two parts add up to at most √2
+    times as much; 1.5 leaves room for p, which is slightly below 2^PLAIN_BITS.
     """
     return products * 1.5 * largest * 2.0**-PLAIN_BITS

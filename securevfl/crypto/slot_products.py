@@ -1,16 +1,17 @@
-"""Products of two parties' complex integers, entry by entry, in additive shares: BFV in slots.
+"""Entrywise products of two parties' complex integers in additive shares: BFV in slots.
 
-The *owner* of a key sends Enc(x), Enc(y) of x + iy; the *evaluator*, who has u + iv, replies
-Enc(ux − vy − r) and Enc(uy + vx − r′) with uniform r, r′: both then hold shares of the product's
+The *owner* of a key sends Enc(x), Enc(y) for x + iy. The *evaluator*, who has u + iv, replies
+Enc(ux − vy − r) and Enc(uy + vx − r′) with uniform r, r′. Both then hold shares of the product's
 two parts modulo the prime p. A share modulo p becomes one modulo 2^64 without a message: the
-evaluator keeps r as an integer, the owner takes p off what it decrypted. It goes wrong where
-r ≤ the part (as r < p, and uniform): with probability |part|/p.
+evaluator keeps r as an integer, and the owner subtracts p from what it decrypted. This is wrong if
+r ≤ the part, which has probability |part|/p as r < p is uniform.
 
-On the wire as all BFV products (bfv_core), but a reply is all of its c₀, without the last bits.
+The wire format is that of all BFV products (bfv_core), but a reply contains all of c₀, without the
+lowest bits.
 
 Learns, with semi-honest parties:
-    owner: nothing. It decrypts the product minus what is uniform modulo p in every coefficient;
-        c₁ and the noise of a reply are hidden as bfv_core says.
+    owner: nothing. It decrypts the product minus a number that is uniform modulo p in every
+        coefficient; bfv_core hides c₁ and the noise of a reply.
     evaluator: nothing, by BFV's security.
 Source: Brakerski, Gentry, Vaikuntanathan, "Fully homomorphic encryption without bootstrapping",
 section 5.1; Smart, Vercauteren 2014 (slots); sizes: slot_parameters.
@@ -36,7 +37,7 @@ _ALL = np.arange(DEGREE)
 
 
 class SlotOwner(BfvKeyHolder):
-    """The party that holds the secret key."""
+    """The party with the secret key."""
 
     def __init__(self, parameters: SlotParameters) -> None:
         super().__init__(parameters, extent=DEGREE, capacity=0)
@@ -44,10 +45,7 @@ class SlotOwner(BfvKeyHolder):
         self._encoder = seal.BatchEncoder(self._context)
 
     def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:
-        """Encrypt complex integers, shape (2, up to DEGREE).
-
-        RangeExceeded for another shape, or a part whose products p could not hold.
-        """
+        """Encrypt complex integers, (2, up to DEGREE); a RangeExceeded if p cannot hold them."""
         first, second = _slots(parts, self._parameters.plain_modulus)
         return self._of_slots(first), self._of_slots(second)
 
@@ -57,10 +55,7 @@ class SlotOwner(BfvKeyHolder):
         return b"".join([*map(pack, c0, self._parameters.prime_bits), seed])
 
     def decrypt(self, replies: tuple[bytes, ...], count: int) -> RingArray:
-        """This party's shares of the products' parts modulo 2^64, shape (2, count).
-
-        CryptoError for bytes that are no reply of this key.
-        """
+        """This party's shares of the parts modulo 2^64, (2, count); a CryptoError if invalid."""
         if len(replies) != 2 or any(len(reply) != REPLY_BYTES for reply in replies):  # noqa: PLR2004
             raise CryptoError(f"two replies of {REPLY_BYTES} bytes expected")
         found = np.array([self._read(reply)[:count] for reply in replies], np.uint64)
@@ -70,7 +65,7 @@ class SlotOwner(BfvKeyHolder):
         reply = ciphertext_of(self._context, self._reply_level, self._reply(data, _ALL))
         plain = seal.Plaintext()
         with seal_errors("a reply"):
-            # Noise of a foreign reply is uniform: below a quarter of the gap in no slot of 2^8192.
+            # Under another key noise is uniform, and hardly ever small in all slots.
             if self._decryptor.invariant_noise_budget(reply) < 1:
                 raise KeyMismatch("a reply is damaged, or was made under another key")
             self._decryptor.decrypt(reply, plain)
@@ -91,9 +86,12 @@ class SlotEvaluator(BfvMultiplier):
     ) -> tuple[tuple[bytes, bytes], RingArray]:
         """Multiply the owner's complex integers by this party's, shape (2, count).
 
-        Returns what goes back, re-randomized and flooded, and this party's shares of the products'
-        parts modulo 2^64, shape (2, count). RangeExceeded as of `SlotOwner.encrypt`, and
-        CryptoError for bytes that are no encryption of these parameters.
+        Returns the replies, re-randomized and flooded, and this party's shares of the products'
+        parts modulo 2^64, shape (2, count).
+
+        Raises:
+            RangeExceeded: see `SlotOwner.encrypt`.
+            CryptoError: bytes that are not an encryption with these parameters.
         """
         if len(encrypted) != 2:  # noqa: PLR2004
             raise CryptoError(f"{len(encrypted)} ciphertexts, 2 of a complex number expected")
@@ -111,7 +109,6 @@ class SlotEvaluator(BfvMultiplier):
         return replies, masks[:, : parts.shape[1]]
 
     def _masks(self) -> RingArray:
-        """Uniform residues modulo p, shape (2, DEGREE)."""
         return uniform_below(self._parameters.plain_modulus, 2 * DEGREE).reshape(2, DEGREE)
 
     def _masked(self, product: seal.Ciphertext, mask: RingArray) -> bytes:
@@ -127,7 +124,7 @@ def _encoded(encoder: seal.BatchEncoder, residues: RingArray) -> seal.Plaintext:
 
 
 def _slots(parts: IntArray, modulus: int) -> RingArray:
-    """Residues that fill all slots, shape (2, DEGREE); RangeExceeded for what p could not hold."""
+    """Residues that fill all slots, shape (2, DEGREE); a RangeExceeded if p could not hold them."""
     fits = parts.dtype == np.int64 and parts.ndim == 2 and len(parts) == 2  # noqa: PLR2004
     if not (fits and 1 <= parts.shape[1] <= DEGREE):
         raise RangeExceeded(
@@ -136,7 +133,7 @@ def _slots(parts: IntArray, modulus: int) -> RingArray:
         )
     if np.any(parts >> _LARGEST_PART_BITS != parts >> (MODULUS_BITS - 1)):
         raise RangeExceeded(f"a complex integer's part of more than {_LARGEST_PART_BITS} bits")
-    # Not zeros: SEAL multiplies by no plaintext that is zero altogether.
+    # Not zeros: SEAL refuses to multiply by a plaintext that is zero.
     padded = np.ones((2, DEGREE), np.int64)
     padded[:, : parts.shape[1]] = parts
     return (padded % modulus).view(np.uint64)

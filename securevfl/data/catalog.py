@@ -130,7 +130,6 @@ class CatalogEntry:
 
 
 def _files(folder: str, names: str, url: str | None = None) -> tuple[SourceFile, ...]:
-    """The files with these names, separated by blanks."""
     return tuple(
         SourceFile(f"{folder}/{name}", _PINS[f"{folder}/{name}"], url and f"{url}/{name}")
         for name in names.split()

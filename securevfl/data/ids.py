@@ -1,7 +1,7 @@
 """Row ids: how they are compared, which rows they hold out, and the manifest of shared ids.
 
 Real parties see no ids of each other except those in the manifest that every party has beside its
-own file. It holds neither features nor labels; whoever reads it learns that every party holds these
+own file. It holds neither features nor labels; a reader learns that every party holds these
 ids. A mismatch of ids can only be explained where all files are in one place, as in a simulation.
 """
 

@@ -27,7 +27,7 @@ BLOCK_ROWS = 20_000
 FEWEST_ROWS = 1000
 MOST_ONES, FEWEST_ONES = 100, 52  # a few are drawn twice, and are one
 HEAD = 20.0
-"""Popularity is 1/(rank + HEAD): the most popular column stands in about half of the rows."""
+"""Popularity is 1/(rank + HEAD): the most popular column occurs in about half of the rows."""
 INTERCEPT, ACROSS = -1.2, 0.1
 _PILOT = (1 << 32) - 1
 

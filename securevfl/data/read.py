@@ -256,7 +256,6 @@ class PartyFile:
 
 
 def _as_frame(shard: Shard, id_column: str) -> "pl.DataFrame":
-    """A small shard as a data frame."""
     dense = as_array(shard.rows, f"{shard.path}")
     frame = pl.DataFrame(dense, list(shard.header.column_names))
     frame = frame.with_columns(pl.Series(id_column, shard.ids, pl.String))

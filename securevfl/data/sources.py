@@ -205,7 +205,6 @@ def _mnist(name: str, files: Mapping[str, Content]) -> JointTable:
 
 
 def _digit_labels(name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The class of each digit, -1 for none, and the class names."""
     label_of = np.arange(10)
     if name == "mnist-even-odd":
         return label_of % 2, ("even", "odd")

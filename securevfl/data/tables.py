@@ -195,11 +195,7 @@ def some_test_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDat
 def without_rows(
     dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]
 ) -> VerticalDataset[SameRows]:
-    """The data set without the training rows of these numbers, shape (n,).
-
-    Raises:
-        ConfigError: a number that is out of range or repeated, or fewer than two rows remain.
-    """
+    """The data set without these training rows, shape (n,); a ConfigError if they are invalid."""
     kept = np.setdiff1d(np.arange(len(dataset.train_labels)), rows)
     if len(kept) != len(dataset.train_labels) - len(rows) or len(kept) < 2:  # noqa: PLR2004
         raise ConfigError(f"without {len(rows)} rows of {len(dataset.train_labels)}")

@@ -1,9 +1,9 @@
 """Horizontal federated learning: FedBCGD and the methods it is compared with.
 
-A server holds θ, all parameters of a model as one vector of shape (p,); clients hold rows. What a
-client and the server compute are pure functions (`client`, `server`, `codings`), so that every
-engine averages with the same code: the project's own channel (`simulation`), and Flower
-(`securevfl.flower`). `train_horizontal` is where to begin.
+A server holds θ, all parameters of a model as one vector of shape (p,); clients hold rows. Clients
+and server compute with pure functions (`client`, `server`, `codings`), so that every engine
+averages with the same code: the project's own channel (`simulation`) and Flower
+(`securevfl.flower`). Start with `train_horizontal`.
 """
 
 from securevfl.horizontal.client import ClientProblem, JudgedProblem

@@ -1,7 +1,8 @@
 """A client's part of a round: steps from θ⁰ on all weights, then the change of its blocks.
 
-Pure functions of arrays, which every engine calls. A client's state between rounds, its control
-variate κ_j among it, never leaves it.
+Pure functions of arrays, which every engine calls. A client's state between rounds, such as its
+control variate κ_j, never leaves the client.
+Source: FedBCGD (ACM MM 2024), algorithms 1 and 2.
 """
 
 from collections.abc import Mapping
@@ -19,8 +20,8 @@ from securevfl.horizontal.federation import Federation
 class ClientProblem(Protocol):
     """A client's rows and the model's loss on them; θ is a vector of shape (p,).
 
-    Rows are asked for by their numbers from 0 on, shape (S,), and losses are means over them. What
-    `gradient` returns has the dtype of θ and may be overwritten by the next call.
+    Methods take row numbers from 0 on, shape (S,), and losses are means over these rows. The result
+    of `gradient` has the dtype of θ and may be overwritten by the next call.
     """
 
     @property
@@ -115,7 +116,7 @@ def local_training(
     Then κ_j becomes ∇L_j(θ⁰) under variance reduction, else the mean of G over the steps, which is
     κ_j − κ + (θ⁰ − θ) over η and their number (SCAFFOLD's option II, and FedDC's public code with
     the pull in it), in the uploaded entries alone. Departure: FedBCGD+ as printed replaces all
-    blocks of κ_j, of which the server is told one: its κ is then no longer the mean of the κ_j.
+    blocks of κ_j, but the server receives only one: its κ is then no longer the mean of the κ_j.
 
     Raises:
         TrainingDiverged: weights or control variates are no longer finite.

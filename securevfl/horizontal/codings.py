@@ -1,15 +1,16 @@
 """Codings of single uploads: in clear, or clipped and summed with noise (client-level DP).
 
-A coding makes a message of an `Upload` at the client, and the `Totals` of a round of the messages
-at the server; that of compressed uploads is in `compression`. Masks, which know of sums alone and
-take more messages, are no coding: `secure_aggregation`.
+A coding turns an `Upload` into a message at the client, and a round's messages into `Totals` at the
+server. Compressed uploads are in `compression`. Secure aggregation, which needs further messages,
+is in `secure_aggregation` and is not a coding.
 
 Learns:
-    server: under `Plain` every upload singly, see `Method.learns`; under `Noisy` likewise, but
-        shortened to β. It is trusted: what it hands on, θ and κ, is computed from noisy sums alone.
-        See `privacy.clients` for what that promises and does not.
-    clients, and everybody who gets θ: under `Noisy`, of one client no more than (ε, δ) allows,
+    server: under `Plain` every single upload, see `Method.learns`; under `Noisy` likewise, but
+        clipped to β. The server is trusted: it publishes θ and κ, which are computed from noisy
+        sums only. See `privacy.clients` for the guarantee and its limits.
+    clients, and everybody who gets θ: under `Noisy`, about one client no more than (ε, δ) allows,
         whatever its rows.
+Source: McMahan et al., ICLR 2018 (`Noisy`).
 """
 
 from abc import ABC, abstractmethod
@@ -65,27 +66,19 @@ class Coding(ABC):
         """At the client: encode an upload; returns the message and the client's next state.
 
         Raises:
-            DataError: NaN or an infinity, or a value beyond float32 where it is compressed.
+            DataError: NaN or infinity, or a value beyond float32 that would be compressed.
         """
 
     @abstractmethod
     def read(
         self, federation: Federation, client: int, block: int, message: StepMessage, like: RealArray
     ) -> Upload:
-        """At the server: decode a client's message, for θ of the dtype of `like`.
-
-        Raises:
-            PeerError: a message that does not fit; the error names the client.
-        """
+        """At the server: decode a message, for θ like `like`; a PeerError names the client."""
 
     def open(
         self, federation: Federation, state: ServerState, messages: Mapping[int, StepMessage]
     ) -> Totals:
-        """At the server: the sums of a round, from each client's message.
-
-        Raises:
-            PeerError: see `read`, or nobody uploaded a block.
-        """
+        """At the server: the sums of a round, from each client's message; errors of `read`."""
         due = federation.assignments(state.round_index)
         uploads = (
             self.read(federation, client, due[client], message, state.weights)
@@ -242,7 +235,7 @@ def require_array(
     """Check the size and dtype of a peer's vector; UnexpectedMessage if they are wrong."""
     expect_shape(sender, values, (size,))
     if values.dtype != dtype:
-        raise UnexpectedMessage(f"{sender} sent {values.dtype} where {dtype} is due")
+        raise UnexpectedMessage(f"{sender} sent {values.dtype} where {dtype} is expected")
 
 
 def _with_values(upload: Upload, every: FloatArray) -> Upload:

@@ -18,8 +18,8 @@ travel as float32; integers below 2^b take b bits each, packed from the lowest b
 client are hostile: `decode` accepts exactly what `encode` can write.
 
 Learns:
-    server, and whoever sees an upload: what is encoded, in clear: every upload singly, see
-        `Method.learns`, but for what encoding leaves out. Compression protects nothing.
+    server, and anyone who sees an upload: every single upload in clear, see `Method.learns`,
+        except what encoding leaves out. Compression protects nothing.
 """
 
 from collections.abc import Mapping
@@ -144,7 +144,6 @@ class Quantizer:
         return 1 if self.bucket is None else -(-size // self.bucket)
 
     def _each(self, of_buckets: NDArray[np.floating[Any]], size: int) -> FloatArray:
-        """Each entry's bucket norm, in float64."""
         return np.repeat(of_buckets.astype(np.float64), self.bucket or size)[:size]
 
     def _norms(self, values: RealArray) -> NDArray[np.float32]:

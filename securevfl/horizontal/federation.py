@@ -1,4 +1,8 @@
-"""What server and clients of one federation agree on: a method, its settings and blocks of θ."""
+"""Settings that server and clients of a federation share: method, parameters, blocks of θ.
+
+Learns: see `Method.learns`, one entry per role.
+Source: FedBCGD (ACM MM 2024), section 3 and algorithms 1 and 2.
+"""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence

@@ -1,27 +1,30 @@
 """Secure aggregation: each client adds pairwise masks that cancel in its group's sum.
 
-Blocks are summed within the group that uploads them, the shared block over everyone who takes part
-(Bonawitz et al., CCS 2017, section 4: masks that cancel, without the shares that undo masks of
-clients that drop out). A round:
+Blocks are summed within the group that uploads them, the shared block over all participants. A
+round:
 
-1. A client that has *finished* its local training sends a fresh X25519 key (`Ready`).
-2. After a deadline the server closes the *roster* of those that did and sends each all their keys
-   (`Roster`). A client that is late or gone is not on it, and no mask is of it. A group with one
-   client left is taken off too: a sum of one is that client's upload.
+1. After its local training a client sends a fresh X25519 key (`Ready`).
+2. After a deadline the server closes the *roster* of these clients and sends it with all keys
+(`Roster`). Clients that are late or gone are not on it and share no masks. A client that is alone
+in its group is removed too, since its sum would be its upload.
 3. Each client on the roster sends its upload in fixed point plus masks modulo 2^64
-   (`MaskedUpload`), once: its key agrees once, so there is no second sum of the same uploads.
-4. If all came, the masks cancel, and everyone is told that the round counts. If one did not, the
-   round is void and everyone is told so (`Closed`): nothing was learned, or, where the missing
-   upload comes late, the sums that were meant to be. Starting over with the survivors would not be
-   safe: the late upload would complete the first sum, and the difference of the two would be it.
+(`MaskedUpload`). Its key is used for one agreement, so there is never a second sum of the same
+uploads.
+4. If all uploads arrive, the masks cancel, and the server announces that the round counts.
+Otherwise it announces that the round is void (`Closed`). It then has learned nothing, or only the
+intended sums if the missing upload arrives late. Restarting with the survivors would not be safe:
+the late upload would complete the first sum, and the difference of the two sums would be this
+upload.
 
 Learns:
-    server: per block the sum over its group, the sum of the shared block, who took part in which
-        group, who was late. No upload, unless it has the keys of all others in a group; it hands on
-        the keys, so a server that swaps them for its own sees everything: an honest one is assumed.
-    clients: names, groups and keys of those that take part beside them. With the next θ a client in
-        a group of two can take its own upload off the sum and has the other's.
-    everybody who gets θ: what the sums tell, which no mask hides; see `privacy.clients`.
+    server: the sum of each block over its group, the sum of the shared block, who took part in
+        which group, and who was late. It learns no single upload unless it has the keys of all
+        others in a group. An honest server is assumed: it distributes the keys, and one that
+        replaces them by its own sees everything.
+    clients: names, groups and keys of the other participants. In a group of two, a client can
+        subtract its own upload from the sum, which it learns with the next θ, and has the other's.
+    everybody who gets θ: what the sums reveal, which no mask hides; see `privacy.clients`.
+Source: Bonawitz et al., CCS 2017, section 4, without the secret shares that recover from drop-outs.
 """
 
 from collections import Counter
@@ -123,11 +126,7 @@ class Masked:
             raise ConfigError(f"noise = {self.noise!r}: expected Noisy(…)")
 
     def check(self, federation: Federation) -> None:
-        """Check that every group has at least two clients, and that sums fit the noise grid.
-
-        Raises:
-            ConfigError: groups of one, or a clip too short for the masks' fixed point.
-        """
+        """Require two clients per group and sums that fit the noise grid, or a ConfigError."""
         if federation.group_size < _LEAST_GROUP:
             raise ConfigError(
                 "masked uploads need groups of at least 2 clients, these have one: a sum of one "
@@ -144,13 +143,13 @@ class Masked:
     def learns(self, method: Method) -> Mapping[str, str]:
         """Sums at the server; clients hear of each other."""
         clear = method.learns
-        heard = f"{clear['client']}; who takes part beside it"
+        learned = f"{clear['client']}; who takes part beside it"
         if self.noise is None:
-            heard += "; in a group of two, with the next θ, the other's upload"
+            learned += "; in a group of two, with the next θ, the other's upload"
         return {
             "server": "per block the sum of its group's uploads, and the sum of all shared blocks; "
             "no single upload, if it forwards the clients' own keys",
-            "client": heard,
+            "client": learned,
         }
 
     async def give(
@@ -178,11 +177,7 @@ class Masked:
     async def take(
         self, federation: Federation, channel: Channel, state: ServerState, names: Mapping[str, int]
     ) -> Totals:
-        """At the server: the sums over the clients on the roster.
-
-        Raises:
-            PeerError: a client is gone or sent what does not fit.
-        """
+        """At the server: the sums over the roster; a PeerError if a client is gone or invalid."""
         blocks, parts = federation.blocks, 1 + federation.method.corrects
         due = federation.assignments(state.round_index)
         sums = await take_masked(
@@ -286,7 +281,7 @@ async def take_masked(
         np.array(list(listed.values()), np.uint64),
     )
     # The late ones too: they find that they are not on it.
-    await _tell(channel, blocks, roster)
+    await _notify(channel, blocks, roster)
     if not listed:
         raise PeerTimeout(f"round {step}: no group has 2 clients that are ready; it is void")
     own_sums = {block: np.zeros(sizes[block], np.uint64) for block in listed.values()}
@@ -303,7 +298,7 @@ async def take_masked(
             shared_sum += message.shared
             pending.remove(sender)
     finally:
-        await _tell(channel, listed, Closed(step, not pending))
+        await _notify(channel, listed, Closed(step, not pending))
     return Sums(
         {block: decode(from_ring(total), FRACTION_BITS) for block, total in own_sums.items()},
         decode(from_ring(shared_sum), FRACTION_BITS),
@@ -328,9 +323,9 @@ async def _keys_of_ready(
     return keys
 
 
-async def _tell(channel: Channel, names: Iterable[str], message: StepMessage) -> None:
+async def _notify(channel: Channel, names: Iterable[str], message: StepMessage) -> None:
     for name in names:
-        with suppress(PeerUnreachable):  # whoever is gone needs no word
+        with suppress(PeerUnreachable):  # a client that is gone needs no message
             await channel.send(name, message)
 
 

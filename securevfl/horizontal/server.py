@@ -1,4 +1,7 @@
-"""The server's part of a round: the update of θ from sums of uploads, as pure functions."""
+"""The server's part of a round: pure functions that update θ from sums of uploads.
+
+Source: FedBCGD (ACM MM 2024), algorithms 1 and 2.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -33,11 +36,7 @@ class ServerState:
 
     @classmethod
     def start(cls, weights: RealArray, method: Method) -> "ServerState":
-        """The state before a method's first round, with a copy of θ (float32 or float64).
-
-        Raises:
-            ConfigError: θ is no finite vector of either.
-        """
+        """The state before the first round, with a copy of θ; a ConfigError if that is invalid."""
         vector = weights.ndim == 1 and weights.dtype in (np.float32, np.float64)
         if not (vector and np.isfinite(weights).all()):
             raise ConfigError(
@@ -71,11 +70,7 @@ class Totals:
 
 
 def total(blocks: Blocks, uploads: Iterable[Upload]) -> Totals:
-    """The sums of uploads, in the order of clients, so that arrival order does not matter.
-
-    Raises:
-        PeerViolation: no upload of a block.
-    """
+    """The sums of uploads in the order of clients; a PeerViolation if a block has none."""
     ordered = sorted(uploads, key=lambda each: each.client)
     counts = tuple(sum(each.block == block for each in ordered) for block in range(len(blocks)))
     if not all(counts):

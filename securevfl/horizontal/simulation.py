@@ -1,13 +1,13 @@
 """A federation in one process: server and clients as programs over the simulated network.
 
-In virtual time clients compute side by side however many cores there are. Only clients that take
-part in a round hear of it, and all hear of the end: a hundred clients cost what those of a round
-cost. Costs are counted as they travel and as papers count them: the mean upload of a client a
-round, in multiples of the p numbers of a model, which is 1, or 2 with control variates, over b
-under blocks. Downloads and the shared block are free there.
+In virtual time clients compute in parallel on any number of cores. Only the participating clients
+of a round receive messages, and all are notified of the end, so the cost of a hundred clients is
+that of a round's participants. Costs are counted as transferred, and as papers count them: a
+client's mean upload per round, in multiples of the model's p numbers: 1, or 2 with control
+variates, divided by b with blocks. Downloads and the shared block are not part of this figure.
 
 Learns:
-    server: what the coding of uploads says, or `Masked`: sums alone.
+    server: see the coding of uploads, or `Masked`, which reveals only sums.
     client: θ, with κ, in the rounds that it takes part in, and its place in the groups.
 """
 

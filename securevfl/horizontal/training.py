@@ -10,7 +10,7 @@
     )
 
 Server and clients run in this process, over the project's own channel and in virtual time. Who
-learns what: `HorizontalResult.learns`. Whether training has helped is judged by the rows that
+learns what: `HorizontalResult.learns`. Whether training has helped is measured on the rows that
 clients train on, which are all at hand in a simulation; no server of real clients can compute it.
 """
 
@@ -66,9 +66,9 @@ class HorizontalResult(Shown):
         rounds: what each round cost and came to.
         federation: method, settings and blocks.
         learns: who learns what, by role.
-        warnings: whether the model is of no use, or worse than at the start, by the rows that
-            clients train on. A simulation has these; the promise of noisy uploads does not cover
-            what is said here. Also whether a score was NaN.
+        warnings: whether the model is useless, or worse than at the start, on the rows that
+            clients train on. Only a simulation has these rows; the guarantee of noisy uploads does
+            not cover these warnings. Also whether a score was NaN.
     """
 
     weights: RealArray
@@ -261,7 +261,7 @@ def _unscored(rounds: Sequence[Round]) -> Iterator[Warned]:
         yield Warned(
             "went wrong",
             f"{len(missing)} of {len(scored)} scores are NaN, the first after round {missing[0]}: "
-            "they end no training and tell nothing of the model. Look at what score does with "
+            "they never end training and say nothing about the model. Look at what score does with "
             "these weights; where predictions overflow, try a smaller learning_rate",
         )
 

@@ -170,7 +170,6 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return Job.of(**sections, job={**more, **own}, exchange={"hide": self.hide, **keys})
 
     def _warn(self, result: "TrainingResult") -> None:
-        """Pass the job's warnings on."""
         for each in result.warnings:
             warnings.warn(each.text, UserWarning, stacklevel=4)
         watched = self.learning_rate == "auto" and not result.plan.exchange.shares_parameters
@@ -197,7 +196,6 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             self.intercept_ += constant
 
     def _linear_predictions(self, X: Any) -> FloatArray:  # noqa: ANN401
-        """H, shape (S, C)."""
         check_is_fitted(self)
         if is_by_party(X):
             X = side_by_side(X)

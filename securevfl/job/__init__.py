@@ -122,11 +122,7 @@ class Job(Shown, Section):
         return job.model_copy(update={"own": {n: _own_section(n, each) for n, each in own.items()}})
 
     def with_settings(self, **changes: object) -> "Job":
-        """The same job with changed values in `[job]`, validated.
-
-        Raises:
-            ConfigError: see `of`.
-        """
+        """The same job with changed values in `[job]`, validated as in `of`."""
         given = {name: getattr(self.job, name) for name in self.job.model_fields_set}
         return Job.of(**{**dict(self), "job": {**given, **changes}})
 

@@ -279,7 +279,6 @@ def module_problems(
 
 
 def _finite(what: str, values: Rows) -> torch.Tensor:
-    """A copy of rows on the CPU."""
     try:
         rows = torch.tensor(_array(values))
     except (RuntimeError, TypeError, ValueError) as error:  # text, objects, ragged rows

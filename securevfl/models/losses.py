@@ -344,5 +344,4 @@ def class_numbers(loss: str, predictions: FloatArray) -> IntArray:
 
 
 def _signs(labels: Labels) -> FloatArray:
-    """The signs t = 2y − 1, shape (S, 1)."""
     return 2.0 * labels[:, None].astype(np.float64) - 1.0

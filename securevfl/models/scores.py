@@ -123,7 +123,6 @@ def binormal_accuracy(means: FloatArray, variances: FloatArray, counts: FloatArr
 
 
 def _share_above(mean: float, variance: float) -> float:
-    """The fraction of a normal distribution above zero."""
     if variance <= 0:
         return float(np.heaviside(mean, 0.5))
     return NormalDist().cdf(mean / sqrt(variance))

@@ -349,7 +349,6 @@ def _check_header(path: Path, header: ModelHeader) -> None:
 
 
 def _check_job(path: Path, header: ModelHeader) -> None:
-    """Check what the header says of the job."""
     if re.fullmatch("[0-9a-f]{64}", header.job_hash) is None:
         raise DataError(f"model file {path}: job_hash {header.job_hash!r}, expected SHA-256 in hex")
     counts = (header.rounds, 1 if header.rows is None else header.rows - 1)

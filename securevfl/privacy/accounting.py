@@ -136,7 +136,6 @@ def _event(mechanism: Mechanism) -> "dp_accounting.DpEvent":
 
 
 def _epsilon(events: Sequence[tuple["dp_accounting.DpEvent", int]], delta: float) -> float:
-    """ε of the composition of events, each with its number of repetitions."""
     import dp_accounting  # noqa: PLC0415
     from dp_accounting import pld  # noqa: PLC0415
 

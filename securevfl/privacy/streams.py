@@ -33,7 +33,7 @@ _SEED_LABEL = "securevfl noise of an experiment 1"
 
 
 class NoiseStream(WordStream):
-    """Draws from one ChaCha20 stream, in order."""
+    """Consecutive draws from one ChaCha20 stream."""
 
     def gaussian(self, shape: tuple[int, ...]) -> FloatArray:
         """Draws of mean 0 and deviation 1."""

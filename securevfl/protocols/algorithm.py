@@ -40,8 +40,8 @@ class Algorithm(ABC):
             that sees their predictions can invert.
         default_schedule: default of η's schedule.
         defaults: other defaults of `[job]`.
-        roles: who learns what, beside what the exchange says.
-        only_loss: the only loss it supports, if there is one; logistic then means this loss.
+        roles: who learns what, in addition to what the exchange says.
+        only_loss: the only loss that it supports, if any; logistic then means this loss.
         takes_sparse: whether parties may hold sparse rows.
         keeps_state: whether sessions can resume.
     """
@@ -65,23 +65,19 @@ class Algorithm(ABC):
 
     @property
     def own_components(self) -> bool:
-        """Whether parties exchange other values than predictions and residuals.
+        """Whether parties exchange values other than predictions and residuals.
 
-        Then the algorithm itself checks which local models an exchange supports.
+        If so, the algorithm itself checks which local models an exchange supports.
         """
         return HoldsKeys in self.needs
 
     def loss(self, job: Job) -> str:
-        """The loss of a job.
-
-        Raises:
-            ConfigError: this algorithm does not support it.
-        """
+        """The loss of a job; a ConfigError if this algorithm does not support it."""
         if self.only_loss is None:
             return job.job.loss
         if job.job.loss not in (self.only_loss, "logistic"):
             raise ConfigError(
-                f"loss = {job.job.loss!r}: algorithm {self.name!r} stands on {self.only_loss!r}"
+                f"loss = {job.job.loss!r}: algorithm {self.name!r} supports {self.only_loss!r} only"
             )
         return self.only_loss
 
@@ -91,16 +87,12 @@ class Algorithm(ABC):
         return self.roles
 
     def rows(self, job: Job, dataset: VerticalDataset[SameRows]) -> VerticalDataset[SameRows]:
-        """The rows of a data set that a job uses: by default those that all parties hold.
-
-        Raises:
-            ConfigError: fewer than it asks for.
-        """
+        """The rows that a job uses: by default those that all parties hold, or a ConfigError."""
         del job
         return dataset if dataset.own_rows is None else replace(dataset, own_rows=None)
 
     def networks(self, job: Job, facts: "Facts") -> dict[str, Network]:
-        """The algorithm's own networks, by party, in place of the job's local models.
+        """The algorithm's own networks by party, in place of the job's local models.
 
         Raises:
             ConfigError: the job names local models that the algorithm does not support.
@@ -133,11 +125,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def check(self, plan: "Plan") -> None:
-        """Check that a job can be run with this algorithm.
-
-        Raises:
-            ConfigError: it cannot; the message says why.
-        """
+        """Check that a job can be run with this algorithm; a ConfigError says why it cannot."""
 
     @abstractmethod
     def visits(self, plan: "Plan") -> Visits:

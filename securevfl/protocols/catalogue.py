@@ -44,11 +44,7 @@ class Catalogue(Mapping[str, D], Generic[D]):
         return len({**self.places, **self._known})
 
     def add(self, description: D) -> None:
-        """Register a description, and the section of job files that belongs to an algorithm.
-
-        Raises:
-            ConfigError: the name is taken, possibly by a section of job files.
-        """
+        """Register a description and its section of jobs; a ConfigError if the name is taken."""
         name, section = description.name, getattr(description, "settings", None)
         if name in self:
             raise ConfigError(f"{self._what} {name!r} is known already")

@@ -48,7 +48,7 @@ Variant = Mapping[str, Mapping[str, Any]]
 
 
 KEPT_BYTES = 1 << 28
-"""Limit on cached batches of sparse rows; beyond it they are cut out anew every round."""
+"""Limit on cached batches of sparse rows; beyond it they are extracted in every round."""
 CONVERTED, CONVERTED_VALUE = 6, 12
 """Bytes that a cached batch takes per stored cell, and per value where cells have values."""
 
@@ -202,7 +202,7 @@ class Side(Protocol):
             The sum of the others' H, shape (S, C), at a label party that learns it; else None.
 
         Raises:
-            PeerError: a peer broke the protocol or is gone; nothing of this party has changed.
+            PeerError: a peer failed or violated the protocol; this party's state is unchanged.
             RangeExceeded: predictions leave the agreed range.
         """
 
@@ -211,11 +211,7 @@ class Side(Protocol):
     ) -> Signal | None:
         """The second half: returns the signal, if this party is among the step's receivers.
 
-        `predictions` are as for `gather`, `others` is what it returned.
-
-        Raises:
-            PeerError: a peer broke the protocol or is gone; nothing of this party has changed.
-            RangeExceeded: residuals leave the agreed range.
+        `predictions` are as for `gather`, `others` is what it returned; errors as of `gather`.
         """
 
 
@@ -232,7 +228,7 @@ class GatheringSide:
 
 @dataclass(frozen=True)
 class Lookahead:
-    """What a party knows of later rounds: its own steps, and its rows by round."""
+    """What a party knows about later rounds: its own steps, and its rows by round."""
 
     steps: LocalSteps
     rounds: int
@@ -432,11 +428,7 @@ class Exchange(ABC):
         return isinstance(self, TrainsOnShares)
 
     def check(self, plan: "Plan") -> None:
-        """Check that a job can be run under this exchange; any by default.
-
-        Raises:
-            ConfigError: it cannot; the message says why.
-        """
+        """Check that a job can be run under this exchange; a ConfigError says why it cannot."""
         del plan
 
     @abstractmethod
@@ -456,8 +448,8 @@ class Exchange(ABC):
     def counts_held_out(self, job: Job) -> bool:
         """Whether the guard counts scorings, and the default is to score at the end only.
 
-        Not where the label party sees each H_k of a batch and feature parties see d: then scoring
-        shows no more of held-out rows than rounds show of training rows.
+        Not if the label party sees each H_k of a batch and feature parties see d: scoring then
+        reveals no more about held-out rows than rounds reveal about training rows.
         """
         learns = self.learns(job)
         return learns.residuals == "hidden" or learns.predictions != "singly"

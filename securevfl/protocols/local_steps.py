@@ -222,11 +222,7 @@ class LocalRule:
     def descend(
         self, model: LocalModel, gradient: Callable[[], FloatArray], step_size: float
     ) -> None:
-        """Take Q steps of size η in place, with a gradient evaluated at every point.
-
-        Raises:
-            TrainingDiverged: the new weights are not finite.
-        """
+        """Take Q steps of size η in place; a TrainingDiverged if weights are not finite."""
         start = model.weights
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(self.local_steps):
@@ -336,7 +332,7 @@ class LocalSteps:
         self._best, self._best_gradient, self._is_best = self._model.weights, None, True
 
     def _back(self) -> None:
-        """Return to the best point, and from there go half as far as before."""
+        """Return to the best point and halve the step from there."""
         self._scale = min(2 * self._scale, self.pace.most)
         self._momentum, self._beta = 1.0, 0.0
         self._model.weights = self._before = self._best
@@ -368,11 +364,7 @@ class LocalSteps:
         signal: Signal,
         tangent: Callable[[], Matrix] | None = None,
     ) -> None:
-        """Take the steps of a signal; other arguments as `LocalRule.block`.
-
-        Raises:
-            TrainingDiverged: the new weights are not finite.
-        """
+        """Take the steps of a signal; arguments as `LocalRule.block`, errors as `descend`."""
         model, rule = self._model, self.rule
         scaled = self.pace.derived and not rule.exact
         scale = self._scale_now if scaled else 1.0
@@ -464,7 +456,7 @@ class LocalSteps:
         if self._curvature is not None:
             largest = self._curvature.largest
         else:
-            # A network's changes with θ: computed again at rounds 0, 1, 2, 4, 8, ...
+            # A network's curvature changes with θ: computed again at rounds 0, 1, 2, 4, 8, ...
             if self._largest is None or self._round & (self._round - 1) == 0:
                 bound = largest_curvature(self._model, inputs, rule.loss.curvature)
                 self._largest = bound + rule.l2

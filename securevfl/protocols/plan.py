@@ -218,12 +218,12 @@ class Plan(Shown):
 
     @cached_property
     def learns(self) -> Learns:
-        """Who learns what in a round."""
+        """Who learns what in a round, see `exchange.Learns`."""
         return self.exchange.learns(self.job)
 
     @cached_property
     def hash(self) -> bytes:
-        """The job's."""
+        """The job's hash."""
         return self.job.hash()
 
     @cached_property
@@ -323,11 +323,7 @@ class Plan(Shown):
 
     @cached_property
     def account(self) -> PrivacyAccount | None:
-        """The privacy account; None where the exchange adds no noise.
-
-        Raises:
-            ConfigError: the job has `[privacy]`, and its exchange would ignore it.
-        """
+        """The privacy account, None without noise; a ConfigError for a useless `[privacy]`."""
         job = self.job
         if not self.exchange.adds_noise:
             if job.privacy != PrivacySettings():

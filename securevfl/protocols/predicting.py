@@ -131,10 +131,10 @@ async def score_rows(
         H, shape (rows, C), at the label party; real targets in their own units.
 
     Raises:
-        PeerError: a peer broke the protocol, holds another model or other rows, or is gone.
-        HeldOutLeakRefused: other models have shown too much of this party's rows.
+        PeerError: a peer failed, violated the protocol, or has another model or other rows.
+        HeldOutLeakRefused: other models have revealed too much of this party's rows.
         RangeExceeded: predictions leave the range of masks.
-        BudgetExhausted: one noisy release would spend more than the job may.
+        BudgetExhausted: a noisy release would exceed the job's budget.
     """
     model, header, job = place.model, place.model.header, plan.job
     party = Party(

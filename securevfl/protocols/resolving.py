@@ -129,11 +129,7 @@ def _check_rule(plan: Plan) -> None:
 def settled(
     job: Job, algorithm: Algorithm, exchange: Exchange, rows: int, networks: Collection[str]
 ) -> Job:
-    """The job with its defaults filled in, for N `rows` and the parties that train `networks`.
-
-    Raises:
-        ConfigError: steps that the job cannot take, or a target AUC without scoring.
-    """
+    """The job with its defaults for N `rows` and `networks`; a ConfigError if they do not fit."""
     left_open = {n: v for n, v in algorithm.defaults.items() if getattr(job.job, n) is None}
     rounds_said = "rounds" in job.job.model_fields_set
     job = job.with_settings(**left_open)

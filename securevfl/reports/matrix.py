@@ -112,7 +112,7 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
 
 
 def _padded(row: Row | None) -> str:
-    """Figures stand below one another whether they leak or not."""
+    """Padded so that figures are aligned whether they leak or not."""
     text = cell_text(row)
     return text if text.endswith("!") else text + " "
 

@@ -34,9 +34,9 @@ TWO_DECADES = 100
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 WIDTH, HEIGHT, LINE, FONT_SIZE = 4.5, 2.7, 0.2, 10.5
 LEVEL = 0.01
-"""A series that moves by less than this of its size is said to stay."""
-MOST_TOLD = 5
-"""Curves that are told one by one."""
+"""A series that moves by less than this of its size counts as constant."""
+MOST_DESCRIBED = 5
+"""Up to this many curves are described one by one."""
 Point = tuple[str, float]
 LEGENDS = ((11, 3), (22, 2), (1000, 1))
 """So many columns of a legend where no name is longer."""
@@ -188,41 +188,40 @@ def _band(
 
 
 def words(curve: Mapping[str, Any]) -> str:
-    """Where every series begins and ends, and turns; the levels that it is compared with."""
-    places = [str(each).splitlines()[0] for each in curve.get("ticks", curve["x"])]
-    courses = {
+    """Where every series begins, ends and turns, and the reference levels, as a sentence."""
+    ticks = curve.get("ticks", [f"{x:.10g}" for x in curve["x"]])
+    places = [each.splitlines()[0] for each in ticks]
+    lines = {
         name: [(x, y) for x, y in zip(places, values, strict=True) if y is not None]
         for name, values in curve["series"].items()
     }
-    if len(courses) <= MOST_TOLD:
-        told = [
-            f"{name} {_course(points)}" if points else f"{name} has no values"
-            for name, points in courses.items()
+    if len(lines) <= MOST_DESCRIBED:
+        parts = [
+            f"{name} {_line_in_words(points)}" if points else f"{name} has no values"
+            for name, points in lines.items()
         ]
     else:
-        told = [_span(courses)]
-    told += [f"{name} is at {figure(level)}" for name, level in curve["lines"].items()]
+        parts = [_span(lines)]
+    parts += [f"{name} is at {figure(level)}" for name, level in curve["lines"].items()]
     label = curve["y_label"][0].upper() + curve["y_label"][1:]
-    text = f"{label} over {curve['x_label'].splitlines()[0]}: {'; '.join(told)}."
+    text = f"{label} over {curve['x_label'].splitlines()[0]}: {'; '.join(parts)}."
     if logarithmic(curve, "y"):
         left_out = sum(y is not None and y <= 0 for each in curve["series"].values() for y in each)
         text += f" Values of 0 are not drawn: {left_out}." if left_out else ""
     return text
 
 
-def _span(courses: Mapping[str, Sequence[Point]]) -> str:
-    """Of many only the lowest and the highest end; a table has the others."""
-    ends = sorted(
-        (points[-1][1], points[-1][0], name) for name, points in courses.items() if points
-    )
+def _span(lines: Mapping[str, Sequence[Point]]) -> str:
+    """Only the lowest and the highest end of many curves; a table has the others."""
+    ends = sorted((points[-1][1], points[-1][0], name) for name, points in lines.items() if points)
     (low, at_low, lowest), (high, at_high, highest) = ends[0], ends[-1]
     return (
-        f"{len(courses)} curves, which end between {figure(low)} at {at_low} ({lowest}) and "
+        f"{len(lines)} curves, which end between {figure(low)} at {at_low} ({lowest}) and "
         f"{figure(high)} at {at_high} ({highest})"
     )
 
 
-def _course(points: Sequence[Point]) -> str:
+def _line_in_words(points: Sequence[Point]) -> str:
     (start, first), (end, last) = points[0], points[-1]
     if len(points) == 1:
         return f"is {figure(first)} at {start}"
@@ -231,9 +230,9 @@ def _course(points: Sequence[Point]) -> str:
     if high - low <= LEVEL * max(abs(low), abs(high)):
         return f"stays at {figure(last)} from {start} to {end}"
     verb = "goes" if figure(first) == figure(last) else "rises" if last > first else "falls"
-    said = f"{verb} from {figure(first)} at {start} to {figure(last)} at {end}"
+    text = f"{verb} from {figure(first)} at {start} to {figure(last)} at {end}"
     for what, extreme in (("lowest", low), ("highest", high)):
         if figure(extreme) not in {figure(first), figure(last)}:
             place = next(x for x, y in points if y == extreme)
-            said += f", {what} {figure(extreme)} at {place}"
-    return said
+            text += f", {what} {figure(extreme)} at {place}"
+    return text

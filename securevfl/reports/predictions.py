@@ -135,22 +135,22 @@ def scores_as(suffix: str, columns: Mapping[str, Any]) -> bytes:
 
 
 def warnings(dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """What is told of rows even where nothing else is, a line each.
+    """Notes about rows that are printed even with --quiet, a line each.
 
     Rows without a partner by party; by party and column, values that training rows did not have, or
     few of them.
     """
     for name, columns in unknown.items():
-        told = ", ".join(f"{count} of {column!r}" for column, count in columns.items())
-        if told:
-            yield f"{name}: values that were absent or rare in training: {told}"
-    if told := ", ".join(f"{count} of {name}" for name, count in dropped.items() if count):
-        yield f"rows that not every party has are not scored: {told}"
+        counts = ", ".join(f"{count} of {column!r}" for column, count in columns.items())
+        if counts:
+            yield f"{name}: values that were absent or rare in training: {counts}"
+    if counts := ", ".join(f"{count} of {name}" for name, count in dropped.items() if count):
+        yield f"rows that not every party has are not scored: {counts}"
 
 
 def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
     """What a reader of scores has to know, a line each."""
-    notes = [_told(row)]
+    notes = [_calibration_note(row)]
     if len(class_names) == 2:  # noqa: PLR2004
         notes.insert(0, f"probability: of class {class_names[1]!r}, not {class_names[0]!r}")
     if 0 < row["labelled"] < row["rows"]:
@@ -178,7 +178,7 @@ def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
     return notes
 
 
-def _told(row: PredictRow) -> str:
+def _calibration_note(row: PredictRow) -> str:
     """What the label party learned beside the scores."""
     if row["release"] is not None:
         return "the label party saw the others' parts of each score clipped, with noise"

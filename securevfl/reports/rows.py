@@ -1,4 +1,4 @@
-"""Result rows, as tables and JSON files have them: what a command was told beside what it found.
+"""Result rows, as tables and JSON files have them: a command's settings beside its findings.
 
 Times are in seconds and sizes in bytes. Where a command repeats runs, figures are medians over
 them unless their comment says otherwise.
@@ -91,13 +91,13 @@ class CalibrationFigures(TypedDict):
     reliability: Sequence[Mapping[str, float]] | None
 
 
-def calibration_figures(told: "Calibration | None") -> CalibrationFigures:
+def calibration_figures(calibration: "Calibration | None") -> CalibrationFigures:
     """The calibration as fields of a row."""
     return {
-        "brier": told.brier if told else None,
-        "log_loss": told.log_loss if told else None,
-        "calibration_error": told.expected_error if told else None,
-        "reliability": [asdict(each) for each in told.curve] if told else None,
+        "brier": calibration.brier if calibration else None,
+        "log_loss": calibration.log_loss if calibration else None,
+        "calibration_error": calibration.expected_error if calibration else None,
+        "reliability": [asdict(each) for each in calibration.curve] if calibration else None,
     }
 
 

@@ -131,11 +131,11 @@ def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
 
 
 def _title(rows: Sequence[NoiseRow]) -> str:
-    told = "; ".join(
+    gains = "; ".join(
         f"{'' if name is None else f'own {name}: '}{highest_gain(levels)}"
         for name, levels in by_own_prediction(rows).items()
     )
-    return f"{rows[0]['model']}: {told}"
+    return f"{rows[0]['model']}: {gains}"
 
 
 def sweep_page(result: Mapping[str, Any]) -> str:

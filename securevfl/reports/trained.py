@@ -273,7 +273,7 @@ ROUNDS_FIGURES: Mapping[RoundsFigure, str] = {
 
 
 def _name(row: TradeoffRow, rows: Sequence[TradeoffRow]) -> str:
-    """What tells a cell apart from the others, but for its Q."""
+    """What distinguishes a cell from the others, except its Q."""
     values = [dict(each.get("varied", {})) for each in rows]
     names = [exchange_text(row) + (", HE" if row.get("he_per_step") else "")]
     for key, value in row.get("varied", {}).items():

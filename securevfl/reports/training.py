@@ -57,7 +57,7 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
     steps = "1 local step" if plan.local_steps == 1 else f"{plan.local_steps} local steps"
     ends_before = plan.stops_early or settings.target_auc is not None
     rounds = f"at most {plan.rounds} rounds" if ends_before else f"{plan.rounds} rounds"
-    told = [
+    lines = [
         f"{plan.facts.rows} rows to train on, {plan.facts.test_rows} held out; {_classes(dataset)}",
         f"{settings.algorithm} under {plan.exchange.name}: {rounds} of {size}, {steps} in each",
         *_learned(plan),
@@ -65,17 +65,17 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
     ]
     output = plan.job.output
     if plan.account is not None:
-        told.append(f"noise after all rounds: {spent_text(plan.account.after(plan.rounds).row())}")
+        lines.append(f"noise after all rounds: {spent_text(plan.account.after(plan.rounds).row())}")
     if plan.never_resumes is not None:
-        told.append(f"cannot be resumed after an interrupt: {plan.never_resumes}")
+        lines.append(f"cannot be resumed after an interrupt: {plan.never_resumes}")
     elif output.checkpoint_every == 0:
-        told.append("cannot be resumed after an interrupt: checkpoint_every = 0")
+        lines.append("cannot be resumed after an interrupt: checkpoint_every = 0")
     elif output.checkpoint_every < plan.rounds:
-        told.append(
+        lines.append(
             f"a checkpoint every {output.checkpoint_every} rounds in {output.directory}, from "
             "which --resume continues"
         )
-    return [line for text in told for line in wrapped(text)]
+    return [line for text in lines for line in wrapped(text)]
 
 
 def _unguarded(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
@@ -112,7 +112,6 @@ def _classes(dataset: VerticalDataset[Matrix]) -> str:
 
 
 def _learned(plan: Plan) -> Iterator[str]:
-    """A line for each role, and what its letters mean."""
     label = plan.facts.label_party
     others = [name for name in plan.facts.names if name != label]
     features = ", ".join(others[:MOST_NAMES])
@@ -167,28 +166,30 @@ class Forecast:
 
     rounds: int
     may_end: bool
-    watch: SetupWatch
+    stopwatch: SetupWatch
     started: float
     _last: float = 0.0
-    _told: bool = False
+    _shown: bool = False
 
     def after(self, done: int, now: float) -> str | None:
         """What to say after so many rounds of this run, on the clock of `started`; or nothing."""
-        watch = self.watch
-        began = watch.rounds_began or self.started
+        stopwatch = self.stopwatch
+        began = stopwatch.rounds_began or self.started
         # A clock that stands still while something is made offline.
-        now -= watch.offline_s - watch.offline_before_s
+        now -= stopwatch.offline_s - stopwatch.offline_before_s
         one = now - (began if done == 1 else self._last)
         self._last = now
-        if self._told or (done == 1 and one < LONG_SECONDS and self.rounds > 1):
+        if self._shown or (done == 1 and one < LONG_SECONDS and self.rounds > 1):
             return None
-        self._told = True
+        self._shown = True
         most = now - began + (self.rounds - done) * one
         ends = "; it may end sooner" if self.may_end and self.rounds > done else ""
-        setup = seconds(began - self.started - watch.offline_before_s)
-        offline = f"the offline phase {seconds(watch.offline_s)}, " if watch.offline_s else ""
-        told = f"at most {self.rounds} rounds take about {seconds(most)}{ends}"
+        setup = seconds(began - self.started - stopwatch.offline_before_s)
+        offline = (
+            f"the offline phase {seconds(stopwatch.offline_s)}, " if stopwatch.offline_s else ""
+        )
+        lines = f"at most {self.rounds} rounds take about {seconds(most)}{ends}"
         return (
             f"set-up took {setup}, {offline}a round takes {seconds(one)}: "
-            f"{told if self.rounds > 1 else 'it is the only one'}"
+            f"{lines if self.rounds > 1 else 'it is the only one'}"
         )

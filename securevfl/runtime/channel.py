@@ -1,6 +1,6 @@
-"""The channel: a party's only way to reach the others, simulated or over a real network.
+"""The channel: a party's only way to communicate, simulated or over a real network.
 
-What has reached a party and was not asked for yet waits in an `Inbox`.
+Messages that arrived and were not received yet wait in an `Inbox`.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Channel(Protocol):
-    """What a party's program may do with the network."""
+    """The network as a party's program uses it."""
 
     @property
     def name(self) -> str:
@@ -44,14 +44,10 @@ class Channel(Protocol):
 
     @property
     def view(self) -> View | None:
-        """What the party has seen so far; None where that is not recorded."""
+        """What the party has seen so far; None if this is not recorded."""
 
     async def send(self, to: str, message: Message) -> None:
-        """Send a message; returns at once, transfer is the network's time.
-
-        Raises:
-            PeerUnreachable: no such peer.
-        """
+        """Send a message and return at once; a PeerUnreachable if there is no such peer."""
 
     async def receive(
         self,
@@ -63,29 +59,28 @@ class Channel(Protocol):
     ) -> tuple[str, M]:
         """Wait for the next message of a stage from any of the senders.
 
-        Messages of the stage "offline" wait apart from all others: a round takes its own past them.
+        Messages of the stage "offline" have a queue of their own, so rounds overtake them.
 
         Args:
-            senders: whose message may come next.
-            kind: what it must be.
-            step: of which step it must be, where given.
-            timeout_seconds: how long to wait at most, on this party's clock; by default as long
-                as the channel does.
+            senders: parties whose message may come next.
+            kind: the required kind of message.
+            step: the required step, if given.
+            timeout_seconds: the longest wait on this party's clock; by default the channel's.
 
         Returns:
-            The sender and its message, which is of `kind` and, where given, of `step`.
+            The sender and its message.
 
         Raises:
-            MalformedMessage: bytes that are no message.
-            UnexpectedMessage: another kind or step than the protocol has now.
+            MalformedMessage: bytes that are not a message.
+            UnexpectedMessage: another kind or step than the protocol expects now.
             PeerViolation: a message of another job.
             PeerUnreachable: a sender is gone.
-            PeerTimeout: nothing came in time, or nothing more will.
+            PeerTimeout: no message came in time, or none can come any more.
         """
 
 
 class ChannelAround:
-    """A channel that does what another does; a subclass says what it does beside that."""
+    """A wrapper of a channel; subclasses change parts of its behaviour."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -97,11 +92,11 @@ class ChannelAround:
 
     @property
     def view(self) -> View | None:
-        """As the channel's."""
+        """See `Channel.view`."""
         return self._channel.view
 
     async def send(self, to: str, message: Message) -> None:
-        """As the channel does."""
+        """See `Channel.send`."""
         await self._channel.send(to, message)
 
     async def receive(
@@ -112,15 +107,15 @@ class ChannelAround:
         *,
         timeout_seconds: float | None = None,
     ) -> tuple[str, M]:
-        """As the channel does."""
+        """See `Channel.receive`."""
         return await self._channel.receive(senders, kind, step, timeout_seconds=timeout_seconds)
 
 
 def expect(data: bytes, sender: str, kind: type[M], step: int | None, max_bytes: int) -> M:
-    """Decode a peer's bytes and check that they are what the protocol has now.
+    """Decode a peer's bytes and check that they are the message that the protocol expects.
 
     Raises:
-        MalformedMessage: bytes that are no message, with the peer's name.
+        MalformedMessage: bytes that are not a message; the error names the peer.
         UnexpectedMessage: another kind or another step (early, late or replayed).
     """
     try:
@@ -129,33 +124,27 @@ def expect(data: bytes, sender: str, kind: type[M], step: int | None, max_bytes:
         raise MalformedMessage(f"from {sender}: {error}") from error
     if not isinstance(message, kind):
         raise UnexpectedMessage(
-            f"{sender} sent {type(message).__name__} where {kind.__name__} is due"
+            f"{sender} sent {type(message).__name__} where {kind.__name__} is expected"
         )
     if isinstance(message, StepMessage) and step is not None and message.step != step:
         raise UnexpectedMessage(
-            f"{sender} sent {kind.__name__} of step {message.step} where step {step} is due"
+            f"{sender} sent {kind.__name__} of step {message.step} where step {step} is expected"
         )
     return message
 
 
 def expect_shape(sender: str, values: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Check the shape of a peer's array.
-
-    Raises:
-        UnexpectedMessage: another shape than the protocol has now.
-    """
+    """Check the shape of a peer's array; an UnexpectedMessage if it is another."""
     if values.shape != shape:
-        raise UnexpectedMessage(f"{sender} sent an array of {values.shape} where {shape} is due")
+        raise UnexpectedMessage(
+            f"{sender} sent an array of {values.shape} where {shape} is expected"
+        )
 
 
 async def receive_values(
     channel: Channel, sender: str, kind: type[M], step: int | None, shape: tuple[int, ...]
 ) -> NDArray[Any]:
-    """The `values` of a peer's next message, an array of this shape.
-
-    Raises:
-        PeerError: as `Channel.receive`, or an array of another shape.
-    """
+    """The `values` of a peer's next message, an array of this shape; errors as `receive`."""
     return (await collect_values(channel, [sender], kind, step, shape))[sender]
 
 
@@ -176,11 +165,7 @@ async def collect_values(
 async def collect(
     channel: Channel, senders: Collection[str], kind: type[M], step: int | None = None
 ) -> dict[str, M]:
-    """One message of a kind from each sender, in whatever order they arrive.
-
-    Raises:
-        PeerError: as `Channel.receive`.
-    """
+    """One message of a kind from each sender, in order of arrival; errors as `Channel.receive`."""
     messages: dict[str, M] = {}
     while len(messages) < len(senders):
         pending = [name for name in senders if name not in messages]
@@ -190,13 +175,13 @@ async def collect(
 
 
 class Arrived(NamedTuple):
-    """What came from a peer.
+    """What arrived from a peer.
 
     Attributes:
-        order: increases among those of one sender.
-        at: when it arrived, in seconds on the clock that its receiver waits by.
-        envelope: it, or what is wrong with it.
-        sent: when, on its sender's clock.
+        order: increases among the messages of one sender.
+        at: arrival time in seconds on the receiver's clock.
+        envelope: the envelope, or the error if it is invalid.
+        sent: sending time on the sender's clock.
     """
 
     order: int
@@ -205,14 +190,14 @@ class Arrived(NamedTuple):
     sent: float
 
     def opened(self) -> Envelope:
-        """The envelope; the error where there is none."""
+        """The envelope, or its error raised."""
         if isinstance(self.envelope, PeerError):
             raise self.envelope
         return self.envelope
 
 
 class Inbox:
-    """Envelopes by sender, for one that waits; all on the event loop of the party's program."""
+    """Envelopes by sender for one waiting program, on the event loop of that program."""
 
     def __init__(self) -> None:
         self._queues: dict[str, list[Arrived]] = {}
@@ -220,18 +205,18 @@ class Inbox:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, sender: str, arrived: Arrived) -> None:
-        """Keep an envelope."""
-        # A loop runs what is due at one moment in any order; a line keeps the order of sending.
+        """Store an envelope."""
+        # A loop runs simultaneous callbacks in any order; a line preserves the order of sending.
         insort(self._queues.setdefault(sender, []), arrived, key=_ORDER)
         self._wake()
 
     def lose(self, sender: str, at: float, error: PeerError) -> None:
-        """Nothing more will come from a sender: who waits for it in vain gets the error."""
+        """No more messages will come from a sender: waiting for it raises the error."""
         self._lost.setdefault(sender, (at, error))
         self._wake()
 
     def since(self, senders: Collection[str]) -> float | None:
-        """When a wait for one of the senders was over; None while it goes on."""
+        """When a wait for one of the senders could have ended; None while it cannot."""
         heads = [self._queues[name][0].at for name in senders if self._queues.get(name)]
         losses = [self._lost[name][0] for name in senders if name in self._lost]
         return min(heads or losses, default=None)
@@ -239,11 +224,11 @@ class Inbox:
     async def take(
         self, senders: Collection[str], deadline: float | None = None
     ) -> tuple[str, Arrived]:
-        """The first envelope to have arrived from one of the senders, waited for if need be.
+        """The earliest envelope from one of the senders, waiting if there is none.
 
         Raises:
             PeerError: there is none, and one of the senders is lost.
-            TimeoutError: the loop's clock passed the deadline, or what is under way comes after it.
+            TimeoutError: the deadline has passed on the loop's clock, or any message comes later.
         """
         while True:
             heads = [(self._queues[s][0].at, s) for s in senders if self._queues.get(s)]
@@ -268,22 +253,18 @@ _ORDER = attrgetter("order")
 
 
 class NetworkEnd(ABC):
-    """One party's end of a network, simulated or real; fills the Channel protocol.
+    """One party's end of a network, simulated or real; implements Channel.
 
     Args:
         name: the party.
         job_hash: of the job, 32 bytes.
         costs: its ledger.
-        timeout_seconds: how long to wait for a message where the protocol does not say; None for
-            ever.
+        timeout_seconds: default timeout of `receive`; None waits without limit.
         max_message_bytes: longer messages are refused.
-        view: where what comes is recorded.
+        view: where received messages are recorded.
 
     Attributes:
-        name: the party.
-        costs: its ledger.
-        view: what it has seen so far; None where that is not recorded.
-        waits_for: whom its program waits for, and for what.
+        waits_for: senders and kind of message that its program waits for.
     """
 
     def __init__(
@@ -303,7 +284,7 @@ class NetworkEnd(ABC):
 
     @abstractmethod
     async def send(self, to: str, message: Message) -> None:
-        """Hand a message over to the network, see `Channel`."""
+        """Pass a message to the network, see `Channel.send`."""
 
     async def receive(
         self,
@@ -313,14 +294,14 @@ class NetworkEnd(ABC):
         *,
         timeout_seconds: float | None = None,
     ) -> tuple[str, M]:
-        """Wait for the next message from any of the senders, see `Channel`."""
+        """Wait for the next message from any of the senders, see `Channel.receive`."""
         timeout = self._timeout if timeout_seconds is None else timeout_seconds
         self.waits_for = senders, kind
         try:
             sender, message = await self._next(senders, kind, step, timeout)
         except TimeoutError:
-            told = f"{self.name} waited {timeout or 0.0:g} s for {self.awaited} in vain"
-            raise PeerTimeout(told) from None
+            waited = f"{self.name} waited {timeout or 0.0:g} s for {self.awaited} in vain"
+            raise PeerTimeout(waited) from None
         finally:
             self.waits_for = None
         if self.view is not None:
@@ -329,7 +310,7 @@ class NetworkEnd(ABC):
 
     @property
     def awaited(self) -> str:
-        """What its program waits for, in words; nothing where it does not."""
+        """What its program waits for, in words; empty if it does not wait."""
         if self.waits_for is None:
             return ""
         senders, kind = self.waits_for
@@ -339,21 +320,16 @@ class NetworkEnd(ABC):
     async def _next(
         self, senders: Collection[str], kind: type[M], step: int | None, timeout: float | None
     ) -> tuple[str, M]:
-        """The next message, whose time has passed on the ledger then.
-
-        Raises:
-            PeerError: what came is not what is due, or nothing will.
-            TimeoutError: nothing came in time.
-        """
+        """The next message; the wait is charged to the ledger."""
 
     def _sealed(self, to: str, data: bytes) -> tuple[int, bytes]:
-        """The number of a message to a peer, and its bytes in an envelope."""
+        """The number of the next message to a peer, and its bytes in an envelope."""
         number, costs = self._numbers[to], self.costs
         self._numbers[to] += 1
         return number, seal(Envelope(self._job, self.name, number, costs.hops, costs.path, data))
 
     def _unsealed(self, sender: str, data: bytes) -> Envelope | PeerError:
-        """A peer's envelope that belongs here, or what is wrong with it."""
+        """A peer's envelope, or the error if it does not belong here."""
         try:
             envelope = open_envelope(data, self._max_bytes)
         except MalformedMessage as error:

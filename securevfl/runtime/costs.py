@@ -1,14 +1,14 @@
 """The cost ledger: computation and communication on two timers that never overlap.
 
 Every party keeps a *path*: the seconds of computation (by phase) and of communication along the
-longest chain of work and messages that ends at this party now. A message carries its sender's
-path; a receiver that had to wait for it takes that path over. So the components of a path add
+longest chain of work and messages that ends at this party now. A message carries its sender's path;
+a receiver that had to wait for the message adopts this path. The components of a path therefore add
 up to the party's clock, and the job's totals are those of the party that finishes last.
 
-What is made *offline*, before the rounds that use it, has components and counters of its own, which
+Work done *offline*, before the rounds that use it, has its own components and counters, which
 totals include: messages of the stage "offline", computation of the phase "correlated_randomness".
-Work in waits is something else: pieces that need no message, which a party does while it waits for
-one (`Costs.idle_work`, phase "offline"). What fits into waits is on nobody's path.
+Work in waits is different: pieces without messages, which a party does while it waits for one
+(`Costs.idle_work`, phase "offline"). Pieces that fit into waits are on no path.
 """
 
 import asyncio
@@ -41,15 +41,11 @@ _COMPONENTS: Mapping[Stage, str] = {
     "offline": OFFLINE_COMMUNICATION,
     "round": COMMUNICATION,
 }
-"""What the time on the line counts as; that of scoring does not."""
+"""Component of a path for the time of a stage's messages; scoring has none."""
 
 
 class Stopwatch:
-    """Measures compute sections on this machine; two at once would charge one for the other.
-
-    Args:
-        clock: whose seconds they are.
-    """
+    """Measures compute sections by `clock`; only one may be open at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -76,7 +72,7 @@ class Stopwatch:
 
 
 class FixedCosts(Stopwatch):
-    """Charges a fixed number of seconds per section of a phase: runs repeat to the bit."""
+    """Charges fixed seconds per section of a phase, so that runs are reproducible to the bit."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         super().__init__()
@@ -84,33 +80,33 @@ class FixedCosts(Stopwatch):
 
     @override
     def charge(self, phase: str, elapsed: float) -> float:
-        """The fixed seconds of the phase, whatever `elapsed` was (0 where none are given)."""
+        """The fixed seconds of the phase; 0 if none are given."""
         del elapsed
         return self._seconds.get(phase, 0.0)
 
 
 Pace = Callable[[float, float], float]
-"""From a party's time and the measured seconds of a computation to the seconds it takes there."""
+"""Maps a party's time and the measured seconds of a computation to its seconds at that party."""
 
 
 def steady(now: float, seconds: float) -> float:
-    """As measured."""
+    """The measured seconds."""
     del now
     return seconds
 
 
 @dataclass(frozen=True)
 class Slower:
-    """So many times slower than measured, all the time or in turns.
+    """A computer that is slower by a factor, always or in turns.
 
     Attributes:
-        factor: 1 is as measured.
-        period: seconds of a turn; 0 makes it last.
-        turn: which of the turns is this party's, from 0.
-        turns: how many there are.
+        factor: 1 is the measured speed.
+        period: seconds of a turn; 0 means always.
+        turn: this party's turn, from 0.
+        turns: number of turns.
 
     Raises:
-        ConfigError: numbers that cannot be.
+        ConfigError: a factor that is not positive, or an impossible turn.
     """
 
     factor: float
@@ -123,7 +119,7 @@ class Slower:
             raise ConfigError(f"pace {self}: expected a positive factor and a turn of `turns`")
 
     def __call__(self, now: float, seconds: float) -> float:
-        """What begins in the party's own turn takes longer."""
+        """Longer seconds if the section begins in the party's own turn."""
         if self.period > 0 and int(now / self.period) % self.turns != self.turn:
             return seconds
         return seconds * self.factor
@@ -131,7 +127,7 @@ class Slower:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Messages that left, their bytes, and the bytes of those that carry ciphertexts."""
+    """Sent messages, their bytes, and the bytes of those with ciphertexts."""
 
     messages: int = 0
     bytes_sent: int = 0
@@ -147,7 +143,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A ledger at the end of one round; `offline` of its traffic was sent offline."""
+    """A ledger at the end of one round; `offline` is the part of its traffic sent offline."""
 
     path: Path
     messages: int
@@ -160,25 +156,24 @@ class Snapshot:
 
 @dataclass
 class Costs:
-    """What one party spent, and what its clock shows.
+    """One party's costs and clock.
 
-    The clock goes on by what the party computes and waits for, measured or simulated. It stands
-    still while the parties score.
+    The clock advances by computation and waits, measured or simulated, and stands still during
+    scoring.
 
     Attributes:
-        stopwatch: how computation is timed.
-        pace: how much longer than measured the party's computations take.
+        stopwatch: measures computation.
+        pace: converts measured seconds to the party's own.
         now: seconds since the start of the job.
         seconds: the party's own compute seconds by phase.
         path: see the module; its values add up to `now`.
-        operations: how often things were done ("encryptions", "products", "decryptions", …).
+        operations: counts of operations ("encryptions", "products", "decryptions", …).
         messages: messages sent, by kind.
         bytes_sent: bytes sent, by kind.
         hops: length of the longest chain of round messages that ends here.
-        idle_work: what can be done in any wait; each call does one piece and says whether there
-            was one to do. The same pieces fill waits in virtual time, where the end of a wait is
-            known when it is taken, and in real time, where nobody knows it before the message is
-            there.
+        idle_work: work for any wait; each call does one piece and returns whether there was one.
+            Virtual time knows the end of a wait in advance, real time does not; both do the same
+            pieces.
         hidden_s: seconds of such work that fitted into waits.
     """
 
@@ -198,11 +193,11 @@ class Costs:
     _traffic_offline: Traffic = Traffic()
 
     def compute(self, phase: str) -> "ComputeSection":
-        """A section of computation, timed: `async with costs.compute("encrypt"): …`."""
+        """A timed section of computation: `async with costs.compute("encrypt"): …`."""
         return ComputeSection(self, phase)
 
     def count(self, operation: str, times: int = 1) -> None:
-        """Note that an operation was done."""
+        """Count an operation."""
         self.operations[operation] += times
 
     def passed(self, component: str, seconds: float) -> None:
@@ -211,20 +206,20 @@ class Costs:
         self.now += seconds
 
     def in_channel(self, stage: Stage, seconds: float) -> None:
-        """Add time that a message of a stage took; scoring takes none."""
+        """Add time for a message of a stage; scoring takes none."""
         if stage != "evaluation":
             self.passed(_COMPONENTS[stage], seconds)
 
     def waited(
         self, stage: Stage, path: Mapping[str, float], sent: float, arrival: float, overrun: float
     ) -> None:
-        """Follow the path of a message's sender from here on: this party had to wait for it.
+        """Adopt the path of a message's sender, for which this party had to wait.
 
         Args:
             stage: of the message.
             path: the sender's, up to `sent`.
-            sent: on the sender's clock.
-            arrival: on this party's.
+            sent: time on the sender's clock.
+            arrival: time on this party's clock.
             overrun: seconds by which offline work outlasted the wait.
         """
         component = _COMPONENTS[stage]
@@ -234,7 +229,7 @@ class Costs:
             self.passed(CORRELATED_RANDOMNESS if stage == "offline" else OFFLINE, overrun)
 
     def sent(self, message: Message, size: int) -> None:
-        """Note a message that left, and its bytes without those of its envelope."""
+        """Count a sent message, and its bytes without the envelope."""
         kind = type(message).__name__
         self.messages[kind] += 1
         self.bytes_sent[kind] += size
@@ -246,14 +241,14 @@ class Costs:
             self._traffic_offline += one
 
     def received(self, stage: Stage, hops: int) -> None:
-        """Note a message that came, and how many hops its sender was at."""
+        """Update hops by those of a received message's sender."""
         if stage == "round":
             self.hops = max(self.hops, hops + 1)
         elif stage == "offline":
             self.hops = max(self.hops, hops)
 
     def made_offline(self) -> dict[str, float]:
-        """What was made offline so far, on this party's path and in its messages; see `bring`."""
+        """Costs of the offline phase so far: this party's path and traffic; see `bring`."""
         seconds = {
             each: self.path.get(each, 0.0)
             for each in (CORRELATED_RANDOMNESS, OFFLINE_COMMUNICATION)
@@ -261,10 +256,7 @@ class Costs:
         return {**seconds, **asdict(self._traffic_offline)}
 
     def bring(self, made_offline: Mapping[str, float]) -> None:
-        """Count what an earlier run made offline for this one, as if it were made here and now.
-
-        Args:
-            made_offline: `Costs.made_offline` of this party at the end of that run.
+        """Add `made_offline` of this party in an earlier run, as if it had been part of this one.
 
         Raises:
             KeyError: a figure is missing.
@@ -276,7 +268,7 @@ class Costs:
         self._traffic_offline += traffic
 
     def end_round(self, rounds: int = 1) -> None:
-        """Keep the ledger as it stands at the end of a round, or of several that end together."""
+        """Record the ledger at the end of a round, or of several that end together."""
         traffic = self._traffic
         snapshot = Snapshot(
             dict(self.path),
@@ -290,11 +282,7 @@ class Costs:
         self.snapshots += [snapshot] * rounds
 
     def work_for(self, wait_seconds: float) -> float:
-        """Fill a wait of so many seconds with offline work.
-
-        Returns:
-            Seconds by which the last piece outlasted the wait: a party finishes what it has begun.
-        """
+        """Fill a wait of known length with offline work; returns the overrun in seconds."""
         left = max(wait_seconds, 0.0)
         while left > 0 and (spent := self._piece()) is not None:
             self.hidden_s += min(spent, left)
@@ -302,17 +290,13 @@ class Costs:
         return max(-left, 0.0)
 
     async def work_until(self, over_for: Callable[[], float | None]) -> float:
-        """Fill a wait whose end nobody knows with offline work.
+        """Fill a wait of unknown end with offline work; returns the overrun as `work_for`.
 
-        Args:
-            over_for: for how many seconds the wait has been over; None while it goes on.
-
-        Returns:
-            As `work_for`.
+        `over_for` returns for how many seconds the wait has been over; None while it lasts.
         """
         outlasted = 0.0
         while over_for() is None and (spent := self._piece()) is not None:
-            await asyncio.sleep(0)  # lets in what has come meanwhile
+            await asyncio.sleep(0)  # lets messages in that have arrived
             outlasted = min(over_for() or 0.0, spent)
             self.hidden_s += spent - outlasted
         return outlasted
@@ -322,7 +306,7 @@ class Costs:
         if not self.idle_work:
             return None
         self.stopwatch.start()
-        # The first that has a piece to do does it.
+        # The first source with work left does one piece.
         worked = any(work() for work in self.idle_work)
         spent = self.stopwatch.stop(OFFLINE)
         if not worked:
@@ -358,26 +342,21 @@ class ComputeSection:
 
 @dataclass(frozen=True, repr=False)
 class JobCosts(Shown):
-    """What a job has cost up to a round, over all parties.
+    """Costs of a job up to a round, over all parties.
 
-    All that was made offline until then is part of every figure but `round_trips`; those that begin
-    with `offline_` say how much of it that is, and are 0 of a job that makes nothing offline.
+    Figures other than `round_trips` include the offline phase up to then; those that begin with
+    `offline_` are its part of them, 0 without an offline phase.
 
     Attributes:
         compute_s: computation on the critical path.
         communication_s: transfers and waiting for the network on the critical path.
-        compute_by_phase_s: `compute_s` by phase; "correlated_randomness" only where there is some.
+        compute_by_phase_s: `compute_s` by phase.
         setup_s: set-up on the critical path (keys, agreement); not part of the total.
         round_trips: half the length of the longest chain of round messages.
-        bytes_sent: bytes of all messages after the set-up but those of scoring.
-        ciphertext_bytes: bytes of those that carry ciphertexts.
-        messages: their number.
-        offline_hidden_s: work done offline inside waits, over all parties; not part of the total.
-        offline_compute_s: of `compute_s`.
-        offline_communication_s: of `communication_s`.
-        offline_bytes: of `bytes_sent`.
-        offline_ciphertext_bytes: of `ciphertext_bytes`.
-        offline_messages: of `messages`.
+        bytes_sent: bytes of all messages after the set-up except scoring.
+        ciphertext_bytes: of `bytes_sent`, those of messages with ciphertexts.
+        messages: number of all messages after the set-up except scoring.
+        offline_hidden_s: offline work inside waits, over all parties; not part of the total.
     """
 
     compute_s: float
@@ -422,12 +401,12 @@ class JobCosts(Shown):
 
     @property
     def offline_s(self) -> float:
-        """Seconds of the total that were spent before rounds."""
+        """Seconds of the total that the offline phase took."""
         return self.offline_compute_s + self.offline_communication_s
 
 
 def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
-    """The costs of a job's first `rounds` rounds: the path of the party that ends them last."""
+    """Costs of a job's first `rounds` rounds: the path of the party that ends them last."""
     snapshots = [ledger.snapshots[rounds - 1] for ledger in ledgers.values()]
     last = max(snapshots, key=lambda snapshot: sum(snapshot.path.values())).path
     phases = {phase: last.get(phase, 0.0) for phase in PHASES}

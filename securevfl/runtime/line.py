@@ -1,7 +1,4 @@
-"""A line to the network as a model: one-way latency and bandwidth.
-
-Jobs name one, and reading a job loads no more than this.
-"""
+"""Network lines as a model: one-way latency and bandwidth; cheap to import for reading jobs."""
 
 from dataclasses import dataclass
 from math import inf
@@ -11,11 +8,11 @@ from securevfl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Line:
-    """Every party has one line to the network, with the same figures in both directions.
+    """A party's line to the network, with the same figures in both directions.
 
     Attributes:
         latency_ms: one-way delay of the first bit.
-        bandwidth_mbit: 10⁶ bits a second, for everything a party sends, and for everything it
+        bandwidth_mbit: 10⁶ bits per second, for all that a party sends, and for all that it
             receives.
     """
 

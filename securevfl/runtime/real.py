@@ -1,8 +1,8 @@
 """A party's end of a real network: its program computes on a thread of its own.
 
-The network has the other thread, whose loop answers keepalives however long a computation takes.
-What carries bytes is somebody else's: it gets a function to hand envelopes to, and hands what
-comes to `RealChannel.deliver`.
+The network runs on the other thread, whose loop answers keepalives during long computations. The
+transport is not part of this module: it provides a function that sends envelopes, and passes
+received ones to `RealChannel.deliver`.
 """
 
 import asyncio
@@ -24,16 +24,13 @@ from securevfl.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, Stage, en
 
 T = TypeVar("T")
 Carry = Callable[[str, bytes], None]
-"""Takes an envelope to a peer; called on the program's thread, returns at once.
-
-Raises `PeerUnreachable` where there is no way to the peer any more.
-"""
+"""Sends an envelope to a peer without blocking, on the program's thread; or PeerUnreachable."""
 
 
 class ProgramThread:
-    """A worker thread with an event loop of its own, for one party's program.
+    """A worker thread with its own event loop for a party's program.
 
-    Leaving the context cancels what still runs there, at its next wait.
+    Leaving the context cancels a running program at its next wait.
     """
 
     def __init__(self) -> None:
@@ -55,7 +52,7 @@ class ProgramThread:
         self._thread.join()
 
     async def run(self, program: Coroutine[Any, Any, T]) -> T:
-        """Run a program there, and wait for it here without holding up this loop."""
+        """Run a program there and wait for it without blocking this loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(program, self.loop))
 
     async def _until_left(self) -> None:
@@ -67,24 +64,20 @@ class ProgramThread:
 class RealChannel(NetworkEnd):
     """One party's end of a real network.
 
-    Communication is the time that the party spends in here: waiting, and turning messages into
-    bytes and back. All but `deliver` and `lose` belong to the program's thread; where a network's
-    own threads are not wanted, `poll` and `take_in` read what has come on that thread too.
+    Communication is time spent in this class: waiting, and converting messages to bytes and back.
+    All methods but `deliver` and `lose` belong to the program's thread. Transports without threads
+    of their own use `poll` and `take_in` to read received data on that thread too.
 
     Args:
         name: the party.
-        peers: the others.
+        peers: the other parties.
         job_hash: of the job, 32 bytes.
         loop: of the program's thread.
-        carry: takes envelopes to peers.
-        timeout_seconds: how long to wait for a message where the protocol does not say; None for
-            ever.
+        carry: sends envelopes to peers.
+        timeout_seconds: default timeout of `receive`; None waits without limit.
         max_message_bytes: longer messages are refused.
-        stopwatch: how computation is timed.
-        poll: called before messages are waited for, with that moment: takes in what has come.
-
-    Attributes:
-        loop: of the program's thread.
+        stopwatch: measures computation.
+        poll: called with the current time before waits; reads received data.
     """
 
     def __init__(
@@ -114,16 +107,16 @@ class RealChannel(NetworkEnd):
         self._taken: Counter[str] = Counter()
 
     def deliver(self, peer: str, data: bytes) -> None:
-        """Take what came from a peer, in the order it was sent; from any thread."""
+        """Accept data from a peer, in the order of sending; from any thread."""
         order, at = next(self._arrivals), time.monotonic()
         self.loop.call_soon_threadsafe(self._sort, peer, order, at, data)
 
     def take_in(self, peer: str, data: bytes, at: float) -> None:
-        """Take what came from a peer by a moment, in order; on the loop's own thread."""
+        """Accept data that arrived from a peer by a time, in order; on the loop's own thread."""
         self._sort(peer, next(self._arrivals), at, data)
 
     def lose(self, peer: str, error: PeerError) -> None:
-        """Nothing more will come from a peer; from any thread."""
+        """No more data will come from a peer; from any thread."""
         for inbox in (self._inbox, self._inbox_offline):
             self.loop.call_soon_threadsafe(inbox.lose, peer, time.monotonic(), error)
 
@@ -148,7 +141,7 @@ class RealChannel(NetworkEnd):
         if stage != "evaluation" and costs.idle_work:
             overrun = await costs.work_until(lambda: self._over_for(inbox, senders, deadline))
         try:
-            # The loop's clock is time.monotonic as well.
+            # The loop's clock is time.monotonic, too.
             sender, arrived = await inbox.take(senders, deadline)
         except TimeoutError:
             costs.in_channel(stage, time.monotonic() - began)
@@ -161,7 +154,7 @@ class RealChannel(NetworkEnd):
             costs.received(stage, envelope.hops)
             now = costs.now + time.monotonic() - began
             if arrived.at > began or arrived.sent > now:
-                # Nothing arrives before it was sent: parties start their clocks when they start.
+                # Clocks start with their parties; a message must not arrive before it was sent.
                 arrival = max(now - overrun, arrived.sent)
                 costs.waited(stage, envelope.path, arrived.sent, arrival, overrun)
             else:
@@ -172,10 +165,10 @@ class RealChannel(NetworkEnd):
         return self._inbox_offline if stage == "offline" else self._inbox
 
     def _sort(self, peer: str, order: int, at: float, data: bytes) -> None:
-        """What is sent offline waits apart: a round takes its own messages first."""
+        """Store a message; offline messages have a queue of their own, so rounds overtake them."""
         envelope = self._next_of(peer, data)
         if isinstance(envelope, PeerError):
-            # Of no known stage: whoever waits for this peer gets it.
+            # Its stage is unknown: any wait for this peer gets the error.
             for inbox in (self._inbox, self._inbox_offline):
                 inbox.put(peer, Arrived(order, at, envelope, 0.0))
             return
@@ -189,7 +182,7 @@ class RealChannel(NetworkEnd):
             return envelope
         if envelope.number != due:
             return UnexpectedMessage(
-                f"{sender} sent its message {envelope.number} where {due} is due"
+                f"{sender} sent its message {envelope.number} where {due} is expected"
             )
         self._taken[sender] += 1
         return envelope

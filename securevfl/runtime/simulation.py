@@ -1,8 +1,8 @@
 """All parties of a job in one process, over a simulated network, in virtual time.
 
-One event loop whose clock jumps to the next event instead of waiting for it. Computation is
-measured on this machine and then passes in virtual time, so parties work in parallel however
-many cores there are, and neither distance nor the number of parties costs real time.
+The clock of the event loop jumps to the next event instead of waiting. Computation is measured on
+this machine and then passes in virtual time: parties work in parallel on any number of cores, and
+neither distance nor the number of parties costs real time.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ Tamper = Callable[[str, str, bytes], bytes | None]
 
 
 class Stalled(Exception):
-    """Everyone waits and nothing is under way."""
+    """All programs wait and no event is scheduled."""
 
 
 class _Due:
-    """A callback that is to run; fills what asyncio expects of handles."""
+    """A scheduled callback, as the handle that asyncio expects."""
 
     __slots__ = ("_when", "arguments", "callback", "context", "is_cancelled")
 
@@ -58,10 +58,10 @@ class _Due:
 
 
 class VirtualTimeLoop(asyncio.AbstractEventLoop):
-    """A loop whose clock jumps to the next event; at one moment, first asked is first run.
+    """A loop whose clock jumps to the next event; simultaneous callbacks run as scheduled.
 
-    It knows of nothing but its own callbacks and futures: no sockets, signals, threads or
-    processes. What asyncio asks of a loop beside these raises NotImplementedError.
+    It handles only its own callbacks and futures: no sockets, signals, threads or processes. Other
+    methods of asyncio's loops raise NotImplementedError.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
         return self._now
 
     def set_back(self, moment: float) -> None:
-        """Let the clock show an earlier moment."""
+        """Set the clock to an earlier time."""
         self._now = min(self._now, moment)
 
     @override
@@ -113,11 +113,7 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
 
     @override
     def run_until_complete(self, future: Any) -> Any:
-        """As asyncio has it.
-
-        Raises:
-            Stalled: nothing is due, and the future is not done.
-        """
+        """As in asyncio; Stalled if no event is scheduled and the future is not done."""
         awaited = asyncio.ensure_future(future, loop=self)
         asyncio._set_running_loop(self)
         self._is_running = True
@@ -160,31 +156,29 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
 
     @override
     def set_debug(self, enabled: bool) -> None:
-        """Nothing: it has no such mode."""
+        """No effect: there is no debug mode."""
 
     @override
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Nothing: whoever runs programs waits for all of them, and gets their errors."""
+        """No effect: the caller awaits all programs and gets their errors."""
 
     @override
     async def shutdown_asyncgens(self) -> None:
-        """Nothing: it follows none."""
+        """No effect: the loop tracks no generators."""
 
     @override
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Nothing: it has none."""
+        """No effect: there is no executor."""
 
 
 class _End(NetworkEnd):
-    """One party's end of the simulated network; lines serialize.
+    """One party's end of the simulated network; a line transfers one message at a time.
 
-    A party's clock is at or ahead of the loop's. A party that computes need not wait until the loop
-    gets there: whatever it sends lies in the loop's future, and the loop goes on only when every
-    party waits for a message. So messages are carried in the order of their senders' times all the
-    same.
+    A party's clock is at or after the loop's. A computing party need not wait until the loop
+    catches up: its messages are in the loop's future, and the loop advances only when every party
+    waits for a message. Messages are therefore carried in the order of sending.
 
-    A transfer takes latency + bytes / bandwidth for the bytes of the message, without those of its
-    envelope.
+    A transfer takes latency + bytes / bandwidth, without the bytes of the envelope.
     """
 
     def __init__(self, name: str, net: "_Network", costs: Costs, view: View | None) -> None:
@@ -220,10 +214,10 @@ class _End(NetworkEnd):
         first_bit = departure + net.line.latency_seconds
 
         def occupy_receiver() -> None:
-            # Not before the first bit is there: until then another message may come first.
+            # Not before the first bit arrives: until then another message may come first.
             arrival = max(first_bit, receiver._incoming_free) + transfer
             receiver._incoming_free = arrival
-            # When it will be there is settled, and its receiver's clock can go there at once.
+            # Its arrival time is fixed, so the receiver's clock can advance at once.
             deliver(arrival)
 
         loop.call_at(first_bit, occupy_receiver)
@@ -242,8 +236,8 @@ class _End(NetworkEnd):
             raise
         finally:
             if stage == "evaluation":
-                # Scoring is no part of training, yet the parties wait for each other in it: one
-                # that waited resumes at its own earlier time, and the loop's clock is set back.
+                # Scoring is not part of training, yet parties wait for each other in it: a party
+                # that waited resumes at its own earlier time, so the loop's clock is set back.
                 loop = asyncio.get_running_loop()
                 assert isinstance(loop, VirtualTimeLoop)  # noqa: S101
                 loop.set_back(before)
@@ -258,8 +252,6 @@ class _End(NetworkEnd):
 
 @dataclass(frozen=True)
 class _Network:
-    """What all ends share."""
-
     line: Line
     job: bytes
     tamper: Tamper | None
@@ -272,12 +264,12 @@ Program = Callable[[Channel, Costs], Coroutine[Any, Any, T]]
 
 @dataclass(frozen=True)
 class Simulated(Generic[T]):
-    """What a simulated job left behind, by party.
+    """The result of a simulated job, by party.
 
     Attributes:
         results: what each program returned.
         costs: each party's ledger.
-        views: each party's recorded view (empty unless views were recorded).
+        views: each party's view; empty unless recorded.
     """
 
     results: dict[str, T]
@@ -302,16 +294,16 @@ def simulate(
         programs: by party name: a coroutine function of the party's channel and ledger.
         network: the model of the lines between parties.
         job_hash: of the job, for its envelopes.
-        stopwatch: how computation is timed; `FixedCosts` makes a run deterministic to the bit.
-        record_views: keep what every party receives and decrypts.
-        tamper: for fault tests: sees every message as (sender, receiver, bytes) and returns the
-            bytes to deliver, or None to lose them.
+        stopwatch: measures computation; `FixedCosts` makes a run deterministic to the bit.
+        record_views: record what every party receives and decrypts.
+        tamper: for fault tests: maps (sender, receiver, bytes) to the bytes to deliver, or None to
+            lose the message.
         max_message_bytes: longer messages are refused by their receiver.
         paces: by party, how much longer than measured it computes.
 
     Raises:
-        PeerTimeout: every party waits for a message and none is under way.
-        Exception: the first error that a program raised; the others are cancelled.
+        PeerTimeout: every party waits for a message and none has been sent.
+        Exception: the first error of a program; the others are cancelled.
     """
     net = _Network(network, job_hash, tamper, max_message_bytes)
     stopwatch = stopwatch or Stopwatch()
@@ -322,7 +314,7 @@ def simulate(
     results: dict[str, T] = {}
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         try:
-            # Not what it returns: a runner prints the task at its end, results and all.
+            # Without its result: asyncio's runner prints the task at its end.
             runner.run(_run_together(programs, net.ends, results))
         except Stalled:
             waits = [f"{end.name} for {end.awaited}" for end in ends if end.waits_for]

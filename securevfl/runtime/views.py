@@ -1,9 +1,10 @@
-"""What one party sees: every message it receives and every value it decrypts, in order.
+"""What one party sees: every message that it receives and every value that it decrypts, in order.
 
-Where values stay in shares, its own shares are part of it: they are what words are combined with.
+If values stay in shares, the party's own shares belong to its view, as messages are combined with
+them.
 
-Attacks replay views, and leakage tables are asserted on them; nothing else may feed an attack.
-Programs and channels work the same where nothing is recorded.
+Attacks replay views, and leakage tables are tested on them; attacks have no other input. Programs
+and channels behave the same without recording.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from securevfl.wire.codec import Message, Shows, Stage, StepMessage
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """A message as it came out of the codec."""
+    """A decoded message."""
 
     sender: str
     message: Message
@@ -34,14 +35,14 @@ class Decrypted:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """Numbers in clear that no message shows as they are.
+    """Numbers in clear that no message contains as they are.
 
-    A party's own gradient once its masks are off, or predictions that were meant for it.
+    Examples are a party's own gradient after unmasking, and predictions of its rows.
 
     Attributes:
-        sender: who they came from.
+        sender: the party that they came from.
         step: of the job.
-        shows: what they are, as of a message.
+        shows: what they are, see `wire.codec.Message`.
         values: the numbers.
     """
 
@@ -53,11 +54,11 @@ class Learned:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """A party's share of something, or the pad that it drew: the other party has the rest.
+    """A party's share or pad; another party holds the rest.
 
     Attributes:
-        owner: whose parameters it belongs to.
-        what: of what.
+        owner: the party with the parameters.
+        what: the name of the shared quantity.
         step: of which round.
         values: residues.
     """
@@ -100,7 +101,7 @@ class View:
         return [entry for entry in self.entries if isinstance(entry, Decrypted)]
 
     def shares(self, owner: str, what: str) -> dict[int, NDArray[np.uint64]]:
-        """The party's shares of something, by round."""
+        """The party's shares of a quantity, by round."""
         return {
             entry.step: entry.values
             for entry in self.entries
@@ -108,7 +109,7 @@ class View:
         }
 
     def learned(self) -> list[Learned]:
-        """The numbers in clear beside the messages, in order."""
+        """The numbers in clear besides the messages, in order."""
         return [entry for entry in self.entries if isinstance(entry, Learned)]
 
 
@@ -117,10 +118,10 @@ class Sees(Protocol):
 
     @property
     def view(self) -> View | None:
-        """What the party has seen so far; None where that is not recorded."""
+        """What the party has seen so far; None if this is not recorded."""
 
 
 def record(channel: Sees, entry: Entry) -> None:
-    """Put an entry into a party's view, where one is recorded."""
+    """Add an entry to a party's view, if it is recorded."""
     if channel.view is not None:
         channel.view.entries.append(entry)

@@ -13,11 +13,7 @@ from securevfl.models.storage import SavedModel
 
 
 def standardized(model: SavedModel) -> tuple[FloatArray, FloatArray]:
-    """θ_k per deviation of each column, shape (P, C), and the part's intercept, shape (C,).
-
-    Raises:
-        ConfigError: a network, which has no coefficients.
-    """
+    """θ_k per deviation of each column, (P, C), and the intercept, (C,); linear parts only."""
     header, weights = model.header, model.weights
     if header.network is not None or header.representation is not None:
         raise ConfigError(f"the part of {header.party!r} is not linear: it has no coefficients")

@@ -207,11 +207,7 @@ class JointModel:
         return probabilities(self._loss, self._predictions(rows))
 
     def predict(self, rows: Rows) -> list[str] | FloatArray:
-        """The name of every row's most likely class; for real targets like `decision_function`.
-
-        Raises:
-            DataError: see `decision_function`.
-        """
+        """Every row's most likely class by name; for real targets as `decision_function`."""
         names = self.classes_
         if not names:
             return self.decision_function(rows)

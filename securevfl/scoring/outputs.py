@@ -76,11 +76,7 @@ class Metrics:
 
 
 def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str | None]) -> Metrics:
-    """Quality of the scores of labelled rows, with the classes of the label party's header.
-
-    Raises:
-        DataError: labels that are not classes of the model, or not numbers if it predicts numbers.
-    """
+    """Quality of labelled rows' scores, with the header's classes; errors of `known_labels`."""
     truth = known_labels(header, labels)
     if not len(truth):
         return Metrics(0)
@@ -106,11 +102,7 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str |
 
 
 def known_labels(header: ModelHeader, labels: Sequence[str | None]) -> Labels:
-    """The known labels as class numbers or targets, shape (labelled rows,).
-
-    Raises:
-        DataError: labels that are not classes of the model, or not numbers if it predicts numbers.
-    """
+    """The known labels as class numbers or targets; a DataError for labels of another model."""
     known = [label for label in labels if label is not None]
     if header.classes != 0:
         return _codes(header.class_names or (), known)

@@ -69,12 +69,7 @@ class Scored:
 
 
 def scoring_plan(job: Job, parts: Mapping[str, SavedModel]) -> ScoringPlan:
-    """How a job's parties score new rows.
-
-    Raises:
-        ConfigError: models that cannot be scored, or an exchange that does not support this number
-            of parties.
-    """
+    """How a job's parties score new rows; a ConfigError for models or exchanges that cannot."""
     names = tuple(parts)
     plan = ScoringPlan(job, algorithm_of(job), exchange_of(job), names, label_party_of(parts))
     _ = plan.shown
@@ -129,11 +124,7 @@ def score(
 
 
 def trained_in(plan: ScoringPlan, model: SavedModel) -> bool | None:
-    """Whether a model was trained in this very job; None if its file does not say.
-
-    Raises:
-        ConfigError: a job that cannot be trained.
-    """
+    """Whether a model was trained in this very job; None if its file does not say."""
     header = model.header
     if header.rows is None:
         return None

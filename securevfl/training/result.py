@@ -240,11 +240,7 @@ def model_files(name: str, outcome: PartyOutcome, directory: Path) -> dict[Path,
 
 
 def save_models(result: TrainingResult, directory: Path) -> list[Path]:
-    """Write every party's models, see `model_files`.
-
-    Raises:
-        DataError: a file cannot be written.
-    """
+    """Write every party's models, see `model_files`; a DataError if that fails."""
     models: dict[Path, SavedModel] = {}
     for name in result.outcomes:
         models |= model_files(name, result.outcomes[name], directory)

@@ -1,23 +1,22 @@
 """The only codec between messages and bytes.
 
-Every protocol declares its messages in its own file: a class under `message_kind`, which says by
-what number it travels, in which part of a job, what it carries, and what that shows of a job;
-numbers from 128 on are for other packages. Bytes from a peer are hostile: `decode` accepts exactly
-what `encode` writes and refuses everything else with `MalformedMessage`. No pickle, no evaluation,
-no allocation beyond the bytes at hand.
+Every protocol declares its messages in its own file with `message_kind`: the message's number, the
+part of a job it belongs to, what it carries, and what this shows. Other packages use numbers from
+128 on. Bytes from a peer are hostile: `decode` accepts exactly what `encode` writes and refuses
+everything else with `MalformedMessage`. It uses no pickle, evaluates nothing and allocates no more
+than the received bytes.
 
 Layout: b"SVFL", version, number, then the fields in the order of the class. Integers are unsigned
-64-bit little-endian; text and bytes carry their length; arrays carry dimensions and
-little-endian data; floats must be finite.
+64-bit little-endian. Text and bytes have length prefixes; arrays have dimensions and little-endian
+data. Floats must be finite.
 
-A message travels in an envelope, which says whose it is, of which job, and what it took to get
-there. A ledger counts the bytes of the message and not those of its envelope, so that what a job
-costs does not depend on the length of its parties' names.
+A message travels in an envelope, which names its sender and job and contains the sender's path.
+Ledgers count a message's bytes without its envelope, so costs do not depend on the length of names.
 
-Layout of an envelope: a header of one size (b"SVFE", version, job hash, number, hops, bytes of the
-sender's name, bytes of the phases' names), these names in UTF-8, the phases' with a zero byte
-between two, then as many doubles as there are phases, then the message up to the end. All
-little-endian. Bytes from a peer are hostile: `open_envelope` accepts exactly what `seal` writes.
+Layout of an envelope, little-endian: a header of fixed size (b"SVFE", version, job hash, number,
+hops, bytes of the sender's name, bytes of the phases' names); these names in UTF-8, those of phases
+separated by a zero byte; one double per phase; the message. Bytes from a peer are hostile:
+`open_envelope` accepts exactly what `seal` writes.
 """
 
 import struct
@@ -63,15 +62,14 @@ class Message:
     """Base of all messages.
 
     Attributes:
-        number: by which it travels; never given to another kind.
-        stage: which part of a job it belongs to; `offline` is what is made before the rounds that
-            use it, or between rounds for later ones.
-        carries: `values` in clear; `shares` of a sum, under masks that cancel in it; `masked`
-            values, whose mask the receiver knows; `ciphertexts`; or only `control`.
-        shows: what its first array is, in clear or not. `predictions` of some rows by one party;
-            `sums` of such; `residuals`; `gradients`; the label party's `components` or the other's
+        number: identifies the kind on the wire; never reused.
+        stage: the part of a job it belongs to; `offline` messages prepare later rounds.
+        carries: `values` in clear; `shares` of a sum, under masks that cancel; `masked` values,
+            whose mask the receiver knows; `ciphertexts`; or only `control`.
+        shows: what its first array is, in clear or not: one party's `predictions` of rows; `sums`
+            of them; `residuals`; `gradients`; the label party's `components` or the other party's
             `units` in transfer learning; `weights` or their `updates`; `penalties` of directions;
-            sums that `scores` come from; `pads`, which say nothing by themselves; early
+            sums from which `scores` are computed; `pads`, which reveal nothing by themselves;
             `stopping` decisions; or `nothing`. The audit reads this and not the message's class.
     """
 
@@ -95,12 +93,12 @@ _KINDS: dict[int, type[Message]] = {}
 def message_kind(
     number: int, *, stage: Stage, carries: Carries = "control", shows: Shows = "nothing"
 ) -> Callable[[type[M]], type[M]]:
-    """Declare a kind of message: makes the class a frozen dataclass that the codec knows.
+    """Declare a kind of message: makes the class a frozen dataclass and registers it.
 
     Raises:
-        ValueError: the number is another kind's, or no byte; what it carries shows nothing; or
-            floats, which are in clear, are said to be something else.
-        KeyError: a field of a type that does not travel.
+        ValueError: the number is taken or is not a byte, `shows` is missing, or floats, which are
+            in clear, are declared as something else.
+        KeyError: a field of an unsupported type.
     """
 
     def declare(kind: type[M]) -> type[M]:
@@ -123,7 +121,7 @@ def message_kind(
 
 
 def kinds() -> tuple[type[Message], ...]:
-    """Every kind that has been declared, by number."""
+    """All declared kinds, by number."""
     return tuple(_KINDS[number] for number in sorted(_KINDS))
 
 
@@ -135,7 +133,7 @@ _SHAPES = tuple(struct.Struct(f"<{dimensions}Q") for dimensions in range(MAX_DIM
 
 
 class _Reader:
-    """Takes fields off a byte string and never past its end."""
+    """Reads fields from a byte string, never past its end."""
 
     def __init__(self, data: bytes, position: int) -> None:
         self.data = data
@@ -159,7 +157,7 @@ class _Reader:
         return self.take(self.integer())
 
     def blobs(self) -> Blobs:
-        # A count is bounded by the bytes that follow: every blob has an 8-byte length.
+        # The following bytes bound the count: every blob has an 8-byte length.
         count = self.integer()
         if count * 8 > len(self.data) - self.position:
             raise MalformedMessage(f"{count} parts announced, the message is too short for them")
@@ -225,7 +223,7 @@ def _array(value: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
 
 
 def _reals(value: RealArray) -> bytes:
-    """Their bytes a number, 4 or 8, then the array."""
+    """The size of an element in bytes, 4 or 8, then the array."""
     return bytes([value.itemsize]) + _array(value, _REALS[value.itemsize])
 
 
@@ -256,7 +254,7 @@ def encode(message: Message) -> bytes:
 
 
 def stage_of(data: bytes) -> Stage | None:
-    """The stage of an encoded message, by its number alone; None of what is no known kind."""
+    """The stage of an encoded message, from its number alone; None for unknown kinds."""
     if len(data) < _HEADER.size:
         return None
     kind = _KINDS.get(_HEADER.unpack_from(data)[2])
@@ -264,11 +262,7 @@ def stage_of(data: bytes) -> Stage | None:
 
 
 def decode(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Message:
-    """The message that `data` encodes.
-
-    Raises:
-        MalformedMessage: anything but the exact encoding of one message of at most `max_bytes`.
-    """
+    """The message that `data` encodes; a MalformedMessage if it is not exactly one encoding."""
     if len(data) > max_bytes:
         raise MalformedMessage(f"message of {len(data)} bytes, at most {max_bytes} accepted")
     if len(data) < _HEADER.size:
@@ -292,21 +286,21 @@ ENVELOPE_VERSION = 1
 JOB_HASH_BYTES = 32
 KEPT_NAMES = 64
 
-# Names have 16 bits for their length: an envelope is short however long its message is.
+# Lengths of names have 16 bits: an envelope's own part is short.
 _ENVELOPE = struct.Struct(f"<4sB{JOB_HASH_BYTES}sQQHH")
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """A message's bytes on their way from one party to another.
+    """A message's bytes in transit.
 
     Attributes:
         job: the job's hash, 32 bytes.
-        sender: its party.
-        number: how many the sender had sent to this receiver before.
+        sender: the sending party.
+        number: how many messages the sender had sent to this receiver before.
         hops: length of the longest chain of round messages that ends at the sender.
-        path: the sender's seconds by phase, see `runtime.costs`; its own word and no more.
-        message: the bytes of one message; nothing here looks into them.
+        path: the sender's seconds by phase as it claims them, see `runtime.costs`.
+        message: the bytes of one message, not decoded.
     """
 
     job: bytes
@@ -318,11 +312,7 @@ class Envelope:
 
 
 def seal(envelope: Envelope) -> bytes:
-    """The bytes of an envelope with its message.
-
-    Raises:
-        ValueError: a job hash of another length, or a phase without a name.
-    """
+    """The bytes of an envelope; a ValueError for a hash of another length or an unnamed phase."""
     if len(envelope.job) != JOB_HASH_BYTES:
         raise ValueError(f"job hash of {len(envelope.job)} bytes, expected {JOB_HASH_BYTES}")
     sender, path = envelope.sender.encode(), envelope.path
@@ -342,11 +332,7 @@ def seal(envelope: Envelope) -> bytes:
 
 
 def open_envelope(data: bytes, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Envelope:
-    """The envelope that `data` encodes; its message stays closed.
-
-    Raises:
-        MalformedMessage: anything but the exact bytes of one envelope.
-    """
+    """The envelope in `data`, its message not decoded; a MalformedMessage if not exact."""
     if len(data) < _ENVELOPE.size:
         raise MalformedMessage(f"envelope of {len(data)} bytes is shorter than its header")
     magic, version, job, number, hops, sender_bytes, names_bytes = _ENVELOPE.unpack_from(data)
@@ -375,7 +361,7 @@ def open_envelope(data: bytes, max_message_bytes: int = MAX_MESSAGE_BYTES) -> En
     return Envelope(job, sender, number, hops, path, data[message_at:])
 
 
-# A party's phases hardly ever change from one message to the next.
+# A party's phases rarely change between messages.
 @lru_cache(maxsize=KEPT_NAMES)
 def _names(phases: tuple[str, ...]) -> bytes:
     if "" in phases:

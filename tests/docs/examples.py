@@ -70,8 +70,8 @@ class Reader:
 
 
 def _type(block: Block) -> None:
-    told = block.title if block.title.startswith("exit status") else "0"
-    expected = {int(each) for each in re.findall(r"\d+", told)}
+    message = block.title if block.title.startswith("exit status") else "0"
+    expected = {int(each) for each in re.findall(r"\d+", message)}
     for command, shown in commands(block):
         status, printed = typed(command)
         assert status in expected, f"{command}: status {status}\n{printed}"

@@ -24,7 +24,7 @@ def test_every_command_is_on_the_page_of_commands() -> None:
 def test_every_key_of_a_job_file_is_described_with_its_values() -> None:
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|[^|]*\|(.*)\|$", job_file(), re.MULTILINE)
     assert len(rows) > 70
-    assert [key for key, values, told in rows if not (values.strip() and told.strip())] == []
+    assert [key for key, values, meaning in rows if not (values.strip() and meaning.strip())] == []
 
 
 @pytest.mark.slow

@@ -65,8 +65,8 @@ def check_contract(
             assert matches == 0
         # The sign of d is the label, whatever noise is on the predictions behind it.
         labels = dataset.train_labels[result.plan.schedule.batch(0)][:, None] == 1
-        told = sum(np.array_equal(each < 0, labels) for each in shown)
-        assert told == ROUNDS * (learns.residuals == "clear")
+        exposed = sum(np.array_equal(each < 0, labels) for each in shown)
+        assert exposed == ROUNDS * (learns.residuals == "clear")
         assert ("values" in carries(result.views[feature])) == (learns.residuals != "hidden")
         gradients = [e for e in result.views[feature].entries if isinstance(e, Learned)]
         assert bool(gradients) == learns.gradients

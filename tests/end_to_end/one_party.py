@@ -112,10 +112,10 @@ async def take_part(name: str, order: Order) -> None:
             carry=transport.carry,
             timeout_seconds=order.timeout_seconds,
         )
-        told = iter([tell])
+        reports = iter([tell])
 
         def progress(rounds: int) -> None:
-            for first in told:
+            for first in reports:
                 first(round=rounds)
 
         async def program() -> PartyOutcome:

@@ -189,5 +189,5 @@ def main(folder: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    told = main(Path(sys.argv[1]))
-    sys.stdout.write(json.dumps(told) + "\n")
+    report = main(Path(sys.argv[1]))
+    sys.stdout.write(json.dumps(report) + "\n")

@@ -286,9 +286,9 @@ def test_a_port_that_is_taken(capsys: Capture) -> None:
 
 def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
     """No process and no socket is left, and the command line says how it goes on."""
-    told = ended_by(signal.SIGINT, tmp_path, expected=130)
-    assert told[-1] == "securevfl: interrupted"
-    assert any("rounds; continue with: securevfl train job.toml" in line for line in told)
+    printed = ended_by(signal.SIGINT, tmp_path, expected=130)
+    assert printed[-1] == "securevfl: interrupted"
+    assert any("rounds; continue with: securevfl train job.toml" in line for line in printed)
 
 
 @pytest.mark.slow
@@ -312,12 +312,12 @@ def ended_by(sent: signal.Signals, folder: Path, expected: int) -> list[str]:
     children = _children(process.pid)
     assert len(children) == 2
     process.send_signal(sent)
-    _, told = process.communicate(timeout=LONG)
+    _, printed = process.communicate(timeout=LONG)
     assert process.returncode == expected
     wait_until(None, lambda: not any(_lives(pid) for pid in children))
     assert not list((folder / "tmp").iterdir())
     assert not (folder / "models" / ".actors").exists()
-    return told.splitlines()
+    return printed.splitlines()
 
 
 def _status(pid: int | str) -> str:

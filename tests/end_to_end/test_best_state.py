@@ -125,7 +125,7 @@ def test_a_state_that_nobody_kept_is_refused() -> None:
         just_too_far(None, Environment(tamper=tamper))
 
 
-def test_labels_under_noise_are_told_nothing_of_but_the_warning_stays() -> None:
+def test_nothing_is_printed_of_labels_under_noise_but_the_warning_stays() -> None:
     noise = {"noise_multiplier": 0.01, "label_noise_multiplier": 0.01, "clip": 1e3}
     result = trained("dp", privacy=noise, **TOO_FAR)
     kinds = {type(entry.message) for view in result.views.values() for entry in view.received()}

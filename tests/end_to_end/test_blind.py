@@ -108,8 +108,8 @@ def test_pads_of_a_few_rounds_at_a_time_serve_as_well(loss: str) -> None:
         run(dataset, exchange={"offline_rounds": size}, **job) for size in (None, 3)
     )
     assert np.abs(all_weights(together) - all_weights(parted)).max() <= 2 * FIXED_POINT
-    ahead = [result.costs(3).offline_messages for result in (together, parted)]
-    assert 0 < ahead[1] < ahead[0] == together.costs().offline_messages
+    messages = [result.costs(3).offline_messages for result in (together, parted)]
+    assert 0 < messages[1] < messages[0] == together.costs().offline_messages
 
 
 def test_columns_in_unusual_units_train_as_well() -> None:
@@ -136,7 +136,7 @@ def test_so_many_truncations_that_one_is_likely_to_fail_are_refused() -> None:
         run(made(7), rounds=2, local_steps=1, learning_rate=1e-9)
 
 
-def test_one_round_is_not_told_to_take_fewer() -> None:
+def test_one_round_is_not_advised_to_take_fewer() -> None:
     require_rare(2.0**-6, "steps", 1)
     with pytest.raises(RangeExceeded, match="use smaller batches"):
         require_rare(1.0, "steps", 1)
@@ -179,7 +179,7 @@ def test_weights_that_no_job_has_are_no_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "change",
     [
         lambda own: Scales(0, own.entry_bits),  # fewer than weights have
         lambda own: Scales(LARGEST_SCALE, own.entry_bits),
@@ -188,10 +188,10 @@ def test_weights_that_no_job_has_are_no_model() -> None:
     ],
 )
 def test_a_holder_refuses_steps_of_sizes_that_no_owner_has(
-    told: Callable[[Scales], Scales],
+    change: Callable[[Scales], Scales],
 ) -> None:
     with pytest.raises(PeerViolation, match="announces steps of"):
-        run(made(8), environment=Environment(tamper=changed(Scales, told)))
+        run(made(8), environment=Environment(tamper=changed(Scales, change)))
 
 
 @pytest.mark.parametrize(

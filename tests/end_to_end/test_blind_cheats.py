@@ -216,7 +216,9 @@ def test_messages_of_other_sizes_are_refused(
     kind: type[Message], change: Callable[[Any], Message]
 ) -> None:
     dataset, tamper = made(5, rows=ROWS, columns=COLUMNS), changed(kind, change)
-    with pytest.raises(UnexpectedMessage, match=r"sent (an array of|\d products where \d are due)"):
+    with pytest.raises(
+        UnexpectedMessage, match=r"sent (an array of|\d products where \d are expected)"
+    ):
         run(job(rounds=2), dataset, tamper=tamper)
 
 

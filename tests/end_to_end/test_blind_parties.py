@@ -150,7 +150,7 @@ def test_the_held_out_guard_counts_rows_and_no_sums(tmp_path: Path) -> None:
     assert set(json.loads(guarded(tmp_path, "rows").read_bytes()).values()) == {1}
 
 
-def test_who_may_not_show_rows_is_told_of_sums(tmp_path: Path) -> None:
+def test_a_party_that_may_not_show_rows_is_pointed_to_sums(tmp_path: Path) -> None:
     dataset = made(0, columns=1)
     exchange = {"scheme": "blind", "scores": "rows"}
     environment = Environment(guard_directory=tmp_path)

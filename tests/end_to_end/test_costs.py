@@ -136,8 +136,8 @@ def test_the_label_party_sees_the_predictions_that_two_trips_send_and_uniform_pr
     opened = [entry.values for entry in one.views[LABEL].learned()]
     sent = [message.values for message in received(two, LABEL, Predictions)]
     assert len(opened) == ROUNDS - 1
-    for ahead, clear in zip(opened, sent[1:], strict=True):
-        assert np.max(np.abs(ahead - clear)) <= 1e-4 * np.max(np.abs(clear))
+    for sums, clear in zip(opened, sent[1:], strict=True):
+        assert np.max(np.abs(sums - clear)) <= 1e-4 * np.max(np.abs(clear))
     # Masked gradients are not the gradients: top bits are uniform (false alarm 1e-6 by 5 sigma).
     masked = [entry.values.ravel() for entry in one.views[LABEL].decrypted()]
     tops = np.concatenate(masked) >> np.uint64(63)

@@ -140,9 +140,9 @@ def test_a_first_look_is_marked_and_keeps_no_policy(capsys: Capture) -> None:
     shown = capsys.readouterr()
     assert shown.out.startswith("QUICK")
     assert "QUICK" in Path("out.html").read_text(encoding="utf-8")
-    told = json.loads(Path("out.json").read_text(encoding="utf-8"))
-    assert told["settings"]["quick"] is True
-    assert (told["rows"][0]["verdict"], told["settings"]["repeats"]) == ("immune", 1)
+    message = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    assert message["settings"]["quick"] is True
+    assert (message["rows"][0]["verdict"], message["settings"]["repeats"]) == ("immune", 1)
     assert "ckks_key is not shown to resist under plain: QUICK" in shown.err
     assert run(*arguments, "--must-resist", "ckks_key") == 2
     assert run(*arguments, "--repeats", "3") == 2

@@ -97,8 +97,8 @@ def test_an_algorithm_that_needs_more_than_fedbcds_rounds_refuses_it_in_one_line
         encoding="utf-8",
     )
     assert run("train", "job.toml", "--quiet") == 2
-    *_, told = capsys.readouterr().err.splitlines()
-    assert told == (
+    *_, expected = capsys.readouterr().err.splitlines()
+    assert expected == (
         f"securevfl: error: algorithm = {algorithm!r}: {needs}, which 'rounded8' does not offer: "
         f"use {able}"
     )
@@ -115,8 +115,8 @@ def test_an_algorithm_that_does_not_say_what_it_needs_is_refused(
 def test_settings_that_it_says_nothing_of_are_refused() -> None:
     for exchange in ({"hide": "both"}, {"predictions": "masked"}, {"key_bits": 3072}):
         job = Job.of(exchange={"scheme": "rounded8", **exchange})
-        told = f"exchange 'rounded8' takes no {next(iter(exchange))}"
-        with pytest.raises(ConfigError, match=told):
+        expected = f"exchange 'rounded8' takes no {next(iter(exchange))}"
+        with pytest.raises(ConfigError, match=expected):
             train(job, few_rows(3))
 
 
@@ -135,8 +135,10 @@ def test_an_exchange_has_no_default_for_what_it_shows(way: str) -> None:
 
 def test_what_a_finished_exchange_has_is_not_inherited_in_silence() -> None:
     ways = {name: each for name, each in vars(Rounded8).items() if name in WAYS}
-    told = "exchange Rounded inherits establish_residuals, release from PlainExchange: define each"
-    with pytest.raises(ConfigError, match=told):
+    expected = (
+        "exchange Rounded inherits establish_residuals, release from PlainExchange: define each"
+    )
+    with pytest.raises(ConfigError, match=expected):
         type("Rounded", (PlainExchange,), ways)
     ways |= {"establish_residuals": None, "release": None}
     alike = type("Rounded", (PlainExchange,), ways)()
@@ -144,12 +146,12 @@ def test_what_a_finished_exchange_has_is_not_inherited_in_silence() -> None:
     assert not isinstance(alike, SendsSingly | SendsResiduals)
 
 
-def refused(told: str, **changes: object) -> None:
+def refused(expected: str, **changes: object) -> None:
     """Training with an exchange that says something else than ours does."""
     class_ = type("Other", (Exchange,), {**own_of(Rounded8), "name": "other", **changes})
     EXCHANGES.add(class_())
     try:
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=expected):
             train(Job.of(job={"rounds": 2}, exchange={"scheme": "other"}), few_rows(2))
     finally:
         EXCHANGES.remove("other")
@@ -171,8 +173,8 @@ def test_who_hides_held_out_predictions_does_not_give_them_row_by_row() -> None:
 
 
 def test_gradients_that_nobody_counts_are_refused() -> None:
-    told = replace(LEARNS, residuals="hidden", gradients=True)
-    refused("'other' reveals gradients and names no key_owners", learns=lambda *_: told)
+    expected = replace(LEARNS, residuals="hidden", gradients=True)
+    refused("'other' reveals gradients and names no key_owners", learns=lambda *_: expected)
 
 
 def test_a_word_that_no_guard_knows_is_refused() -> None:
@@ -233,8 +235,8 @@ def test_what_it_denies_and_shows_is_never_said_to_be_immune(
     says: dict[str, Any], attack: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = extension.ROUNDED8.learns(Job())
-    told = replace(honest, **says)
-    monkeypatch.setattr(Rounded8, "learns", lambda self, job: told)
+    expected = replace(honest, **says)
+    monkeypatch.setattr(Rounded8, "learns", lambda self, job: expected)
     job = Job.of(job={"batch_size": 16}, exchange={"scheme": "rounded8"})
     for message in (None, "pads"):  # whatever it says that its predictions are
         if message is not None:

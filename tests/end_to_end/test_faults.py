@@ -112,14 +112,14 @@ def test_a_bad_ciphertext_ends_the_round_and_names_the_peer(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "error_text"),
     [
         *((change, "from party2") for change in BAD_CIPHERTEXTS),
         (lambda m: replace(m, scale=200), r"party2 scales by 2\^136"),  # beyond all doubles
     ],
 )
-def test_a_bad_step_ends_a_round_of_one_trip_as_well(change: Change, told: str) -> None:
-    with pytest.raises(MalformedMessage, match=told):
+def test_a_bad_step_ends_a_round_of_one_trip_as_well(change: Change, error_text: str) -> None:
+    with pytest.raises(MalformedMessage, match=error_text):
         run(ONE_TRIP, changed(EncryptedStep, change, step=1))
 
 
@@ -146,9 +146,9 @@ def wider(message: PushedPredictions | PulledSums) -> Message:
 
 
 @pytest.mark.parametrize(
-    ("job", "kind", "change", "told"),
+    ("job", "kind", "change", "error_text"),
     [
-        *((PAILLIER, each, no_ciphertexts, r"0 (vectors|products).* due")
+        *((PAILLIER, each, no_ciphertexts, r"0 (vectors|products).* expected")
           for each in (EncryptedValues, EncryptedProducts)),
         (PLAIN, Predictions, cut("values"), "array of"),
         (PLAIN, Residuals, cut("values"), "array of"),
@@ -158,7 +158,7 @@ def wider(message: PushedPredictions | PulledSums) -> Message:
         (OF_DBCD, StepTaken, lambda m: replace(m, length=np.array([0.7, 0.0])), "not on the grid"),
         (OF_DBCD, StepTaken, lambda m: replace(m, length=np.array([1.0, 0.7])), "not on the grid"),
         (OF_DBCD, StepTaken, lambda m: replace(m, length=np.ones(3)), "array"),
-        (OF_DBCD, StepTaken, lambda m: replace(m, step=m.step + 1), "step 0 is due"),
+        (OF_DBCD, StepTaken, lambda m: replace(m, step=m.step + 1), "step 0 is expected"),
         (OF_DBCD, Penalties, cut("table"), "array"),
         (OF_DBCD, Penalties, cut("optimality"), "array"),
         (OF_DBCD, Predictions, cut("values"), "array"),
@@ -166,18 +166,18 @@ def wider(message: PushedPredictions | PulledSums) -> Message:
         (OF_FDML, PushedPredictions, lambda m: replace(m, step=m.step + 1), "where 0 is"),
         (OF_FDML, PushedPredictions, cut("values"), "array"),
         (OF_FDML, HeldOutPredictions, cut("values"), "array"),
-        (OF_FDML, PushedPredictions, lambda m: PulledSums(m.step, m.values), "is due"),
+        (OF_FDML, PushedPredictions, lambda m: PulledSums(m.step, m.values), "is expected"),
         # The server takes all batches of a message or none.
         (OF_SEVERAL, PushedPredictions, cut("values"), "sent an array"),
         (OF_SEVERAL, PushedPredictions, cut("values", slice(64)), "sent an array"),
-        (OF_SINGLE, PushedPredictions, wider, "sent float64 where float32 is due"),
-        (OF_SINGLE, PulledSums, wider, "sent float64 where float32 is due"),
+        (OF_SINGLE, PushedPredictions, wider, "sent float64 where float32 is expected"),
+        (OF_SINGLE, PulledSums, wider, "sent float64 where float32 is expected"),
         (OF_HEAD, Predictions, cut("values", np.s_[:, :1]), "array of"),
         (OF_HEAD, HeldOutPredictions, cut("values", np.s_[:, :1]), "array of"),
         (OF_HEAD, HeadResiduals, cut("values"), "array of"),
         (OF_HEAD, HeadResiduals, cut("head"), "array of"),
-        (OF_SUMS, EncryptedHeldOut, cut("vectors"), "3 vectors where 4 are due"),
-        (OF_SUMS, EncryptedHeldOutProducts, cut("products"), "3 products where 4 are due"),
+        (OF_SUMS, EncryptedHeldOut, cut("vectors"), "3 vectors where 4 are expected"),
+        (OF_SUMS, EncryptedHeldOutProducts, cut("products"), "3 products where 4 are expected"),
         (OF_FTL, LabelComponents, cut("rows"), "sent an array of"),
         (OF_FTL, LabelComponents, cut("phi"), "sent an array of"),
         (OF_FTL, FeatureComponents, cut("rows", np.s_[:, 1:]), "sent an array of"),
@@ -186,7 +186,7 @@ def wider(message: PushedPredictions | PulledSums) -> Message:
         (OF_FTL_BFV, EncryptedComponents, cut("vectors"), "4 vectors where 5"),
         (OF_FTL_BFV, EncryptedComponents, lambda m: replace(m, exponent=m.exponent + 10),
          "bounds eigenvalues by"),
-        (OF_FTL_BFV, EncryptedProducts, cut("products"), "4 products where 5 are due"),
+        (OF_FTL_BFV, EncryptedProducts, cut("products"), "4 products where 5 are expected"),
         (OF_FTL_BFV, DecryptedProducts, cut("values", np.s_[:, 1:]), "sent an array of"),
         (OF_FTL_BFV, ScoreMasks, cut("values"), "sent an array of"),
     ],
@@ -195,11 +195,11 @@ def test_what_does_not_fit_is_refused(
     job: tuple[str | Settings | None, Settings, Callable[[], VerticalDataset]],
     kind: type[Message],
     change: Change,
-    told: str,
+    error_text: str,
 ) -> None:
     exchange, settings, data = job
     receiver = SERVER if settings is FDML else None
-    with pytest.raises(UnexpectedMessage, match=told):
+    with pytest.raises(UnexpectedMessage, match=error_text):
         fit(data(), exchange, tampered(changed(kind, change, receiver=receiver)), **settings)
 
 
@@ -211,7 +211,7 @@ def test_sums_of_held_out_rows_that_do_not_fit_are_refused_by_fdmls_parties() ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "told"),
+    ("kind", "change", "error_text"),
     [
         (EncryptedComponents, lambda m: replace(m, vectors=(b"", *m.vectors[1:])), "(bank|shop)"),
         (EncryptedScoreVector, cut("vector"), "bank"),
@@ -219,10 +219,10 @@ def test_sums_of_held_out_rows_that_do_not_fit_are_refused_by_fdmls_parties() ->
     ],
 )
 def test_a_bad_ciphertext_ends_transfer_learning(
-    kind: type[Message], change: Change, told: str
+    kind: type[Message], change: Change, error_text: str
 ) -> None:
     exchange, settings, data = OF_FTL_BFV
-    with pytest.raises(MalformedMessage, match=f"from {told}"):
+    with pytest.raises(MalformedMessage, match=f"from {error_text}"):
         fit(data(), exchange, tampered(changed(kind, change)), **settings)
 
 
@@ -241,7 +241,7 @@ def test_a_lost_message_stalls_the_job_and_says_who_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "more", "kind", "change", "told"),
+    ("exchange", "more", "kind", "change", "error_text"),
     [
         ("paillier", {}, PublicKey, {"scheme": "ckks"}, "party1 sent a key of 'ckks'"),
         ("plain", {}, Hello, {"job_hash": bytes(32)}, r"party\d runs another job"),
@@ -251,10 +251,10 @@ def test_a_lost_message_stalls_the_job_and_says_who_waits() -> None:
     ],
 )
 def test_a_peer_with_another_job_or_key_is_refused(
-    exchange: str | None, more: Settings, kind: type[Message], change: Settings, told: str
+    exchange: str | None, more: Settings, kind: type[Message], change: Settings, error_text: str
 ) -> None:
     receiver = SERVER if more else None
-    with pytest.raises(PeerViolation, match=told):
+    with pytest.raises(PeerViolation, match=error_text):
         run(exchange, changed(kind, lambda m: replace(m, **change), receiver=receiver), **more)
 
 

@@ -215,9 +215,11 @@ def test_who_is_sent_what() -> None:
         if name == SERVER:
             assert kinds == {Hello: 3, PushedPredictions: 120, HeldOutPredictions: 3}
         else:
-            told: dict[type, int] = {} if name == dataset.label_party else {SelectedCheckpoint: 1}
-            assert kinds == {Hello: 2, PulledSums: 40, HeldOutPredictions: 1, **told}
-            assert senders == ({SERVER, dataset.label_party} if told else {SERVER})
+            selected: dict[type, int] = (
+                {} if name == dataset.label_party else {SelectedCheckpoint: 1}
+            )
+            assert kinds == {Hello: 2, PulledSums: 40, HeldOutPredictions: 1, **selected}
+            assert senders == ({SERVER, dataset.label_party} if selected else {SERVER})
     assert result.costs().messages == 40 * 3 * 2
 
 

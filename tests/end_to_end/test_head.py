@@ -176,8 +176,8 @@ class Reference:
             if turns:
                 self.label_steps(rows, u, **settings)
                 for name in self.names[1:]:
-                    told = self.residuals(rows, self.given(rows)), self.part(name)
-                    self.feature_steps(name, rows, *told, **settings, curvature=c)
+                    got = self.residuals(rows, self.given(rows)), self.part(name)
+                    self.feature_steps(name, rows, *got, **settings, curvature=c)
                 continue
             d, parts = self.residuals(rows, u), {n: self.part(n) for n in self.names}
             self.label_steps(rows, u, **settings)
@@ -249,10 +249,10 @@ def test_a_round_is_one_message_each_way_of_a_feature_party(parties: int) -> Non
     assert of_each == sizes
     assert {message.values.shape[1] for _, message in shown} == {WIDTH}
     for table in dataset.parties[1:]:
-        told = received(result, table.name, HeadResiduals)
-        assert [sender for sender, _ in told] == ["party0"] * STEPS["rounds"]
-        assert [message.values.shape for _, message in told] == [(size, 1) for size in sizes]
-        assert {message.head.shape for _, message in told} == {(WIDTH, 1)}
+        got = received(result, table.name, HeadResiduals)
+        assert [sender for sender, _ in got] == ["party0"] * STEPS["rounds"]
+        assert [message.values.shape for _, message in got] == [(size, 1) for size in sizes]
+        assert {message.head.shape for _, message in got} == {(WIDTH, 1)}
 
 
 def test_a_feature_party_gets_its_own_part_of_the_head_alone() -> None:
@@ -260,8 +260,8 @@ def test_a_feature_party_gets_its_own_part_of_the_head_alone() -> None:
     head = result.outcomes["party0"].model.head
     assert head is not None
     for number in (1, 2):
-        (_, told), *_ = received(result, f"party{number}", HeadResiduals)
-        np.testing.assert_array_equal(told.head, head[number * WIDTH :][:WIDTH])
+        (_, got), *_ = received(result, f"party{number}", HeadResiduals)
+        np.testing.assert_array_equal(got.head, head[number * WIDTH :][:WIDTH])
 
 
 def test_noise_is_on_every_number_of_a_representation() -> None:
@@ -292,12 +292,12 @@ def test_the_label_partys_own_steps_follow_the_noisy_residuals_it_gives() -> Non
     privacy = {"noise_multiplier": 1.0, "label_noise_multiplier": 5.0, "noise_seed": 1}
     settings = {**LOCAL["mlp"], "eval_every": "never", "rounds": 1, "l2": 0.0, "local_steps": 1}
     result = run(made(2), job=settings, exchange={"scheme": "dp"}, privacy=privacy)
-    (_, told), *_ = received(result, "party1", HeadResiduals)
+    (_, got), *_ = received(result, "party1", HeadResiduals)
     (_, given), *_ = received(result, "party0", Predictions)
-    assert told.values.std() > 2
+    assert got.values.std() > 2
     head = result.outcomes["party0"].model.head
     assert head is not None
-    stepped = told.head - STEPS["learning_rate"] * given.values.T @ told.values / len(told.values)
+    stepped = got.head - STEPS["learning_rate"] * given.values.T @ got.values / len(got.values)
     np.testing.assert_allclose(head[WIDTH:-1], stepped, rtol=0, atol=1e-12)
 
 

@@ -79,11 +79,11 @@ def test_a_hinge_without_what_it_takes_is_refused_in_one_line(settings: dict[str
 
 def test_no_noise_hides_a_label_that_moves_residuals_without_bound() -> None:
     dataset = breast_cancer()
-    told = {"noise_multiplier": 1.0, "label_noise_multiplier": 1.0}
+    noise = {"noise_multiplier": 1.0, "label_noise_multiplier": 1.0}
     with pytest.raises(ConfigError, match="a label moves this loss's residuals without bound"):
-        run_job(dataset, "dp", privacy=told, batch_size=114, loss="squared-hinge")
+        run_job(dataset, "dp", privacy=noise, batch_size=114, loss="squared-hinge")
     plans = [
-        plan_for(Job.of(job=job, exchange={"scheme": "dp"}, privacy=told), dataset)
+        plan_for(Job.of(job=job, exchange={"scheme": "dp"}, privacy=noise), dataset)
         for job in ({"learning_rate": 0.1}, {**HINGE, "batch_size": 114})
     ]
     scales = [plan.account.label_noise.scale for plan in plans if plan.account]  # type: ignore[union-attr]

@@ -29,11 +29,11 @@ def run(
     return fit(dataset or breast_cancer(), exchange, environment, **common | settings)
 
 
-def one_column_each(seed: int, *, told: bool = True) -> VerticalDataset:
+def one_column_each(seed: int, *, known: bool = True) -> VerticalDataset:
     """4000 rows, whose labels the label party's column tells something of, or nothing does."""
     generator = np.random.default_rng(seed)
     blocks = [generator.standard_normal((4000, 1)) for _ in range(2)]
-    if told:
+    if known:
         labels = blocks[0][:, 0] + generator.standard_normal(4000) > 0
     else:
         labels = generator.random(4000) < 0.5
@@ -64,7 +64,7 @@ def test_full_batches_pass_however_often(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"batch_size": 128}, 'batch_size = "full"'),
         ({"batch_size": 200}, 'batch_size = "full"'),
@@ -73,9 +73,9 @@ def test_full_batches_pass_however_often(tmp_path: Path) -> None:
     ],
 )
 def test_small_or_reshuffled_batches_and_a_known_start_are_refused(
-    tmp_path: Path, settings: Settings, told: str
+    tmp_path: Path, settings: Settings, message: str
 ) -> None:
-    with pytest.raises(LabelLeakRefused, match=told):
+    with pytest.raises(LabelLeakRefused, match=message):
         run(tmp_path, **settings)
 
 
@@ -87,7 +87,7 @@ def test_a_start_at_zero_is_allowed_where_asked_for_and_where_no_gradient_is_rev
 
 
 def test_batches_of_200_rows_for_a_column_and_unit_of_variance_pass(tmp_path: Path) -> None:
-    large, settings = one_column_each(3, told=False), {"rounds": 40, "learning_rate": 0.1}
+    large, settings = one_column_each(3, known=False), {"rounds": 40, "learning_rate": 0.1}
     run(tmp_path / "passes", large, "bfv", batch_size=1000, **settings)
     # The smallest size that parts 4000 rows in four, not five, whose smallest would have too few.
     with pytest.raises(LabelLeakRefused, match=r"batch_size = 801 is the smallest"):
@@ -123,7 +123,7 @@ def test_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "scheme", "told"),
+    ("dataset", "scheme", "message"),
     [
         (breast_cancer(), "paillier", "other rows than before"),
         (one_column_each(5), "bfv", "1 rows would be in other sets"),
@@ -131,10 +131,10 @@ def test_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
     ids=["small", "large"],
 )
 def test_one_row_less_tells_its_label(
-    tmp_path: Path, dataset: VerticalDataset, scheme: str, told: str
+    tmp_path: Path, dataset: VerticalDataset, scheme: str, message: str
 ) -> None:
     run(tmp_path, dataset, scheme)
-    with pytest.raises(LabelLeakRefused, match=told):
+    with pytest.raises(LabelLeakRefused, match=message):
         run(tmp_path, without_first_row(dataset), scheme)
 
 

@@ -88,10 +88,10 @@ def test_training_says_what_was_made_offline(
     assert row["offline_communication_s"] == pytest.approx(0.0005 + len(encode(PAD)) * 8e-9)
     assert row["compute_s"] + row["communication_s"] == pytest.approx(row["total_s"])
     assert row["curve"][-1]["total_s"] == row["total_s"]
-    told = capsys.readouterr()
-    assert "the offline phase " in told.err
-    assert "made before rounds" in told.out
-    assert max(map(len, told.out.splitlines())) <= 80
+    output = capsys.readouterr()
+    assert "the offline phase " in output.err
+    assert "made before rounds" in output.out
+    assert max(map(len, output.out.splitlines())) <= 80
     page = Path("out.html").read_text(encoding="utf-8")
     assert "computation before rounds" in page
     assert ">offline compute</th>" in page

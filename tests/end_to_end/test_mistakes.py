@@ -123,7 +123,7 @@ def test_a_mistake_gets_one_line_and_exit_status_2(capsys: Capture, words: str) 
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("# local_steps", "local_step"), "nearest known key is 'local_steps'"),
         (("rounds = 100", "rounds = 0"), "job.rounds = 0"),
@@ -136,9 +136,9 @@ def test_a_mistake_gets_one_line_and_exit_status_2(capsys: Capture, words: str) 
     ],
 )
 def test_a_mistake_in_a_job_file_names_the_key(
-    capsys: Capture, change: tuple[str, str], told: str
+    capsys: Capture, change: tuple[str, str], message: str
 ) -> None:
-    assert told in one_line(refused(capsys, "train", example(change), "--quiet"))
+    assert message in one_line(refused(capsys, "train", example(change), "--quiet"))
 
 
 def test_a_job_beyond_its_budget_is_one_line(capsys: Capture) -> None:

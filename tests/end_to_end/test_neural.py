@@ -245,13 +245,15 @@ def gradient_and_jacobian(
     )
 
 
-@pytest.mark.parametrize(("hidden", "told"), [(8, True), (1, False)])
-def test_a_gradient_of_more_parameters_than_rows_tells_every_label(hidden: int, told: bool) -> None:
+@pytest.mark.parametrize(("hidden", "separates"), [(8, True), (1, False)])
+def test_a_gradient_of_more_parameters_than_rows_tells_every_label(
+    hidden: int, separates: bool
+) -> None:
     """Why the guard refuses such batches at any ratio; 18 parameters do not tell 64 labels."""
     gradient, jacobian, labels = gradient_and_jacobian(hidden)
     residuals = np.linalg.lstsq(jacobian.T, gradient, rcond=1e-6)[0]
     right = np.mean((residuals < 0) == labels)
-    assert (right == 1) == told
+    assert (right == 1) == separates
 
 
 # ------------------------------------------------------------------------------ modules and files

@@ -237,7 +237,7 @@ def silence() -> Environment:
 
 
 @pytest.mark.parametrize(
-    ("privacy", "settings", "told"),
+    ("privacy", "settings", "error_text"),
     [
         ({"noise_multiplier": 1, "release_budget": 5}, {}, "releases of a sample would be"),
         ({"noise_multiplier": 1, "budget": 5}, {}, "would be inf end to end"),
@@ -250,9 +250,9 @@ def silence() -> Environment:
     ],
 )
 def test_a_job_that_would_pass_its_budget_never_starts(
-    silence: Environment, privacy: Settings, settings: Settings, told: str
+    silence: Environment, privacy: Settings, settings: Settings, error_text: str
 ) -> None:
-    with pytest.raises(BudgetExhausted, match=told):
+    with pytest.raises(BudgetExhausted, match=error_text):
         noisy(privacy, None, silence, **{"rounds": 40, **settings})
 
 

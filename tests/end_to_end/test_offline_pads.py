@@ -180,7 +180,7 @@ def test_a_half_of_other_pads_is_refused(capsys: Capture, tmp_path: Path) -> Non
     shutil.copy(tmp_path / "bank.pads", PADS)
     assert "not made together with" in refused(capsys, "train", path)
     (PADS / "bank.pads").unlink()
-    assert "bank.pads: there are none" in refused(capsys, "train", path)
+    assert "bank.pads: no such file" in refused(capsys, "train", path)
 
 
 @pytest.mark.parametrize("taken", [1, 2])

@@ -68,8 +68,8 @@ def test_rows_score_as_in_training_and_the_label_party_sees_what_is_said(case: s
         assert isinstance(entry.message, Predictions)
         np.testing.assert_allclose(entry.message.values, own[entry.sender], atol=1e-12)
     for name in dataset.parties[1:]:
-        told = again.views[name.name].received()
-        assert {type(entry.message) for entry in told} == {ScoringHello}
+        words = again.views[name.name].received()
+        assert {type(entry.message) for entry in words} == {ScoringHello}
 
 
 def test_accuracy_of_squared_losses_is_that_of_the_classes_that_scores_say() -> None:
@@ -146,13 +146,13 @@ def test_a_budget_holds_for_one_release_and_calibrates_it() -> None:
 def test_parts_of_different_models_are_refused_by_the_parties_themselves() -> None:
     result, dataset = trained()
     parts = parts_of(result)
-    for change, told in (
+    for change, words in (
         ({"job_hash": "cd" * 32}, "another model"),
         ({"rounds": 2}, "rounds, here"),
     ):
         header = replace(parts["party1"].header, **change)
         mixed = {**parts, "party1": replace(parts["party1"], header=header)}
-        with pytest.raises(PeerViolation, match=told):
+        with pytest.raises(PeerViolation, match=words):
             scored(result, dataset, parts=mixed)
         with pytest.raises(DataError, match="parts of different models"):
             JointModel(mixed)

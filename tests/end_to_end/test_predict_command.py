@@ -82,11 +82,11 @@ def test_new_rows_come_out_with_their_ids_probabilities_and_class_names(
     assert scores["id"].to_list() == [f"C{number:03}" for number in range(159, 122, -1)]
     chosen = np.where(scores["probability"] > 0.5, "paid", "late")
     assert scores["class"].to_list() == chosen.tolist()
-    told = capsys.readouterr()
-    assert "probability: of class 'paid', not 'late'" in told.out
-    assert "any exchange, so it was sent in clear" in told.out
-    assert "shop: columns that the model does not use: note" in told.out
-    assert "rows that not every party has are not scored: 3 of bank" in told.err
+    output = capsys.readouterr()
+    assert "probability: of class 'paid', not 'late'" in output.out
+    assert "any exchange, so it was sent in clear" in output.out
+    assert "shop: columns that the model does not use: note" in output.out
+    assert "rows that not every party has are not scored: 3 of bank" in output.err
     (row,) = rows_of("out.json", "predict")
     assert (row["rows"], row["origin"], row["trained_on"]) == (37, "new_data", 0)
     assert row["dropped_rows"] == {"bank": 3, "shop": 0}
@@ -125,21 +125,23 @@ def test_what_was_made_offline_stands_below_what_scoring_took(
     assert "offline" not in capsys.readouterr().out
     monkeypatch.setattr("securevfl.scoring.running.job_costs", with_some)
     assert run("predict", job, "--out", "scores.csv", "--force", "--json", "out.json") == 0
-    told = capsys.readouterr().out
-    assert "made before rounds" in told
-    assert ["plain", "250", "ms", "-", "250", "ms", "4", "kB"] in map(str.split, told.splitlines())
-    assert max(map(len, told.splitlines())) <= 80
+    output = capsys.readouterr().out
+    assert "made before rounds" in output
+    assert ["plain", "250", "ms", "-", "250", "ms", "4", "kB"] in map(
+        str.split, output.splitlines()
+    )
+    assert max(map(len, output.splitlines())) <= 80
     assert rows_of("out.json", "predict")[0]["offline_bytes"] == 4000
 
 
-def test_labels_that_are_there_are_told_of_and_parquet_and_standard_output_work(
+def test_labels_that_are_there_are_mentioned_and_parquet_and_standard_output_work(
     job: str, capsys: Capture
 ) -> None:
     new = ["--rows", "bank=labelled.csv", "--json", "out.json"]
     assert run("predict", job, *new, "--out", "scores.parquet", "--quiet") == 0
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == "securevfl: rows that not every party has are not scored: 3 of bank\n"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == "securevfl: rows that not every party has are not scored: 3 of bank\n"
     (row,) = rows_of("out.json", "predict")
     scores = pl.read_parquet("scores.parquet")
     truth = pl.read_csv("labelled.csv")["status"][2:-3]
@@ -173,7 +175,7 @@ def test_without_new_rows_the_jobs_own_are_scored_and_said_to_be_known(
     assert f"the model was trained on {trained_on} of these rows" in (capsys.readouterr().out)
 
 
-def test_a_job_that_has_changed_since_is_told(job: str, capsys: Capture) -> None:
+def test_a_job_that_has_changed_since_is_reported(job: str, capsys: Capture) -> None:
     Path(job).write_text(JOB.replace("rounds = 20", "rounds = 21"), encoding="utf-8")
     assert run("predict", job, "--out", "scores.csv") == 0
     assert "the model comes from another job" in capsys.readouterr().out
@@ -241,7 +243,7 @@ def nobody_in_common() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "output"),
     [
         (swap_models, "the part of 'bank', not of 'shop'"),
         (drop_columns, "lacks 2 columns of the model: 'visits', 'spent'"),
@@ -250,18 +252,18 @@ def nobody_in_common() -> None:
     ],
 )
 def test_what_does_not_belong_together_is_refused(
-    job: str, capsys: Capture, spoil: object, told: str
+    job: str, capsys: Capture, spoil: object, output: str
 ) -> None:
     assert callable(spoil)
     spoil()
     error = refused(capsys, "predict", job, "--out", "scores.csv", "--quiet")
-    assert told in error
+    assert output in error
     assert error.count("\n") == 1
     assert not Path("scores.csv").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "output"),
     [
         (["--out", "scores.xls"], "expected .csv, .parquet"),
         (["--out", "scores.csv", "--rows", "bank"], "expected NAME=FILE"),
@@ -271,10 +273,10 @@ def test_what_does_not_belong_together_is_refused(
     ],
 )
 def test_a_mistake_gets_one_line(
-    job: str, capsys: Capture, arguments: list[str], told: str
+    job: str, capsys: Capture, arguments: list[str], output: str
 ) -> None:
     error = refused(capsys, "predict", job, *arguments)
-    assert told in error
+    assert output in error
     assert error.count("\n") == 1
 
 
@@ -300,7 +302,7 @@ def test_places_that_cannot_be_written_are_found_before_scoring(
 
 
 @pytest.mark.usefixtures("unscored")
-def test_labels_of_no_class_are_told(job: str, capsys: Capture) -> None:
+def test_labels_of_no_class_are_reported(job: str, capsys: Capture) -> None:
     rows = pl.read_csv("labelled.csv").with_columns(status=pl.lit("lost"))
     rows.write_csv("labelled.csv")
     assert "37 are not classes of the model, the first is 'lost'" in refused(
@@ -310,10 +312,10 @@ def test_labels_of_no_class_are_told(job: str, capsys: Capture) -> None:
 
 def test_a_model_is_shown_with_its_coefficients_by_name(job: str, capsys: Capture) -> None:
     assert run("model", "show", "models/bank.safetensors") == 0
-    told = capsys.readouterr().out
-    assert max(map(len, told.splitlines())) <= 80
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 80
     for word in ("bank (label party)", "classes: late, paid", "income", "debt", "(constant)"):
-        assert word in told
+        assert word in output
     files = ["models/bank.safetensors", "models/shop.safetensors"]
     assert run("model", "show", *files, "--json", "out.json") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -333,12 +335,12 @@ def test_a_model_is_shown_with_its_coefficients_by_name(job: str, capsys: Captur
 def test_rows_that_do_not_fit_a_model_are_refused(job: str) -> None:
     model = load_models("models")
     good = np.zeros((4, 2))
-    for rows, told in (
+    for rows, output in (
         ({"bank": good}, "the model is of bank, shop"),
         ({"bank": good, "shop": good[:3]}, "different numbers of rows"),
         ({"bank": good, "shop": np.zeros((4, 3))}, "expected 2 columns"),
         ({"bank": good, "shop": np.full((4, 2), np.nan)}, "'visits' 4, 'spent' 4"),
         ({"bank": good, "shop": pl.DataFrame({"a": [1]})}, "'visits', 'spent'"),
     ):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=output):
             model.decision_function(rows)

@@ -57,7 +57,7 @@ def write_files() -> None:
     Path("shop.csv").write_bytes("\n".join([*shop, ""]).encode("utf-8-sig"))
 
 
-def test_without_preprocess_all_that_is_in_the_way_is_told_in_one_line(capsys: Capture) -> None:
+def test_without_preprocess_all_obstacles_are_named_in_one_line(capsys: Capture) -> None:
     write_files()
     Path("job.toml").write_text(JOB)
     assert run("train", "job.toml", "--quiet") == 2
@@ -73,10 +73,10 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     Path("job.toml").write_text(JOB + '[preprocess]\nmissing = ["k. A."]\n')
     assert run("train", "job.toml", "--json", "out.json") == 0
     printed = capsys.readouterr()
-    told = " ".join(printed.err.split())
+    output = " ".join(printed.err.split())
     assert max(map(len, (printed.err + printed.out).splitlines())) <= 80
-    assert "bank.csv: semicolon-separated, decimal ',', windows-1252" in told
-    assert "shop.csv: comma-separated, decimal ',', utf-8" in told
+    assert "bank.csv: semicolon-separated, decimal ',', windows-1252" in output
+    assert "shop.csv: comma-separated, decimal ',', utf-8" in output
     (row,) = rows_of("out.json", "train")
     assert row["auc"] > 0.9
     assert any("windows-1252" in note for note in row["notes"])
@@ -127,7 +127,7 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     )
 
 
-def test_a_copied_label_is_warned_of_even_where_little_is_told(capsys: Capture) -> None:
+def test_a_copied_label_is_warned_of_even_where_little_is_reported(capsys: Capture) -> None:
     write_files()
     text = Path("bank.csv").read_bytes().decode("cp1252")
     lines = [f"{line};{line[-1] == 'a'}" for line in text.split("\r\n")[2:]]

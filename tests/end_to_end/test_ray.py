@@ -34,8 +34,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
         timeout=300,
     )
     (line,) = ended.stdout.splitlines()
-    told: dict[str, Any] = json.loads(line)
-    return told, folder
+    report: dict[str, Any] = json.loads(line)
+    return report, folder
 
 
 @needs_ray
@@ -67,13 +67,13 @@ def test_a_small_job_runs_on_a_cluster_of_its_own() -> None:
 def test_a_killed_or_frozen_actor_changes_nothing(
     found: tuple[dict[str, Any], Path], how: str, victim: str, text: str
 ) -> None:
-    told, folder = found
+    report, folder = found
     for name in ("party1", "party2"):
         model, twin = (folder / each / f"{name}.safetensors" for each in (how, "expected"))
         assert model.read_bytes() == twin.read_bytes()
-    (line,) = told[how]["said"]
+    (line,) = report[how]["said"]
     assert line.startswith(f"{victim} is gone ({text}")
-    assert 0 < told[how]["before"] < told[how]["rounds"] == 300
+    assert 0 < report[how]["before"] < report[how]["rounds"] == 300
 
 
 @needs_ray
@@ -81,8 +81,8 @@ def test_a_killed_or_frozen_actor_changes_nothing(
 @pytest.mark.slow
 def test_a_stranger_in_the_network_runs_nothing(found: tuple[dict[str, Any], Path]) -> None:
     """Ray's ports are open on every interface."""
-    told, _ = found
-    assert told["stranger"] == ""
+    report, _ = found
+    assert report["stranger"] == ""
 
 
 def test_a_cluster_of_ones_own_gets_a_token_before_ray_is_there(
@@ -122,28 +122,28 @@ def test_no_cluster_is_made_without_a_token(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_data_never_enter_the_object_store(found: tuple[dict[str, Any], Path]) -> None:
     """The table of party1 alone would be 50 kB."""
-    told, _ = found
-    assert told["words"] < 4000
-    assert told["stored"] < 1 << 20
-    assert told["stored with data"] >= 7 << 20
+    report, _ = found
+    assert report["words"] < 4000
+    assert report["stored"] < 1 << 20
+    assert report["stored with data"] >= 7 << 20
 
 
 @needs_ray
 @pytest.mark.framework
 @pytest.mark.slow
 def test_cells_give_what_processes_give(found: tuple[dict[str, Any], Path]) -> None:
-    told, _ = found
-    assert told["cells"] == [[0, 0.0], [1, 0.5], [2, 1.0]]
-    assert told["error"] == "task 3"
+    report, _ = found
+    assert report["cells"] == [[0, 0.0], [1, 0.5], [2, 1.0]]
+    assert report["error"] == "task 3"
 
 
 @needs_ray
 @pytest.mark.framework
 @pytest.mark.slow
 def test_what_a_machine_lacks_is_an_error_and_no_death(found: tuple[dict[str, Any], Path]) -> None:
-    told, _ = found
-    assert told["unmade"].startswith("its machine cannot make it: ModuleNotFoundError")
-    assert told["no death"]
+    report, _ = found
+    assert report["unmade"].startswith("its machine cannot make it: ModuleNotFoundError")
+    assert report["no death"]
 
 
 @pytest.mark.usefixtures("clean_place")

@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("needs a homomorphic scheme", {"scheme": "plain", "he_per_step": True}, {}),
         ("no round_trips = 1", {"scheme": "bfv", "he_per_step": True, "round_trips": 1}, {}),
         ("hide = 'residuals'", {**BFV_BOTH, "he_per_step": True}, {"loss": "squared"}),
-        *((told, {"scheme": "bfv", "he_per_step": True}, settings) for told, settings in (
+        *((message, {"scheme": "bfv", "he_per_step": True}, settings) for message, settings in (
             ("needs a learning_rate", {"learning_rate": "auto"}),
             ("'fdml' repeats no products", {"algorithm": "fdml"}),
             ("no proximal", {"proximal": 0.1}),
@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("without a public bound", "dp", LABEL_NOISE),
     ]),
     "ftl": (transfer_data.made, FTL, [
-        ("stands on 'taylor-logistic'", None, {"loss": "squared"}),
+        ("supports 'taylor-logistic' only", None, {"loss": "squared"}),
         (r"brings its own layers: \[ftl\] units", None, {"model": "mlp"}),
         ("start = 'zero' gives a network no gradient", None, {"start": "zero"}),
         ("local_rule = 'curvature' or 'gauss-newton'", None, {"local_rule": "frozen"}),
@@ -203,7 +203,7 @@ def nothing_may_be_sent(sender: str, receiver: str, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("what", "told", "exchange", "settings"),
+    ("what", "message", "exchange", "settings"),
     [
         pytest.param(what, *row, id=f"{what}: {row[0]}")
         for what, (_, _, rows) in REFUSED.items()
@@ -211,7 +211,7 @@ def nothing_may_be_sent(sender: str, receiver: str, data: bytes) -> bytes:
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line_before_anything_is_sent(
-    what: str, told: str, exchange: str | Settings | None, settings: Settings
+    what: str, message: str, exchange: str | Settings | None, settings: Settings
 ) -> None:
     data, common, _ = REFUSED[what]
     both: dict[str, Any] = {**common, **settings}
@@ -219,6 +219,6 @@ def test_what_does_not_go_together_is_refused_in_one_line_before_anything_is_sen
         if isinstance(common[name], Mapping):
             both[name] = {**common[name], **settings[name]}
     environment = Environment(keys=SmallKeys(), tamper=nothing_may_be_sent)
-    with pytest.raises(ConfigError, match=told) as refused:
+    with pytest.raises(ConfigError, match=message) as refused:
         train(job_of(exchange, **both), data(), environment)
     assert "\n" not in str(refused.value)

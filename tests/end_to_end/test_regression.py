@@ -177,7 +177,7 @@ def written(folder: Path, targets: Sequence[object]) -> list[FileSource]:
 
 
 @pytest.mark.parametrize(
-    ("targets", "told"),
+    ("targets", "message"),
     [
         ([0.5 * (i % 7) for i in range(100)], "fractions among them"),
         ([i % 40 for i in range(400)], "40 different numbers among 400 rows"),
@@ -185,10 +185,10 @@ def written(folder: Path, targets: Sequence[object]) -> list[FileSource]:
     ],
 )
 def test_numbers_that_are_no_classes_need_the_squared_loss(
-    tmp_path: Path, targets: list[float], told: str
+    tmp_path: Path, targets: list[float], message: str
 ) -> None:
     sources = written(tmp_path, targets)
-    with pytest.raises(DataError, match=rf"{told}.*loss = 'squared'"):
+    with pytest.raises(DataError, match=rf"{message}.*loss = 'squared'"):
         load_files(sources)
     dataset = load_files(sources, regression=True)
     assert dataset.classes == 0

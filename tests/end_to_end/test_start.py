@@ -38,9 +38,9 @@ def loaded(arguments: str) -> tuple[set[str], str]:
         text=True,
         check=False,
     )
-    *told, last = ended.stderr.splitlines()
+    *warning, last = ended.stderr.splitlines()
     assert last.startswith("loaded ")
-    return set(last.split()), told[0] if told else ""
+    return set(last.split()), warning[0] if warning else ""
 
 
 def test_the_package_loads_nothing_before_it_is_asked_for_something() -> None:
@@ -72,7 +72,7 @@ for scheme in ("plain", "bfv"):
     assert modules["bfv"] & SLOW == {"tenseal"}
 
 
-def test_the_version_is_told_and_nothing_else_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed_and_nothing_else_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr() == (f"securevfl {__version__}\n", "")
 
@@ -112,8 +112,8 @@ def test_a_mistake_that_is_seen_at_once_loads_nothing_for_work(arguments: str, s
     Path("malformed.toml").write_text("[job", encoding="utf-8")
     Path("unknown.toml").write_text("[job]\nround = 3\n", encoding="utf-8")
     Path("moved.toml").write_text("[job]\nstaleness = 2\n", encoding="utf-8")
-    modules, told = loaded(arguments)
-    assert said in told
+    modules, warning = loaded(arguments)
+    assert said in warning
     assert not modules & (SLOW | NEEDED_BY_WORK)
 
 
@@ -142,8 +142,8 @@ def test_a_mistake_loads_nothing_that_is_slow(arguments: str, said: str) -> None
     Path("own.toml").write_text(
         '[job]\ndataset = "breast_cancer"\n[fdml]\nstaleness = 2\n', encoding="utf-8"
     )
-    modules, told = loaded(arguments)
-    assert said in told
+    modules, warning = loaded(arguments)
+    assert said in warning
     assert not modules & SLOW
 
 

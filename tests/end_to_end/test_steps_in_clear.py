@@ -71,11 +71,13 @@ def reference(result: TrainingResult, dataset: VerticalDataset, start: Starts) -
                 given = {each: block[rows] @ weights[each] for each, block in blocks.items()}
             x, others = blocks[name][rows], sum(given.values()) - given[name]
             others = others + (0 if offsets is None else offsets[rows])
-            told = loss.residuals(others + given[name], labels[rows])
+            given_residuals = loss.residuals(others + given[name], labels[rows])
             for _ in range(steps):
                 residuals = loss.residuals(others + x @ weights[name], labels[rows])
                 if settings.local_rule == "curvature" and name != label:
-                    residuals = told + BENDS[settings.loss] * (x @ weights[name] - given[name])
+                    residuals = given_residuals + BENDS[settings.loss] * (
+                        x @ weights[name] - given[name]
+                    )
                 gradient = x.T @ residuals / len(rows) + decays[name] * weights[name]
                 weights[name] = weights[name] - eta * gradient
     return np.concatenate([own.ravel() for own in weights.values()])
@@ -155,7 +157,7 @@ def test_on_a_quadratic_loss_the_exact_rule_is_the_curvature_rule() -> None:
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared-hinge", "hinge"])
-def test_a_feature_party_is_told_the_sum_beside_residuals(loss: str) -> None:
+def test_a_feature_party_gets_the_sum_beside_residuals(loss: str) -> None:
     result = run_job(breast_cancer(3), loss=loss, **EXACT)
     assert result.costs().messages == EXACT["rounds"] * 3 * 2
     sums, residuals = (received(result, "party2", kind) for kind in (Predictions, Residuals))
@@ -166,7 +168,7 @@ def test_a_feature_party_is_told_the_sum_beside_residuals(loss: str) -> None:
         np.testing.assert_allclose(expected, seen.values, rtol=0, atol=1e-12)
 
 
-def test_the_exact_rule_leaves_exact_steps_alone_and_says_what_it_tells() -> None:
+def test_the_exact_rule_leaves_exact_steps_alone_and_says_what_it_reveals() -> None:
     plain, exact = (
         plan_for(Job.of(job=job), breast_cancer()) for job in ({}, {"local_rule": "exact"})
     )

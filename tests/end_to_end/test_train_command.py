@@ -122,24 +122,24 @@ def test_parties_killed_between_two_writes_have_a_round_in_common(rounds: int) -
     whole = weights()
     killed(path, KILLED_AFTER, "--force")
     if rounds == 3:  # the shop had not written its last one
-        ahead = Checkpoints(Path("models"), "shop")
-        ahead.before.replace(ahead.newest)
+        newer = Checkpoints(Path("models"), "shop")
+        newer.before.replace(newer.newest)
     assert last_session(Path("models"), PARTIES)["bank"].rounds == rounds
     assert run("train", path, "--resume", "--quiet") == 0
     np.testing.assert_array_equal(weights(), whole)
 
 
-def test_an_unfinished_session_is_told_and_not_overwritten(capsys: Capture) -> None:
+def test_an_unfinished_session_is_reported_and_not_overwritten(capsys: Capture) -> None:
     path = job()
     killed(path)
     before = {each: each.read_bytes() for each in Path("models").iterdir()}
-    for arguments, told in (
+    for arguments, message in (
         ((), "holds a checkpoint of this job after 6 rounds: --resume continues"),
         (("--seed", "5"), "holds a checkpoint of another job after 6 rounds"),
         (("--seed", "5", "--resume"), "belongs to job"),
         (("--resume", "--force"), "give only one"),
     ):
-        assert told in refused(capsys, "train", path, *arguments)
+        assert message in refused(capsys, "train", path, *arguments)
     assert {each: each.read_bytes() for each in Path("models").iterdir()} == before
 
 
@@ -153,7 +153,7 @@ def test_a_session_goes_on_with_the_data_it_had(capsys: Capture) -> None:
     )
 
 
-def test_a_damaged_session_is_told(capsys: Capture) -> None:
+def test_a_damaged_session_is_reported(capsys: Capture) -> None:
     path = job()
     killed(path)
     Path("models/bank.state").write_bytes(b"half of it")
@@ -166,14 +166,14 @@ def test_a_finished_job_says_so_and_keeps_its_models(capsys: Capture) -> None:
     assert "no checkpoint of this job" in refused(capsys, "train", path, "--resume")
     assert run("train", path, "--quiet") == 0
     whole = weights()
-    for arguments, told in (
+    for arguments, message in (
         ((), "models/bank.safetensors, models/shop.safetensors would be overwritten"),
         (("--seed", "5"), "or --force to replace"),
         (("--resume",), "this job has finished, after 12 rounds"),
     ):
         error = refused(capsys, "train", path, *arguments)
         assert said(error) == 1  # before a word about the job
-        assert told in error
+        assert message in error
     np.testing.assert_array_equal(weights(), whole)
     assert run("train", path, "--force", "--seed", "5", "--quiet") == 0
     assert np.abs(weights() - whole).max() > 1e-9
@@ -194,9 +194,9 @@ def test_what_cannot_go_on_says_so_first_and_when_it_is_asked(
     if scheme == "dp":
         path = two_organizations({"rounds": 12}, "dp", output=EVERY_THREE, privacy=NOISE)
     killed(path, after=4)
-    told = " ".join(capsys.readouterr().err.split())
-    assert "cannot be resumed after an interrupt" in told
-    assert why in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert "cannot be resumed after an interrupt" in message
+    assert why in message
     assert not list(Path("models").glob("*.state*"))
     assert why in refused(capsys, "train", path, "--resume")
 
@@ -238,10 +238,10 @@ def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> N
     for text in ("bank alone", "Training loss by rounds", "train job.toml --html page.html"):
         assert text in page
     assert "bank alone" in printed.out
-    told = printed.err
+    message = printed.err
     assert "rows left out because not every party has them: bank 20 of 400" in printed.out
-    assert max(map(len, told.splitlines())) <= 80
-    words = " ".join(told.split())
+    assert max(map(len, message.splitlines())) <= 80
+    words = " ".join(message.split())
     for piece in (
         "bank (labels) 2 400 380 20",
         "shop 2 380 380 0",
@@ -286,9 +286,9 @@ def test_an_interrupt_that_nothing_goes_on_from_says_why(
 
     monkeypatch.setattr(Forecast, "after", interrupt)
     assert run("train", path, "--quiet") == 130
-    told, last = capsys.readouterr().err.splitlines()[-2:]
-    assert told.startswith("securevfl: cannot be resumed: ")
-    assert why in told
+    message, last = capsys.readouterr().err.splitlines()[-2:]
+    assert message.startswith("securevfl: cannot be resumed: ")
+    assert why in message
     assert last == "securevfl: interrupted"
 
 
@@ -303,8 +303,8 @@ def test_a_process_that_is_stopped_can_go_on(how: signal.Signals) -> None:
     assert rounds % EVERY == 0
     if how == signal.SIGINT:
         assert process.returncode == 130
-        *_, told, last = error.splitlines()
-        assert told == (
+        *_, message, last = error.splitlines()
+        assert message == (
             f"securevfl: stopped after {rounds} rounds; continue with: "
             "securevfl train job.toml --seed 1 --resume"
         )

@@ -280,7 +280,7 @@ def test_derived_step_sizes_train(alternating: bool) -> None:
 
 
 @pytest.mark.parametrize("scored", ["never", 0])
-def test_a_model_that_learned_nothing_is_told(scored: str | int) -> None:
+def test_a_model_that_learned_nothing_is_reported(scored: str | int) -> None:
     assert run(rounds=8, eval_every=scored).learned
     assert not run(rounds=8, eval_every=scored, learning_rate=1e-9).learned
 

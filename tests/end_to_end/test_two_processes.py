@@ -72,7 +72,7 @@ class PartyProcess:
             text=True,
             pass_fds=self._descriptors,
         )
-        self._told: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._report: queue.Queue[dict[str, Any]] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def take_part(self, folder: Path, job: Path, timeout_seconds: float) -> None:
@@ -91,9 +91,9 @@ class PartyProcess:
 
     def tells(self, what: str) -> dict[str, Any]:
         """The next thing it tells that says this; whatever else it says first is passed over."""
-        while what not in (told := self._told.get(timeout=LONG)):
-            assert "error" not in told, told["error"]
-        return told
+        while what not in (report := self._report.get(timeout=LONG)):
+            assert "error" not in report, report["error"]
+        return report
 
     def fails(self) -> str:
         """How it says that its job failed."""
@@ -106,8 +106,8 @@ class PartyProcess:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._told.put(json.loads(line))
-        self._told.put({"error": f"{self.name} ended"})
+            self._report.put(json.loads(line))
+        self._report.put({"error": f"{self.name} ended"})
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class Pair:
         data, keys = load_files(sources(self.folder)), Environment(keys=KeyMaker())
         simulated = train(parse_job(job.read_text()), data, keys)
         for party in (self.bank, self.shop):
-            told, ledger = party.tells("path"), simulated.ledgers[party.name]
-            assert told["hops"] == ledger.hops
-            assert sum(told["path"].values()) == pytest.approx(told["clock"])
+            report, ledger = party.tells("path"), simulated.ledgers[party.name]
+            assert report["hops"] == ledger.hops
+            assert sum(report["path"].values()) == pytest.approx(report["clock"])
             weights = np.load(self.folder / party.name / "weights.npy")
-            yield told, weights, simulated.outcomes[party.name], ledger
+            yield report, weights, simulated.outcomes[party.name], ledger
 
 
 def sources(folder: Path) -> list[FileSource]:
@@ -205,41 +205,41 @@ def test_two_processes_learn_what_the_simulation_learns(
 ) -> None:
     """To the bit: the same operations in the same order, and masks of products cancel exactly."""
     job = pair.job(scheme, scheme=scheme, rounds=rounds)
-    for told, weights, outcome, ledger in pair.beside_the_simulation(job):
+    for report, weights, outcome, ledger in pair.beside_the_simulation(job):
         assert np.array_equal(weights, outcome.model.weights)
         assert np.any(weights)
-        assert told["rounds"] == rounds
-        assert told["scores"] == [score.auc for score in outcome.scores]
+        assert report["rounds"] == rounds
+        assert report["scores"] == [score.auc for score in outcome.scores]
         if scheme == "plain":
-            assert told["bytes_sent"] == dict(ledger.bytes_sent)
-        assert {"setup", "local"} <= set(told["path"])
+            assert report["bytes_sent"] == dict(ledger.bytes_sent)
+        assert {"setup", "local"} <= set(report["path"])
 
 
 def test_two_processes_make_offline_what_the_simulation_makes(pair: Pair) -> None:
     """Pads are fresh in every run: weights agree to their last bits' rounding only."""
     job = pair.job("blind", scheme="blind", loss="taylor-logistic", rounds=4)
-    for told, weights, outcome, ledger in pair.beside_the_simulation(job):
+    for report, weights, outcome, ledger in pair.beside_the_simulation(job):
         np.testing.assert_allclose(weights, outcome.model.weights, atol=2e-3)
-        assert set(told["bytes_sent"]) == set(ledger.bytes_sent)
-        assert {CORRELATED_RANDOMNESS, OFFLINE_COMMUNICATION, COMMUNICATION} <= set(told["path"])
+        assert set(report["bytes_sent"]) == set(ledger.bytes_sent)
+        assert {CORRELATED_RANDOMNESS, OFFLINE_COMMUNICATION, COMMUNICATION} <= set(report["path"])
 
 
 def test_a_peer_that_dies_ends_the_job_in_one_line(pair: Pair) -> None:
     pair.start(pair.job("endless", rounds=10**6))
     pair.shop.tells("round")
     pair.shop.end()
-    told = pair.bank.fails()
+    report = pair.bank.fails()
     # As it waits, or as it sends: whichever it did when the other went.
     waiting = "(bank waits for Predictions from shop: )?"
-    assert re.fullmatch(f"PeerUnreachable: {waiting}shop closed the connection", told)
+    assert re.fullmatch(f"PeerUnreachable: {waiting}shop closed the connection", report)
 
 
 def test_a_peer_that_falls_silent_ends_the_job_at_the_deadline(pair: Pair) -> None:
     pair.start(pair.job("endless", rounds=10**6), timeout_seconds=2.0)
     pair.shop.tells("round")
     pair.shop.process.send_signal(signal.SIGSTOP)
-    told = pair.bank.fails()
-    assert told == "PeerTimeout: bank waited 2 s for Predictions from shop in vain"
+    report = pair.bank.fails()
+    assert report == "PeerTimeout: bank waited 2 s for Predictions from shop in vain"
     pair.shop.process.send_signal(signal.SIGCONT)
     assert pair.shop.fails().startswith("PeerUnreachable: ")
 

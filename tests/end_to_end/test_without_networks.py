@@ -42,8 +42,8 @@ def run_without_torch(*lines: str) -> tuple[list[int], str]:
         text=True,
         check=True,
     )
-    told = [line.split() for line in ended.stdout.splitlines()]
-    return [int(words[1]) for words in told if words[:1] == ["status"]], ended.stderr
+    message = [line.split() for line in ended.stdout.splitlines()]
+    return [int(words[1]) for words in message if words[:1] == ["status"]], ended.stderr
 
 
 def test_linear_jobs_run_without_torch_and_a_network_is_one_line_before_any_work() -> None:

@@ -88,7 +88,7 @@ def test_the_layout_is_the_documented_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "error_text"),
     [
         (b"", "0 bytes is shorter than its header"),
         (b"SVFX" + seal(EXAMPLE)[4:], "not a securevfl envelope"),
@@ -105,8 +105,8 @@ def test_the_layout_is_the_documented_one() -> None:
         (header(200, 0) + b"bank", "shorter than it says"),
     ],
 )
-def test_what_no_envelope_holds_is_refused(data: bytes, told: str) -> None:
-    with pytest.raises(MalformedMessage, match=told):
+def test_what_no_envelope_holds_is_refused(data: bytes, error_text: str) -> None:
+    with pytest.raises(MalformedMessage, match=error_text):
         open_envelope(data)
 
 

@@ -172,12 +172,12 @@ def test_what_is_said_offline_takes_the_time_and_bytes_it_takes_in_a_round(
         else event
         for event in events
     ]  # fmt: skip
-    ahead, rounds = play_all(4, events), play_all(4, called)
-    for name, moments in ahead.results.items():
+    offline, rounds = play_all(4, events), play_all(4, called)
+    for name, moments in offline.results.items():
         others = rounds.results[name]
         assert [m.clock for m in moments] == pytest.approx([m.clock for m in others])
         assert all(m.hops <= other.hops for m, other in zip(moments, others, strict=True))
-    some, none = job_costs(ahead.costs, 1), job_costs(rounds.costs, 1)
+    some, none = job_costs(offline.costs, 1), job_costs(rounds.costs, 1)
     assert (some.messages, some.bytes_sent) == (none.messages, none.bytes_sent)
     said = [each for each in events if isinstance(each, Spoken) and each.stage == "offline"]
     assert some.offline_messages == len(said)

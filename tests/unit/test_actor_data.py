@@ -113,8 +113,8 @@ def test_nobody_else_gets_at_what_actors_share(tmp_path: Path) -> None:
 def test_no_socket_gets_the_name_of_an_earlier_one(tmp_path: Path) -> None:
     """Of an actor that was killed before all were connected one may be left."""
     listened: list[str] = []
-    told = started(tmp_path, lambda task: listened.append(task.listen), restarts=1000)
-    assert told.endswith("after 1000 restarts")
+    message = started(tmp_path, lambda task: listened.append(task.listen), restarts=1000)
+    assert message.endswith("after 1000 restarts")
     assert len(set(listened)) == len(listened) == 2 * 1001
 
 
@@ -169,8 +169,8 @@ def test_only_states_of_its_own_job_are_gone_on_from_after_a_death(
 def test_noise_is_not_released_again_after_a_death(tmp_path: Path) -> None:
     names: list[str] = []
     job = Job.of(job=BREAST_CANCER, exchange={"scheme": "dp"}, privacy={"noise_multiplier": 1.0})
-    told = started(tmp_path, lambda task: names.append(task.name), job=job, restarts=3)
-    assert "it is not started again: " in told
+    message = started(tmp_path, lambda task: names.append(task.name), job=job, restarts=3)
+    assert "it is not started again: " in message
     assert names == ["party1", "party2"]
 
 
@@ -197,14 +197,14 @@ def test_an_overlap_of_own_files_is_nobodys_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"job_hash": 64 * "0"}, r"the job's hash is [0-9a-f]{16}, not 0{16}$"),
         ({"resume_rounds": 3}, "no state after 3 rounds in "),
     ],
 )
 def test_an_actor_of_another_job_or_state_takes_no_part(
-    changes: dict[str, Any], told: str, tmp_path: Path
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     job = job_of()
     plan, said = plan_for(job, load("breast_cancer")), list[Event]()
@@ -224,7 +224,7 @@ def test_an_actor_of_another_job_or_state_takes_no_part(
     introduced, failed = said
     assert introduced.kind == "introduced"
     assert (failed.kind, failed.error) == ("failed", "DataError")
-    assert re.search(told, failed.text)
+    assert re.search(message, failed.text)
 
 
 def left_by(party: str, folder: Path) -> ActorTask:

@@ -20,21 +20,21 @@ LONG = 60.0
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_frozen_process_is_gone_and_one_that_waits_is_not(frozen: bool, tmp_path: Path) -> None:
     """It fails at once, as its job is none, and then waits for its end."""
-    told: queue.Queue[Event] = queue.Queue()
+    events: queue.Queue[Event] = queue.Queue()
     task = task_of("bank", tmp_path, listen=f"unix:{tmp_path}.socket")
-    handle = ProcessHost(silence_seconds=SILENCE).start(task, told.put)
+    handle = ProcessHost(silence_seconds=SILENCE).start(task, events.put)
     try:
-        assert told.get(timeout=LONG).kind == "failed"
+        assert events.get(timeout=LONG).kind == "failed"
         if frozen:
             handle.process.send_signal(signal.SIGSTOP)
-            assert told.get(timeout=LONG) == Event("gone", text=f"silent for {SILENCE:g} s")
+            assert events.get(timeout=LONG) == Event("gone", text=f"silent for {SILENCE:g} s")
         else:
             time.sleep(SILENCE + 2 * BEAT_SECONDS)
-            assert told.empty()
+            assert events.empty()
     finally:
         handle.stop()
     if not frozen:
-        assert told.get(timeout=LONG) == Event("gone", text="killed by signal 9")
+        assert events.get(timeout=LONG) == Event("gone", text="killed by signal 9")
 
 
 def test_one_that_is_slow_to_start_is_not_gone(
@@ -45,12 +45,12 @@ def test_one_that_is_slow_to_start_is_not_gone(
     slow.write_text(f'#!/bin/sh\nsleep {1.5 * SILENCE}\nexec "{sys.executable}" "$@"\n')
     slow.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(slow))
-    told: queue.Queue[Event] = queue.Queue()
+    events: queue.Queue[Event] = queue.Queue()
     handle = ProcessHost(silence_seconds=SILENCE).start(
-        task_of("bank", tmp_path, listen=f"unix:{tmp_path}.socket"), told.put
+        task_of("bank", tmp_path, listen=f"unix:{tmp_path}.socket"), events.put
     )
     try:
-        assert told.get(timeout=LONG).kind == "failed"
+        assert events.get(timeout=LONG).kind == "failed"
     finally:
         handle.stop()
 
@@ -61,10 +61,10 @@ def test_whom_the_supervisor_left_removes_what_was_shared(another: bool, tmp_pat
     work = tmp_path / "work"
     (work / "shard 1").mkdir(parents=True)
     (work / "aligned.json").touch()
-    told: queue.Queue[Event] = queue.Queue()
-    handle = ProcessHost().start(task_of("bank", work, listen=f"unix:{work}.socket"), told.put)
+    events: queue.Queue[Event] = queue.Queue()
+    handle = ProcessHost().start(task_of("bank", work, listen=f"unix:{work}.socket"), events.put)
     try:
-        assert told.get(timeout=LONG).kind == "failed"
+        assert events.get(timeout=LONG).kind == "failed"
         if another:
             work.rename(tmp_path / "of before")
             work.mkdir()

@@ -36,13 +36,13 @@ def test_a_write_that_stops_halfway_leaves_the_old_file_and_no_litter(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_where_the_folder_should_be_is_told(tmp_path: Path) -> None:
+def test_a_file_where_the_folder_should_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"")
     with pytest.raises(DataError, match=r"result .*cannot be written"):
         replace_file(tmp_path / "plain" / "file", b"x", "result")
 
 
-def test_a_folder_where_the_file_should_be_is_told(tmp_path: Path) -> None:
+def test_a_folder_where_the_file_should_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file" / "inside").mkdir(parents=True)
     with pytest.raises(DataError, match=r"result .*file cannot be written: Is a directory"):
         replace_file(tmp_path / "file", b"x", "result")

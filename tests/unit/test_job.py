@@ -39,7 +39,7 @@ def test_a_job_is_read_from_a_file(tmp_path: Path) -> None:
     assert [party.name for party in read_job(path).party] == ["bank", "shop"]
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.toml"):
         read_job(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
@@ -48,7 +48,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[job]\nlocal_step = 3", "unknown key 'job.local_step': nearest known key is 'local_st"),
         ("[exchange]\nahead_rounds = 3", "'exchange.ahead_rounds': renamed to 'offline_rounds'"),
@@ -63,8 +63,8 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         ("[output]\ndir='x'", "nearest known key is 'directory'"),
     ],
 )
-def test_an_unknown_key_names_the_nearest_known_one(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_an_unknown_key_names_the_nearest_known_one(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_job(text)
 
 
@@ -97,7 +97,7 @@ def test_a_value_out_of_range_names_its_key(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "no data"),
         ('[job]\ndataset = "digits"\n' + TWO_PARTIES, "not both"),
@@ -114,8 +114,8 @@ def test_a_value_out_of_range_names_its_key(line: str) -> None:
         ("[job", "not TOML"),
     ],
 )
-def test_sections_that_make_no_job_are_refused(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"^here: .*{told}"):
+def test_sections_that_make_no_job_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^here: .*{message}"):
         parse_job(text, "here")
 
 
@@ -268,7 +268,7 @@ def test_a_party_trains_the_jobs_model_unless_it_names_its_own(
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ('model = "mpl"', r"party\.1\.model = 'mpl'"),
         ('model = "mlp"\nhidden = []', r"party\.1\.hidden = \[\]"),
@@ -282,12 +282,12 @@ def test_a_party_trains_the_jobs_model_unless_it_names_its_own(
         ("image_width = 7", "party 'shop': image_width = 7 needs model = 'cnn'"),
     ],
 )
-def test_a_model_that_cannot_be_is_told(line: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_model_that_cannot_be_is_reported(line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_job(TWO_PARTIES + line)
 
 
-def test_hidden_layers_of_a_job_without_an_mlp_are_told() -> None:
+def test_hidden_layers_of_a_job_without_an_mlp_are_reported() -> None:
     with pytest.raises(ConfigError, match=r"job\.hidden = \(64,\) needs model = 'mlp'"):
         parse_job("[job]\nhidden = [64]\n" + TWO_PARTIES)
     parse_job("[job]\nhidden = [64]\n" + TWO_PARTIES + 'model = "mlp"')

@@ -36,17 +36,17 @@ def rest(seconds: float, _: Tell) -> None:
 def test_results_come_with_their_places_and_what_tasks_tell_on_the_way(workers: int) -> None:
     # More than a pipe holds.
     work = partial(scaled, np.full(1_000_000, 3.0))
-    told: list[tuple[int, str, float]] = []
+    reported: list[tuple[int, str, float]] = []
 
     def note(place: int, what: str, done: float) -> None:
-        told.append((place, what, done))
+        reported.append((place, what, done))
 
     costs = [1.0, 1.0, 1.0, 1.0, 4.0]
     with in_processes(work, range(5), workers, "test", progress=note, costs=costs) as results:
         assert sorted(results) == [(0, 0), (1, 3), (2, 6), (3, 9), (4, 12)]
-    by_place = {place: [what for at, what, _ in told if at == place] for place in range(5)}
+    by_place = {place: [what for at, what, _ in reported if at == place] for place in range(5)}
     assert by_place == {place: ["scaling", "done"] for place in range(5)}
-    parts = [done for _, _, done in told]
+    parts = [done for _, _, done in reported]
     assert parts == sorted(parts)
     # The first is half done, and then all are.
     assert (parts[0], parts[-1]) in {(1 / 16, 1.0), (4 / 16, 1.0)}
@@ -64,7 +64,7 @@ def test_a_task_that_fails_is_the_error_of_all(workers: int) -> None:
     assert set(active_children()) <= others
 
 
-def test_a_killed_process_is_told() -> None:
+def test_a_killed_process_is_reported() -> None:
     with (
         pytest.raises(SecureVFLError, match="a process of the test was killed"),
         in_processes(die, range(4), 2, "test") as results,

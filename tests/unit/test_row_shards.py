@@ -70,7 +70,7 @@ def made_plan(**settings: object) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"algorithm": "fedbcd-s"}, "algorithm 'fedbcd-s'"),
         ({"scheme": "bfv", "allow_label_leak": True}, "exchange 'bfv'"),
@@ -83,10 +83,10 @@ def made_plan(**settings: object) -> Plan:
     ],
 )
 def test_jobs_that_would_come_to_something_else_are_refused(
-    settings: dict[str, object], told: str
+    settings: dict[str, object], message: str
 ) -> None:
     require_shardable(made_plan())
-    with pytest.raises(ConfigError, match=f"^--row-shards: {told}"):
+    with pytest.raises(ConfigError, match=f"^--row-shards: {message}"):
         require_shardable(made_plan(**settings))
 
 

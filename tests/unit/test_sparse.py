@@ -107,7 +107,7 @@ def test_sparse_rows_become_no_array_by_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "value", "told"),
+    ("part", "value", "message"),
     [
         ("pointers", np.array([0, 2, 1, 3]), "pointers descend"),
         ("pointers", np.array([0, 1, 2, 4]), "pointers from 0 to 4, with 3 indices"),
@@ -121,12 +121,12 @@ def test_sparse_rows_become_no_array_by_themselves() -> None:
 def test_what_is_no_sparse_matrix_is_refused(
     part: str,
     value: Any,  # noqa: ANN401
-    told: str,
+    message: str,
 ) -> None:
     pointers, indices = np.array([0, 1, 1, 3]), np.array([0, 1, 3], np.uint16)
     rows = SparseRows(pointers, indices, np.array([1.0, 2.0, 3.0]), 4)
     rows.toarray()
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         replace(rows, **{part: value}).toarray()
 
 

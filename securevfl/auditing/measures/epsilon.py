@@ -1,6 +1,6 @@
 """Measured lower bounds on ε: no claimed ε may be below them.
 
-An adversary that tells two neighbouring data sets apart with few errors shows that ε is not small.
+If an adversary distinguishes neighbouring data sets with few errors, ε is not small.
 The upper ends of the Clopper-Pearson intervals of both error rates give two lower bounds, each
 wrong with probability at most 5 %:
 
@@ -78,7 +78,7 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     if privacy.gradient_clip is not None:
         yield from _end_to_end(subject, job)
         return
-    # There is no end-to-end claim: what if somebody took the claim about releases for one?
+    # There is no end-to-end claim: what if a reader took the claim about releases for one?
     released = _ClaimedWorlds(subject, job)
     yield AttackCase(
         partial(released.finding, "others"), "release claim, in situ", WORLDS, what_if=True
@@ -158,7 +158,6 @@ class _ClaimedWorlds:
 
 
 def _canaries(subject: Subject, noise: PrivacySettings) -> Finding:
-    """Compare canaries under some noise with the job's own claim."""
     privacy = subject.job.privacy
     assert privacy.noise_multiplier is not None  # noqa: S101
     account = subject.plan.account

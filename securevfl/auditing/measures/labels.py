@@ -137,7 +137,6 @@ def _this_job(subject: Subject) -> Finding:
 
 
 def _epochs(subject: Subject, epochs: int, **changes: object) -> Recording:
-    """A run of some epochs of floor(N / S) rounds each."""
     rows = len(subject.dataset.train_labels)
     size = changes.get("batch_size", subject.plan.batch_size)
     rounds = 1 if size == "full" else rows // int(str(size))

@@ -63,7 +63,7 @@ def held_out(subject: Subject) -> Iterable[AttackCase]:
     """Held-out rows from the job's own scorings, and from scorings after every round."""
     yield AttackCase(partial(_features, subject), "this job's scorings")
     if subject.exchange.shares_parameters:
-        return  # nobody can score before the end, whatever the job asks for
+        return  # no party can score before the end, whatever the job says
     every = {"eval_every": 1, "target_auc": None, "rounds": WHAT_IF_ROUNDS, "tolerance": 0.0}
     yield AttackCase(partial(_features, subject, **every), "scored every round", what_if=True)
 

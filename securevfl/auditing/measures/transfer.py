@@ -154,6 +154,5 @@ def _from_units(subject: Subject, target: str, by: str) -> Finding:
 
 
 def _epochs(subject: Subject, epochs: int) -> Recording:
-    """A run of some epochs, with at most the job's rounds."""
     rounds = epochs * subject.plan.schedule.batches
     return subject.record(rounds=min(rounds, subject.job.job.rounds))

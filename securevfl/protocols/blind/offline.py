@@ -5,7 +5,7 @@ made all at once, or one block of rounds at a time, while a party waits in the r
 pads include the matrices that they were multiplied with and their basis: another run could compute
 these differently in the last bit, and its pads would not fit.
 
-Learns: see `links` and `residuals`.
+Learns: see `links` and `residuals`, also for sources.
 """
 
 import hashlib

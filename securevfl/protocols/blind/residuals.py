@@ -182,7 +182,7 @@ class LogisticResiduals(AffineResiduals):
 
         Raises:
             RangeExceeded: too many rows for noise flooding.
-            PeerViolation: a key of another scheme, or one that is none.
+            PeerViolation: a key of another scheme, or an invalid one.
             KeyMismatch: a key of other parameters.
         """
         # SEAL takes a second to load, and descriptions need none.
@@ -246,7 +246,6 @@ class LogisticResiduals(AffineResiduals):
             return fmt.residuals(opened, tables)
 
     async def _products_of_first(self, key: "SlotEvaluator", parts: IntArray) -> RingArray:
-        """The first party's shares of the products' parts modulo 2^64, shape (2, count)."""
         party, peer, shares = self._party, self._peer, np.empty(parts.shape, np.uint64)
         for step, block in enumerate(_blocks(parts.shape[1])):
             _, message = await party.channel.receive([peer], EncryptedPhases, step)

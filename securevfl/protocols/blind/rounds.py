@@ -101,11 +101,7 @@ class SharedWeights:
         self.point = ring.reduced(target + pads.corrections.pop(each.index))
 
     def opened(self, top: RingArray) -> FloatArray:
-        """φ, from the top bits of the holder's share.
-
-        Raises:
-            RangeExceeded: weights are larger than those of any sound job.
-        """
+        """φ, from the top bits of the holder's share; a RangeExceeded if implausibly large."""
         dropped = self.widths.weight_bits - REVEALED_BITS
         own = ring.truncated(self.weights, dropped, first=False)
         values = ring.decode(ring.reduced(top + own), REVEALED_BITS)

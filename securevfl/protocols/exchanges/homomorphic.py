@@ -1,7 +1,10 @@
 """The two ends of a homomorphic key: its owner, and a peer that computes under it.
 
 All exchanges under encryption consist of four moves: send encrypted values, multiply, decrypt a
-masked product, remove the mask. Every move is timed and counts its operations.
+masked product, remove the mask. Every move is timed and its operations are counted.
+
+Learns: an owner Xᵀv + r, which hides Xᵀv; a peer Xᵀv alone. What v and X are, and with which
+guarantees and source: `encrypted`.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,7 +80,7 @@ class OwnKey:
             await self._party.channel.send(name, EncryptedValues(step.index, vectors))
 
     async def encrypted(self, values: FloatArray, what: str) -> tuple[bytes, ...]:
-        """Every column of values, shape (S, C), encrypted; RangeExceeded beyond the bound."""
+        """Every column of values, shape (S, C), encrypted; a RangeExceeded beyond the bound."""
         party, fmt = self._party, self.product_format
         async with party.costs.compute("encrypt"):
             encoded = encode(values, fmt.value_fraction_bits, fmt.value_bound, what)
@@ -171,11 +174,7 @@ class PeerKey:
     async def answer(
         self, step: Step, vectors: Sequence[bytes], prepared: Sequence[object]
     ) -> RingArray:
-        """Send Enc(Xᵀv + r) for every v and its X; returns r modulo 2^64, shape (P, C).
-
-        Raises:
-            MalformedMessage: bytes that do not encrypt S values.
-        """
+        """Send Enc(Xᵀv + r) for each v and its X; returns r modulo 2^64, shape (P, C)."""
         multiply = self.evaluator.masked_product
         pairs = zip(vectors, prepared, strict=True)
         replies = [await self.product(vector, each, multiply) for vector, each in pairs]
@@ -214,7 +213,7 @@ class PeerKey:
         return decode(product, self.product_format.product_fraction_bits)
 
     def prepared(self, matrix: FloatArray) -> object:
-        """X, shape (S, P), in the scheme's form; RangeExceeded beyond the bound."""
+        """X, shape (S, P), in the scheme's form; a RangeExceeded beyond the bound."""
         fmt = self.product_format
         encoded = encode(matrix, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
         return self.evaluator.prepare(encoded)
@@ -232,11 +231,11 @@ def within_bound(matrix: FloatArray, bound: float) -> tuple[FloatArray, IntArray
 def expect_count(sender: str, found: Sequence[bytes], due: int, what: str) -> None:
     """Check how many ciphertexts a peer sent."""
     if len(found) != due:
-        raise UnexpectedMessage(f"{sender} sent {len(found)} {what} where {due} are due")
+        raise UnexpectedMessage(f"{sender} sent {len(found)} {what} where {due} are expected")
 
 
 def checked(peer: str, work: Callable[P, T], *arguments: P.args, **others: P.kwargs) -> T:
-    """Apply a scheme to a peer's bytes; MalformedMessage where it rejects them."""
+    """Apply a scheme to a peer's bytes; a MalformedMessage if it rejects them."""
     try:
         return work(*arguments, **others)
     except CryptoError as error:

@@ -37,9 +37,9 @@ from securevfl.runtime.costs import SCORING
 
 
 class NoisyGathering(ClearGathering):
-    """Every H_k is clipped and gets fresh noise at each release.
+    """Clips every H_k and adds fresh noise at each release.
 
-    A repeated message is resent as it was: two draws of noise would average out.
+    A repeated message is resent unchanged: two draws of noise would average out.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class NoisyRelease:
         return self._noise.predictions.release(units, self._noise.key.stream(self._purpose))
 
     def phi(self, phi: FloatArray, rows: int) -> FloatArray:
-        """With fresh noise. Units are within ±1, so one row moves Φ by at most 2/N_A.
+        """With fresh noise. Units are within ±1, so one row changes Φ by at most 2/N_A.
 
-        Φ is not on the noise's grid of 2^-20 of that, so rounding adds at most one step.
+        Φ is not on the noise's grid of 2^-20 of this bound, so rounding adds at most one step.
         """
         of_rows, clip = self._noise.predictions, (1 + 2.0**-20) / rows
         mechanism = Mechanism(of_rows.name, of_rows.noise_multiplier, clip, of_rows.outputs)

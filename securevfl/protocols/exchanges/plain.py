@@ -142,7 +142,7 @@ class PlainLabelSide(GatheringSide):
         return exact if self.perturb is None else ResidualSignal(residuals)
 
     async def residuals(self, total: FloatArray, labels: Labels) -> FloatArray:
-        """D as it is sent."""
+        """Residuals d as they are sent."""
         async with self.party.costs.compute("local"):
             residuals = self.party.loss.residuals(total, labels)
         if self.perturb is not None:
@@ -259,13 +259,13 @@ class InClear(Exchange):
         return Established(side, gathering)
 
     async def establish_residuals(self, session: Session) -> Established:
-        """The same sides: DBCD calls the halves of an exchange in the other order."""
+        """As `establish`: DBCD calls the two halves of an exchange in the other order."""
         return await self.establish(session)
 
 
 HEAD_LEARNS = Learns(
     label_party="every u_k, w numbers a row",
-    label_party_not="features, as far as u_k does not tell them",
+    label_party_not="features, except for what u_k reveals",
     feature_party="d, so every label and H, and θ_k",
     feature_party_not="others' features",
     predictions="singly",
@@ -275,7 +275,7 @@ HEAD_LEARNS = Learns(
 """A network with w ≥ P units mostly reveals the whole row in u_k."""
 MASKED_LEARNS = Learns(
     label_party="only the sum of the others' H_k",
-    label_party_not="any single H_k, unless all other feature parties tell it theirs",
+    label_party_not="any single H_k, unless all other feature parties reveal theirs",
     feature_party=f"{CLEAR_RESIDUALS}; at K = 3 the other's H_k",
     feature_party_not="features",
     predictions="summed",

@@ -133,7 +133,7 @@ class UnderEncryption(Exchange):
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
-        """Those of `encrypted`: auto counts two round trips, and `he_per_step` Q = 1."""
+        """As in `encrypted`; auto counts two round trips, and `he_per_step` Q = 1."""
         if settings.hide == "both":
             return 3 * (parties**2 - parties)
         return (3 if settings.round_trips == 1 else 4) * (parties - 1)

@@ -1,4 +1,4 @@
-"""The held-out guard: how much scoring can tell the label party about a feature party's rows.
+"""The held-out guard: how much scoring can reveal to the label party about a feature party's rows.
 
 A scoring shows the label party H_test = X_test·θ, alone or in a sum: C columns in the column space
 of X_test. Once it has as many columns as X_test has rank, as many known rows reveal the features of
@@ -121,7 +121,7 @@ class HeldOutRecord:
         return _read(self.path, _SHOWN, {})
 
     def save(self, shown: Callable[[], Shown]) -> None:
-        """Replace the record in one step by a count made under its lock.
+        """Replace the record atomically by a count made under its lock.
 
         Raises:
             DataError: it cannot be written; then the job must not run.

@@ -196,7 +196,7 @@ def _gradients_of(
 
 
 def _remedy(trial: _Trial, plan: Plan) -> str:
-    """What would tell less than a job that is refused, as far as the guard lets it pass."""
+    """How to change a refused job so that it reveals less and passes the guard."""
     if plan.products > 1:
         return (
             f"he_per_step makes {plan.products} products a visit and all count: drop it, as one "
@@ -213,7 +213,7 @@ def _remedy(trial: _Trial, plan: Plan) -> str:
         return f"batch_size = {size} is the smallest that passes, as long as batches stay the same"
     if size is not None:
         return (
-            'batches of part of these rows would tell too much, and batch_size = "full" passes, '
+            'batches of part of these rows would reveal too much; batch_size = "full" passes, '
             'with local_steps = "exact" for few rounds'
         )
     return _fewer_columns(trial, plan)

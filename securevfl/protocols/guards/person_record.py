@@ -190,11 +190,7 @@ class PersonRecord:
                 share[rows[counted]] += each.values / len(rows)
 
     def require_within_limits(self, places: IntArray, variance: float, remedy: str) -> None:
-        """Check every person of a job whose labels have this variance; `remedy` is for the error.
-
-        Raises:
-            LabelLeakRefused: too much of a person's label would be revealed.
-        """
+        """Refuse a job that would reveal too much about a person's label of this variance."""
         if len(places) < LEAST_ROWS:
             raise LabelLeakRefused(
                 f"label guard: {len(places)} rows, fewer than {LEAST_ROWS}: a gradient of so few "
@@ -263,11 +259,7 @@ class PersonRecord:
 
     @classmethod
     def load(cls, path: Path) -> "PersonRecord":
-        """Read a record; a missing file is an empty one.
-
-        Raises:
-            DataError: the file exists and cannot be read.
-        """
+        """Read a record; a missing file is empty, an unreadable one a DataError."""
         if not path.exists():
             return cls()
         with reading(f"label guard record {path}"):

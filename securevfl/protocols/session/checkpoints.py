@@ -62,11 +62,7 @@ class SessionState:
 
     @classmethod
     def load(cls, path: Path) -> "SessionState":
-        """Read a state.
-
-        Raises:
-            DataError: the file cannot be read, or holds something else.
-        """
+        """Read a state; a DataError if the file cannot be read, or is not a state."""
         with reading(f"session state {path}"):
             texts, arrays = read_arrays(path)
             header = _StateHeader.model_validate_json(texts[HEADER])

@@ -377,11 +377,7 @@ class CheckpointSelection:
 
     @contextmanager
     def undoing_divergence(self, rounds: int) -> Iterator[None]:
-        """Around local steps: where they leave float64, the weights return to where they were.
-
-        Raises:
-            TrainingDiverged: they leave float64 before there is any snapshot.
-        """
+        """Undo local steps that leave float64; a TrainingDiverged if there is no snapshot."""
         model, start = self._model, self._model.weights
         failure = TrainingDiverged("training diverged: use a smaller learning rate")
         try:
@@ -400,7 +396,7 @@ class CheckpointSelection:
         """Announce or receive the choice, and return to the selected state.
 
         Raises:
-            UnexpectedMessage: the label party names a state of which there is no snapshot.
+            UnexpectedMessage: the label party names a state without a snapshot here.
         """
         selected, party = SelectedState(done, done), self._party
         if self.history is not None:

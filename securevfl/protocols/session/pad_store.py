@@ -68,11 +68,7 @@ class StateSeal:
         return {SEALED: np.frombuffer(seal(self._read(), data, self._header), np.uint8)}
 
     def open(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The arrays that were sealed.
-
-        Raises:
-            DataError: the key is gone, or they were not sealed for this party and job.
-        """
+        """The sealed arrays; a DataError without the key, or for another party or job."""
         key = self._read()
         try:
             opened: dict[str, NDArray[Any]] = load(
@@ -163,11 +159,7 @@ class PadStore:
         return self.path.exists()
 
     def keep(self, pads: Pads) -> int:
-        """Write pads in one step; returns the number of bytes.
-
-        Raises:
-            DataError: they cannot be written, or a file of pads exists.
-        """
+        """Write pads atomically; returns their bytes. A DataError if that fails or pads exist."""
         self.require_none()
         within = _Within(data=pads.data, costs=dict(pads.costs)).model_dump_json()
         tensors = {name: np.ascontiguousarray(values) for name, values in pads.arrays.items()}
@@ -190,11 +182,7 @@ class PadStore:
             self._refuse("there are some already")
 
     def require_room(self, size: int) -> None:
-        """Check before any work that pads of this many bytes, and their key, can be written.
-
-        Raises:
-            DataError: a folder cannot be written to, or has too little room.
-        """
+        """Check before any work that pads of this many bytes fit on disk; otherwise a DataError."""
         require_room({self.path: size, self._keys / "key": KEY_BYTES}, "pads")
 
     def header(self) -> PadsHeader | None:
@@ -220,7 +208,7 @@ class PadStore:
         """
         header = self.header()
         if header is None:
-            raise DataError(f"pads {self.path}: there are none")
+            raise DataError(f"pads {self.path}: no such file")
         if header.party != self._party:
             self._refuse(f"they are {header.party!r}'s")
         if header.job_hash != job_hash:
@@ -270,7 +258,6 @@ class PadStore:
         return self._keys / f"{header.batch}.key"
 
     def _key(self, header: PadsHeader) -> bytes:
-        """The key of unused pads."""
         place = self._key_of(header)
         try:
             key = place.read_bytes()
@@ -315,11 +302,7 @@ class PadStore:
             raise DataError(f"pads {self.path}: damaged") from error
 
     def _destroy(self, key: Path) -> None:
-        """Destroy a key on disk and leave a marker: of several processes, one succeeds.
-
-        Raises:
-            DataError: another process did, or it fails: then the pads must not be used.
-        """
+        """Destroy a key on disk, with a marker; on a DataError the pads must not be used."""
         try:
             wipe_file(key)
             key.rename(key.with_suffix(TAKEN))
@@ -393,7 +376,7 @@ def _require_same(peer: str, theirs: NamePads, ours: NamePads) -> None:
     if theirs.made != ours.made:
         with_, without = (peer, "this party") if theirs.made else ("this party", peer)
         raise PeerViolation(
-            f"{with_} holds pads made offline and {without} none: all make them again, or nobody"
+            f"{with_} holds pads made offline and {without} none: all make them again, or none"
         )
     if ours.made and theirs.name != ours.name:
         raise PeerViolation(

@@ -147,10 +147,10 @@ class PrivacyAccount:
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """The noise on predictions, calibrated to the budget where its multiplier is not given.
+        """The noise on predictions, calibrated to the budget if no multiplier is given.
 
         Raises:
-            ConfigError: neither a multiplier nor a budget, or one that it cannot be calibrated to.
+            ConfigError: neither a multiplier nor a budget, or a budget that no multiplier meets.
         """
         settings = self.settings
         multiplier = settings.noise_multiplier
@@ -160,11 +160,7 @@ class PrivacyAccount:
 
     @cached_property
     def gradients(self) -> GradientNoise | None:
-        """The noise on gradient steps at feature parties.
-
-        Raises:
-            ConfigError: noise without a bound, or a bound without noise or a budget.
-        """
+        """The noise on feature parties' gradients; a ConfigError if settings are incomplete."""
         settings = self.settings
         if settings.gradient_clip is None:
             if settings.gradient_noise_multiplier is not None:

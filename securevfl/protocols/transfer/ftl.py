@@ -80,7 +80,7 @@ ENCRYPTED = {
         "u_B; φ of training rows",
     ),
     FEATURE_PARTY: (
-        "its own gradient, which tells of labels at every visit; one above Φ",
+        "its own gradient, which reveals something about labels at every visit; one above Φ",
         "Φ, u_A, and labels where no guard is overruled",
     ),
 }
@@ -155,7 +155,7 @@ class FtlPart(Part):
                 if self.selection.lost is None:
                     with self.selection.undoing_divergence(index):
                         take_steps(plan, self._layer, index, signal)
-        return Seen(loss, judged=loss)
+        return Seen(loss, selection_loss=loss)
 
     def phi(self) -> FloatArray:
         """Φ at the weights now, at the label party."""

@@ -143,15 +143,15 @@ class DbcdPart(Part):
         assert others is not None  # noqa: S101
         table, optimality = await self._sums.take(step.index, *numbers)
         async with party.costs.compute("local"):
-            ahead = own + others - total
+            direction = own + others - total
             search = LineSearch(
                 lambda there: loss.value(there, labels),
                 total,
-                ahead,
+                direction,
                 total - self._before,
                 table=table,
                 lasts=self._lasts,
-                slope=float(np.mean(residuals * ahead)),
+                slope=float(np.mean(residuals * direction)),
             )
             place = search.best()
             taken = self._judged(step, search, place, optimality)
@@ -281,7 +281,7 @@ def _refusals(plan: Plan, own: DbcdSettings) -> Iterator[tuple[object, str]]:
     yield np.any(np.diff(path) >= 0), "[dbcd] path: expected falling values"
     yield (
         len(path) > 1 and plan.exchange.adds_noise,
-        "[dbcd] path: under noise nobody can tell when a λ₁ is done; take job.l1",
+        "[dbcd] path: under noise no party knows when a λ₁ has converged; use job.l1",
     )
     yield (
         own.size is not None and own.working_set == "all",
@@ -310,7 +310,7 @@ def _refusals(plan: Plan, own: DbcdSettings) -> Iterator[tuple[object, str]]:
     )
     yield (
         privacy.label_noise_multiplier,
-        "label_noise_multiplier: dbcd's line search tells of exact labels",
+        "label_noise_multiplier: dbcd's line search depends on exact labels",
     )
 
 

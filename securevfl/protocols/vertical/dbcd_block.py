@@ -79,7 +79,7 @@ class L1Block:
         return weights
 
     def aim(self, residuals: FloatArray) -> FloatArray:
-        """Predictions at the minimum of the local approximation, from d, both of shape (N, 1).
+        """Predictions at the local approximation's minimum, from d, both of shape (N, 1).
 
         Raises:
             TrainingDiverged: slopes that leave float64.
@@ -120,8 +120,8 @@ class L1Block:
     def penalties(self, steps: FloatArray, lasts: FloatArray) -> FloatArray:
         """λ₁‖θ‖₁ + ½λ‖θ‖² after steps ω to the target and ψ along the last one, shape (ωs, ψs)."""
         weights = self._weights
-        ahead = steps[:, None, None] * (self._target - weights)
-        places = weights + ahead + lasts[None, :, None] * (weights - self._before)
+        direction = steps[:, None, None] * (self._target - weights)
+        places = weights + direction + lasts[None, :, None] * (weights - self._before)
         costs = self.l1 * np.abs(places) + 0.5 * self._l2 * places**2
         table: FloatArray = costs @ self._penalized
         return table
@@ -175,7 +175,7 @@ class LineSearch:
     Attributes:
         loss: f at predictions.
         start: H, shape (N, 1).
-        ahead: D, the same shape.
+        direction: D, the same shape.
         last: M, the same shape.
         table: penalties by step, shape (A, B).
         lasts: the ψ that there are, shape (B,).
@@ -184,7 +184,7 @@ class LineSearch:
 
     loss: Callable[[FloatArray], float]
     start: FloatArray
-    ahead: FloatArray
+    direction: FloatArray
     last: FloatArray
     table: FloatArray
     lasts: FloatArray
@@ -201,7 +201,7 @@ class LineSearch:
     def predictions(self, place: tuple[int, int]) -> FloatArray:
         """H after the step of a place."""
         step, last = place
-        there: FloatArray = self.start + STEPS[step] * self.ahead + self.lasts[last] * self.last
+        there: FloatArray = self.start + STEPS[step] * self.direction + self.lasts[last] * self.last
         return there
 
     def best(self) -> tuple[int, int]:

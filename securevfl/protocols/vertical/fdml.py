@@ -104,7 +104,7 @@ def expect_predictions(
     expect_shape(sender, values, shape)
     if values.dtype != TYPES[precision]:
         raise UnexpectedMessage(
-            f"{sender} sent {values.dtype} where {TYPES[precision].__name__} is due"
+            f"{sender} sent {values.dtype} where {TYPES[precision].__name__} is expected"
         )
 
 
@@ -189,7 +189,6 @@ class ServerScoring(Scoring):
 
     @override
     async def _score(self, rounds: int, model: LocalModel) -> bool:
-        """One more release of each held-out row."""
         party, step = self._party, self._timetable.rounds
         assert self._labels is not None  # noqa: S101
         own = model.predict(self._inputs)
@@ -216,11 +215,7 @@ class Served:
 
 
 async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSettings) -> Served:
-    """The server's program.
-
-    Raises:
-        PeerViolation: a party runs another job, over other rows, or breaks the order.
-    """
+    """The server's program; a PeerViolation if a party deviates in job, rows or order."""
     workers, rounds, test_rows = plan.facts.names, plan.rounds, plan.facts.test_rows
     shape = (plan.facts.rows, plan.loss.outputs)
     hellos = await collect(channel, workers, Hello)
@@ -245,7 +240,7 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
         first = pushed_by[sender]
         if message.step != first:
             raise UnexpectedMessage(
-                f"{sender} pushed iteration {message.step} where {first} is due"
+                f"{sender} pushed iteration {message.step} where {first} is expected"
             )
         answers: dict[str, tuple[int, RealArray]] = {}
         async with costs.compute("local"):

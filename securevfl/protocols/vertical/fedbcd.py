@@ -118,7 +118,7 @@ class FedBcdPart(Part):
             steps.follow(decision)
         return Seen(
             loss=None if plan.exchange.adds_noise else loss,
-            judged=None if plan.stops_early else loss,
+            selection_loss=None if plan.stops_early else loss,
             ended=("no way down" if decision.backtrack else "settled") if decision.stop else None,
         )
 

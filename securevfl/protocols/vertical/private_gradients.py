@@ -79,6 +79,5 @@ def _clipped(model: LocalModel, row: Matrix, residuals: FloatArray, clip: float)
 
 
 def _factors(lengths: FloatArray, clip: float) -> FloatArray:
-    """What to multiply by, shape (S, 1)."""
     factors: FloatArray = clip / np.maximum(lengths, clip)
     return factors[:, None]

@@ -76,12 +76,12 @@ class Seen:
 
     Attributes:
         loss: of the exchanged batch, for scores; None where it is unknown or noisy.
-        judged: likewise, for checkpoint selection.
+        selection_loss: likewise, for checkpoint selection.
         ended: why training ends with this round, if it does.
     """
 
     loss: float | None = None
-    judged: float | None = None
+    selection_loss: float | None = None
     ended: Ending | None = None
 
 
@@ -163,7 +163,7 @@ class Part(ABC):
         """Note a round's loss and scores; `reached` says that the scores end the job."""
         del reached
         if self.selection is not None:
-            self.selection.after(done, scoring.scores, loss=seen.judged)
+            self.selection.after(done, scoring.scores, loss=seen.selection_loss)
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The state beside the model, by name."""
@@ -316,7 +316,6 @@ async def run_offline(
 
 
 def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> Training:
-    """A party before its first message."""
     facts, data = plan.facts, workplace.data
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(
@@ -417,11 +416,7 @@ def _go_on(state: SessionState, part: Part) -> int:
 
 
 def scoring_of(training: Training, held_out: HeldOut) -> Scoring:
-    """A party's side of scoring, with `held_out` for the exchange's way to score.
-
-    Raises:
-        ConfigError: it scores row by row in a job that hides held-out predictions.
-    """
+    """A party's side of scoring; a ConfigError for scores by row if these are to be hidden."""
     party, plan, inputs = training.party, training.plan, training.part.held_out
     hides = plan.timetable.test_rows > 0 and plan.algorithm.held_out(plan) == "hidden"
     if hides and isinstance(held_out, ByRow):

@@ -78,8 +78,8 @@ def test_a_row_of_leverage_one_is_read_exactly_in_a_batch_of_any_size() -> None:
     assert shown.exposed_rows == 1
     assert shown.max_leverage == pytest.approx(1)
     space = RowSpace.of(columns)
-    told = space.basis[7] @ space.coordinates(columns.T @ residuals[:, None])
-    assert told[0] == pytest.approx(residuals[7])
+    recovered = space.basis[7] @ space.coordinates(columns.T @ residuals[:, None])
+    assert recovered[0] == pytest.approx(residuals[7])
 
 
 def test_the_box_solver_agrees_with_the_normal_equations_and_keeps_the_box() -> None:

@@ -63,7 +63,7 @@ def test_the_filter_is_the_likelihood_of_all_releases_together(
     assert found[1] - found[0] == pytest.approx(expected[1] - expected[0], rel=1e-9)
 
 
-def test_worlds_that_are_the_same_are_not_told_apart(generator: Generator) -> None:
+def test_worlds_that_are_the_same_are_not_distinguished(generator: Generator) -> None:
     one = world(generator.standard_normal((ROWS, COLUMNS)))
     assert world_score(seen(generator), one, one) == 0
 

@@ -149,7 +149,7 @@ def test_scores_are_likelihood_ratios() -> None:
 
 
 @pytest.mark.parametrize("promised", [1.0, 4.38, 17.0])
-def test_enough_runs_pass_a_claim_if_all_are_told_apart(promised: float) -> None:
+def test_enough_runs_pass_a_claim_if_all_are_distinguished(promised: float) -> None:
     runs = runs_to_pass(promised, DELTA)
     assert epsilon_bound(-np.ones(runs), np.ones(runs), DELTA).gaussian > promised
 
@@ -198,10 +198,10 @@ def test_a_release_guarantee_is_not_an_end_to_end_one(small: tuple[Job, Vertical
 
 def test_noise_on_gradients_makes_it_one(small: tuple[Job, VerticalDataset]) -> None:
     job, data = with_noisy_gradients(small[0]), small[1]
-    told = scored_runs(extreme_record(job, data), runs=60)
+    scores = scored_runs(extreme_record(job, data), runs=60)
     promised = whole_claim(job, data)
-    assert epsilon_bound(*told[0], DELTA).gaussian < promised
-    assert epsilon_bound(*told[1], DELTA).gaussian < promised
+    assert epsilon_bound(*scores[0], DELTA).gaussian < promised
+    assert epsilon_bound(*scores[1], DELTA).gaussian < promised
 
 
 def test_without_clipping_gradients_the_claim_is_broken(
@@ -228,9 +228,9 @@ def test_worst_rows_come_near_what_is_claimed(local_steps: int, least: float) ->
     neighbours = worst_case(NOISY_GRADIENTS, 10, local_steps)
     mu = mu_of(whole_claim(neighbours.job, neighbours.worlds[0]), DELTA)
     assert mu == pytest.approx(np.sqrt(10 / 16 * (1 + local_steps)), rel=1e-3)
-    told = scored_runs(neighbours, runs=60)
-    assert least < separation(*told[0]) / mu < 1.4
-    assert epsilon_bound(*told[0], DELTA).mu < mu
+    scores = scored_runs(neighbours, runs=60)
+    assert least < separation(*scores[0]) / mu < 1.4
+    assert epsilon_bound(*scores[0], DELTA).mu < mu
 
 
 @pytest.mark.parametrize("multiplier", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])

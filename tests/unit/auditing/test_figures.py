@@ -108,14 +108,14 @@ def test_every_figure_has_a_bar_and_a_leak_by_any_is_one() -> None:
     assert names == [AUC, TRUE_POSITIVES, TOP_PRECISION, ACCURACY]
     assert verdict_of([found]) == "resists"
     # 50 of the 200 rare rows known, and nothing else: 0.25 at no false positive, accuracy + 0.0125.
-    told = own.copy()
-    told[:50] = own.max() + 1
-    leak = by_name(finding(told, inputs, labels))
+    guesses = own.copy()
+    guesses[:50] = own.max() + 1
+    leak = by_name(finding(guesses, inputs, labels))
     accuracy = leak["accuracy"]
     assert accuracy.advantage < accuracy.margin
     assert leak["tpr_at_1_percent_fpr"].advantage > leak["tpr_at_1_percent_fpr"].margin
     assert leak["top_precision"].advantage > leak["top_precision"].margin
-    assert verdict_of([finding(told, inputs, labels)]) == "leaks"
+    assert verdict_of([finding(guesses, inputs, labels)]) == "leaks"
     assert found.detail["rounds"] == 3
     assert set(found.detail) >= {each.name for each in names}
 
@@ -220,8 +220,8 @@ def test_columns_that_follow_from_ones_own_are_guessed_from_a_few_known_rows() -
     known = np.arange(20)
     assert feature_error(features_alone(own, features, known), features, known) < 0.05
     for strange in (columns(3, 5), own):
-        told = known if strange is not own else known[:1]
-        error = feature_error(features_alone(strange, features, told), features, told)
+        guesses = known if strange is not own else known[:1]
+        error = feature_error(features_alone(strange, features, guesses), features, guesses)
         assert error == pytest.approx(1, abs=0.15)
     # Only the known rows are used.
     changed = features.copy()

@@ -95,11 +95,11 @@ def test_noise_does_not_count_as_resistance() -> None:
 def test_a_leak_by_one_figure_is_one_and_the_row_shows_it() -> None:
     accuracy = Finding(ACCURACY, 0.885, chance=0.88, model_alone=0.88)
     kept = Finding(AUC, 0.68, 0.5, 0.67, beside=(accuracy,))
-    told = Finding(AUC, 0.78, 0.5, 0.67, beside=(accuracy,))
+    area = Finding(AUC, 0.78, 0.5, 0.67, beside=(accuracy,))
     assert [each.metric for each in decisive([kept, kept])] == [AUC, AUC]
     assert verdict_of([kept, kept]) == "resists"
-    assert verdict_of([told, told]) == "leaks"
-    other = Finding(ACCURACY, 0.95, chance=0.88, beside=(kept, told))
+    assert verdict_of([area, area]) == "leaks"
+    other = Finding(ACCURACY, 0.95, chance=0.88, beside=(kept, area))
     assert decisive([other])[0].metric is ACCURACY
     hidden = Finding(AUC, 0.68, 0.5, 0.67, beside=(Finding(TOP_PRECISION, 0.7, 0.1, 0.3),))
     assert [each.metric for each in decisive([hidden, hidden])] == [TOP_PRECISION] * 2

@@ -120,7 +120,7 @@ def test_an_exchange_that_does_not_fit_says_why_in_every_row() -> None:
 
 
 @pytest.mark.parametrize("rounds", [150, pytest.param(1000, marks=pytest.mark.slow)])
-def test_rotation_twins_and_their_controls_are_told_apart(
+def test_rotation_twins_and_their_controls_are_distinguished(
     rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("securevfl.auditing.measures.rotation.ROUNDS", rounds)
@@ -257,24 +257,24 @@ def test_an_unknown_attack_is_refused() -> None:
 def test_several_processes_give_the_same_rows() -> None:
     dataset = load("breast_cancer")
     jobs = {"plain": job("plain"), "masked": job("masked")}
-    told: dict[int, list[tuple[str, float, int]]] = {1: [], 2: []}
+    progress: dict[int, list[tuple[str, float, int]]] = {1: [], 2: []}
 
     def audited(workers: int) -> list[dict[str, Any]]:
         def hear(what: str, done: float, total: int) -> None:
-            told[workers].append((what, done, total))
+            progress[workers].append((what, done, total))
 
         settings = AuditSettings(jobs, ("labels_from_gradients",), 1, workers)
         return audit(dataset, settings, hear)
 
     assert audited(1) == audited(2)
-    for heard in told.values():
+    for heard in progress.values():
         # Which exchange is done first is chance where there are two processes.
         assert ("plain, seed 1: labels_from_gradients", 100) in {
             (each[0], each[2]) for each in heard
         }
         assert heard[-1][1:] == (100, 100)
     # Within a seed, as it trains.
-    assert any(", round 3 of " in what for what, _, _ in told[1])
+    assert any(", round 3 of " in what for what, _, _ in progress[1])
 
 
 def test_a_run_is_made_once_for_the_same_settings() -> None:
@@ -365,7 +365,7 @@ def test_an_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
         return measured(dataset, settings, modules, task, tell)
 
     monkeypatch.setattr(matrix, "_measured", cut)
-    with pytest.raises(Interrupted) as told:
+    with pytest.raises(Interrupted) as progress:
         rows_of(narrow(5), "plain", attacks=("labels_from_residuals",))
-    assert [row["verdict"] for row in told.value.rows] == ["leaks"]
-    assert len(told.value.missing) == 1
+    assert [row["verdict"] for row in progress.value.rows] == ["leaks"]
+    assert len(progress.value.missing) == 1

@@ -62,7 +62,7 @@ def test_public_material_that_is_no_public_key_is_refused(
         with pytest.raises(CryptoError):
             CkksEvaluator(bad, FORMAT)
     monkeypatch.setattr(seal.Ciphertext, "is_transparent", lambda _: True)
-    with pytest.raises(KeyMismatch, match="encrypt nothing"):
+    with pytest.raises(KeyMismatch, match="hides nothing"):
         CkksEvaluator(owner.public_bytes, FORMAT)
 
 
@@ -113,8 +113,8 @@ def test_ciphertexts_at_another_level_or_in_another_form_are_refused(
     prepared = evaluator.prepare(np.ones((ROWS, 1), np.int64))
     operations = seal.Evaluator(ckks._context()[0])
     for change, message in (
-        ("mod_switch_to_next_inplace", "another form"),
-        ("transform_from_ntt_inplace", "another form"),
+        ("mod_switch_to_next_inplace", "another level or form"),
+        ("transform_from_ntt_inplace", "another level or form"),
         ("square_inplace", "no valid size"),  # three polynomials
     ):
         changed = ckks._load(good, ckks.VALUE_SCALE_BITS)

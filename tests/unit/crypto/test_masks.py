@@ -138,5 +138,5 @@ def test_a_key_agrees_once_with_others_for_a_named_job() -> None:
     with pytest.raises(CryptoError, match="job_hash"):
         key.agree("bank", {"clinic": other}, b"")
     key.agree("bank", {"clinic": other}, JOB)
-    with pytest.raises(CryptoError, match="agreed before"):
+    with pytest.raises(CryptoError, match="was used before"):
         key.agree("bank", {"clinic": other}, JOB)

@@ -90,7 +90,7 @@ def test_a_secret_key_is_no_public_key() -> None:
         ("_ZSTANDARD", 3),
     ],
 )
-def test_another_layout_of_seals_objects_is_told_at_once(
+def test_another_layout_of_seals_objects_is_reported_at_once(
     name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seal_codec._check_layout()
@@ -99,7 +99,7 @@ def test_another_layout_of_seals_objects_is_told_at_once(
         seal_codec._check_layout()
 
 
-def test_a_layout_that_loads_but_differs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layout_that_loads_but_differs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def shifted(ciphertext: seal.Ciphertext) -> NDArray[np.uint64]:
         return np.roll(polynomials_of(ciphertext), 1)
 

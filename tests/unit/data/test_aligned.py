@@ -153,7 +153,7 @@ def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
         read_aligned(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize(("split", "told"), [("train", "training"), ("test", "test")])
-def test_a_split_without_rows_is_refused(split: str, told: str) -> None:
-    with pytest.raises(DataError, match=f"no {told} rows"):
+@pytest.mark.parametrize(("split", "split_name"), [("train", "training"), ("test", "test")])
+def test_a_split_without_rows_is_refused(split: str, split_name: str) -> None:
+    with pytest.raises(DataError, match=f"no {split_name} rows"):
         AlignedIds(**{**asdict(ALIGNED), split: ()})

@@ -57,7 +57,7 @@ def test_numbers_are_the_same_however_they_are_written(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (
             "id;x\n1;1.234\n2;5.678\n",
@@ -80,9 +80,9 @@ def test_numbers_are_the_same_however_they_are_written(
     ],
 )
 def test_what_can_be_read_in_two_ways_or_not_at_all_is_refused(
-    source: FileSource, content: str | bytes, told: str
+    source: FileSource, content: str | bytes, message: str
 ) -> None:
-    with pytest.raises(DataError, match=re.escape(told)) as caught:
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
         read(source, content)
     assert "\n" not in str(caught.value)
 
@@ -131,7 +131,7 @@ def test_text_is_read_in_the_files_encoding(source: FileSource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (CsvOptions(separator="::"), "separator = '::'"),
         (CsvOptions(decimal="x"), "decimal = 'x'"),
@@ -140,9 +140,9 @@ def test_text_is_read_in_the_files_encoding(source: FileSource) -> None:
     ],
 )
 def test_a_format_that_cannot_be_is_refused(
-    source: FileSource, given: CsvOptions, told: str
+    source: FileSource, given: CsvOptions, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         read(replace(source, csv=given), "id;x\n1;2\n")
 
 

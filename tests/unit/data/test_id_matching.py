@@ -22,7 +22,7 @@ def join(folder: Path, bank: list[str], shop: list[str], how: IdFormat = "text")
 
 
 @pytest.mark.parametrize(
-    ("bank", "shop", "told"),
+    ("bank", "shop", "message"),
     [
         ("{:05}", "{}", "'bank' has '00000' and 'shop' has '0'; `id_format = \"number\"` at every"),
         ("{}", "{}.0", "'bank' has '0' and 'shop' has '0.0'; `id_format = \"number\"`"),
@@ -33,10 +33,10 @@ def join(folder: Path, bank: list[str], shop: list[str], how: IdFormat = "text")
     ],
 )
 def test_ids_that_never_meet_are_refused_with_examples_and_what_would_help(
-    tmp_path: Path, bank: str, shop: str, told: str
+    tmp_path: Path, bank: str, shop: str, message: str
 ) -> None:
     numbers = range(60)
-    with pytest.raises(DataError, match=re.escape(told)) as caught:
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
         join(tmp_path, [bank.format(n) for n in numbers], [shop.format(n) for n in numbers])
     assert "no common ids among the parties ('bank' 60, 'shop' 60 ids)" in str(caught.value)
 

@@ -48,16 +48,16 @@ def test_columns_become_numbers_categories_and_days() -> None:
     assert features[:4, 5].tolist() == [1, 3, 1, 1]
 
 
-def test_what_is_left_out_or_pooled_is_told() -> None:
+def test_what_is_left_out_or_pooled_is_reported() -> None:
     frame = FRAME.with_columns(name=pl.Series([f"customer {n}" for n in range(20)]))
     recipe, notes = fit_recipe("bank", frame, frame.columns, np.arange(20), SETTINGS)
     assert recipe == fitted()
-    told = {note.column: note.line for note in notes}
-    assert "is left out: the same in all training rows" in told["same"]
-    assert "is left out: 20 different values in 20 training rows, like an id or" in told["name"]
-    assert "3 rare categories are pooled in '(other)'" in told["city"]
-    assert told["member"] == "party 'bank': column 'member' becomes 1 column"
-    assert "days since 1970-01-01" in told["opened"]
+    message = {note.column: note.line for note in notes}
+    assert "is left out: the same in all training rows" in message["same"]
+    assert "is left out: 20 different values in 20 training rows, like an id or" in message["name"]
+    assert "3 rare categories are pooled in '(other)'" in message["city"]
+    assert message["member"] == "party 'bank': column 'member' becomes 1 column"
+    assert "days since 1970-01-01" in message["opened"]
 
 
 def test_no_feature_of_categories_has_few_ones_or_few_zeros(generator: np.random.Generator) -> None:
@@ -224,8 +224,8 @@ def test_all_bad_columns_of_all_parties_are_named_at_once(sources: list[FileSour
     plain = [replace(source, preprocess=None) for source in sources]
     with pytest.raises(DataError) as caught:
         load_files(plain)
-    told = str(caught.value)
-    assert told.startswith("3 columns cannot be used: ")
+    message = str(caught.value)
+    assert message.startswith("3 columns cannot be used: ")
     for part in (
         "party 'bank': column 'age' has 13 missing values",
         "party 'shop': column 'kind' has 120 values that are not numbers, such as 'A'",
@@ -233,8 +233,8 @@ def test_all_bad_columns_of_all_parties_are_named_at_once(sources: list[FileSour
         "a [preprocess] section in the job file",
         "drop = [...]",
     ):
-        assert part in told
-    assert "\n" not in told
+        assert part in message
+    assert "\n" not in message
 
 
 def test_many_bad_columns_are_counted(tmp_path: Path, sources: list[FileSource]) -> None:

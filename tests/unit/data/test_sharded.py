@@ -242,7 +242,7 @@ def test_a_job_names_shards(sources: list[FileSource], tmp_path: Path) -> None:
     assert all(isinstance(party.train, SparseRows) for party in dataset.parties)
 
 
-def test_what_a_job_is_told_to_convert(sources: list[FileSource], tmp_path: Path) -> None:
+def test_what_a_job_has_to_convert(sources: list[FileSource], tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("0 1:1\n")
     pl.DataFrame({"id": [1], "at": [[1]]}).write_parquet(tmp_path / "a.parquet")
     (tmp_path / "folder").mkdir()

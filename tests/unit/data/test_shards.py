@@ -181,20 +181,20 @@ def test_one_shard_is_written_by_one_at_a_time(
 
 
 @pytest.mark.parametrize(
-    ("error", "raised", "told"),
+    ("error", "raised", "error_text"),
     [
         (KeyboardInterrupt(), KeyboardInterrupt, None),
         (OSError(errno.EIO, "Input/output error"), DataError, "s cannot be written: Input/output"),
     ],
 )
 def test_an_interrupt_leaves_nothing(
-    tmp_path: Path, error: BaseException, raised: type[BaseException], told: str | None
+    tmp_path: Path, error: BaseException, raised: type[BaseException], error_text: str | None
 ) -> None:
     def interrupted(writer: ShardWriter) -> None:
         writer.append(RowIds.of(["a"]), np.array([1]), np.array([0]))
         raise error
 
-    with pytest.raises(raised, match=told), write_shard(tmp_path / "s") as writer:
+    with pytest.raises(raised, match=error_text), write_shard(tmp_path / "s") as writer:
         interrupted(writer)
     assert list(tmp_path.iterdir()) == []
 

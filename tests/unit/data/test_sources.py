@@ -58,17 +58,17 @@ def test_columns_part_into_contiguous_nearly_equal_blocks(parties: int, sizes: l
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         (None, "scikit-learn is not installed"),
         (ModuleSpec("sklearn", None, origin="/nowhere/sklearn/__init__.py"), "No such file"),
     ],
 )
-def test_embedded_data_that_are_not_there_are_told(
-    monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None, told: str
+def test_embedded_data_that_are_not_there_are_reported(
+    monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None, message: str
 ) -> None:
     monkeypatch.setattr(sources, "find_spec", lambda _: spec)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         load("digits")
 
 

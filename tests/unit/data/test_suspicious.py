@@ -7,7 +7,7 @@ from securevfl.data.tables import PartyTable
 ROWS = 60
 
 
-def told(columns: dict[str, np.ndarray], labels: np.ndarray | None = None) -> dict[str, str]:
+def found(columns: dict[str, np.ndarray], labels: np.ndarray | None = None) -> dict[str, str]:
     values = np.column_stack([np.asarray(each, float) for each in columns.values()])
     table = PartyTable("bank", tuple(columns), values, values[:2])
     return {note.column or "": note.kind for note in suspicious(table, labels)}
@@ -27,14 +27,14 @@ def test_ordinary_columns_are_not_worth_a_word(
     numbers: np.ndarray, labels: np.ndarray, generator: np.random.Generator
 ) -> None:
     prices = generator.permutation(10_000)[:ROWS]
-    assert told({"x": numbers, "price": prices, "noisy": labels + numbers}, labels) == {}
+    assert found({"x": numbers, "price": prices, "noisy": labels + numbers}, labels) == {}
 
 
 def test_a_copy_of_the_label_is_a_warning(numbers: np.ndarray, labels: np.ndarray) -> None:
     copies = {"a": labels, "b": 3 - 2 * labels, "c": labels + numbers / 1000, "d": numbers}
-    assert told(copies, labels) == {"a": "label", "b": "label", "c": "label"}
+    assert found(copies, labels) == {"a": "label", "b": "label", "c": "label"}
     # Whoever has no labels cannot know.
-    assert told(copies) == {}
+    assert found(copies) == {}
     table = PartyTable("bank", ("a",), labels[:, None].astype(float), np.ones((1, 1)))
     assert [note.warning for note in suspicious(table, labels)] == [True]
 
@@ -44,11 +44,11 @@ def test_so_is_one_of_a_class_among_many_or_of_a_real_target(
 ) -> None:
     classes = generator.integers(0, 4, ROWS)
     columns = {"two": (classes == 2).astype(float), "codes": classes.astype(float)}
-    assert told(columns, classes) == {"two": "label", "codes": "label"}
-    assert told({"y": 2 * numbers}, numbers) == {"y": "label"}
+    assert found(columns, classes) == {"two": "label", "codes": "label"}
+    assert found({"y": 2 * numbers}, numbers) == {"y": "label"}
 
 
-def test_constants_copies_and_ids_are_told(
+def test_constants_copies_and_ids_are_reported(
     numbers: np.ndarray, generator: np.random.Generator
 ) -> None:
     columns = {
@@ -59,7 +59,7 @@ def test_constants_copies_and_ids_are_told(
         "customer_id": generator.permutation(10_000)[:ROWS],
         "paid": generator.permutation(10_000)[:ROWS],
     }
-    assert told(columns) == {
+    assert found(columns) == {
         "one": "constant", "again": "duplicate", "running": "id", "customer_id": "id",
     }  # fmt: skip
 
@@ -71,5 +71,5 @@ def test_the_first_rows_alone_prove_nothing(generator: np.random.Generator) -> N
     same, fraction = np.r_[np.zeros(FIRST), np.ones(ROWS)], whole.copy()
     fraction[-1] += 0.5
     columns = {"x": numbers, "almost x": late, "almost constant": same, "almost an id": fraction}
-    assert told(columns) == {}
-    assert told({"x": numbers, "again": numbers, "n": whole}) == {"again": "duplicate", "n": "id"}
+    assert found(columns) == {}
+    assert found({"x": numbers, "again": numbers, "n": whole}) == {"again": "duplicate", "n": "id"}

@@ -70,7 +70,7 @@ def test_bytes_travel_as_they_are() -> None:
     assert (back.step, back.changes, back.controls) == (3, b"\0\xff", b"")
     record = record_of(message)
     record["changes"] = Array(np.zeros(2))
-    with pytest.raises(MalformedMessage, match="float64 where bytes are due"):
+    with pytest.raises(MalformedMessage, match="float64 where bytes are expected"):
         message_of(record, CompressedUpload, 3)
 
 

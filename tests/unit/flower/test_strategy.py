@@ -253,8 +253,8 @@ def float32(*values: float) -> RealArray:
         (swapped(own=float32(1)), UnexpectedMessage, "sent an array of"),
         (swapped(own=np.zeros(5)), UnexpectedMessage, "float64"),
         (swapped(own=float32(0, 0, 0, 0, np.nan)), MalformedMessage, "NaN"),
-        (swapped(own=np.zeros((5, 1), np.float32)), MalformedMessage, "where a vector is due"),
-        (swapped(own=np.zeros(5, np.int64)), MalformedMessage, "int64 where floats are due"),
+        (swapped(own=np.zeros((5, 1), np.float32)), MalformedMessage, "where a vector is expected"),
+        (swapped(own=np.zeros(5, np.int64)), MalformedMessage, "int64 where floats are expected"),
         (swapped(more=float32(1)), MalformedMessage, "own, shared"),
         (
             swapped(own=Array("float32", (5,), "numpy.ndarray", b"x")),
@@ -327,8 +327,8 @@ def test_both_ends_have_to_mean_the_same_federation() -> None:
         over(LocalGrid(own_client("fedbcgd", other)), "fedbcgd", Compressed(Quantizer(7)))
     for noises in ((1.0, 1.0), (1.0, 2.0)):
         ends = [Noisy(ClientNoise(0.1, clip), NoiseKey.generate()) for clip in noises]
-        told = "another federation" if len(set(noises)) > 1 else None
-        with pytest.raises(PeerViolation, match=told) if told else nullcontext():
+        mismatch = "another federation" if len(set(noises)) > 1 else None
+        with pytest.raises(PeerViolation, match=mismatch) if mismatch else nullcontext():
             over(LocalGrid(own_client("fedbcgd", ends[0])), "fedbcgd", ends[1])
     small = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
     with pytest.raises(ConfigError, match="12 parameters, the initial arrays 3"):

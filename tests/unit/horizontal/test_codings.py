@@ -91,7 +91,7 @@ def test_with_control_variates_compressed_training_reaches_the_optimum(
     assert off(state, problems) < 1e-3
 
 
-def test_feddcs_drift_stays_the_mean_of_what_was_told() -> None:
+def test_feddcs_drift_stays_the_mean_of_what_was_sent() -> None:
     by = federation(METHODS["feddc"], BLOCKS, rounds=30)
     problems = quadratics(8, 2)
     state, kept = run(problems, by, coding=Compressed(TopK(0.25)))

@@ -239,17 +239,17 @@ def test_a_client_never_masks_one_upload_twice() -> None:
 @pytest.mark.parametrize(("own", "shared"), [(4, SHARED), (1, SHARED), (SIZES[0], 1)])
 def test_an_upload_of_another_shape_is_refused_and_voids_the_round(own: int, shared: int) -> None:
     """Also one that NumPy would repeat for every entry of the block."""
-    told = list[bool]()
+    counted = list[bool]()
 
     def overheard(_: str, to: str, data: bytes) -> bytes:
         message = message_of(data)
         if isinstance(message, Closed):
-            told.append(message.counts)
+            counted.append(message.counts)
         return data
 
     with pytest.raises(UnexpectedMessage, match="a sent an array of"):
         run(everyone(a=giving("a", given=(np.zeros(own), np.zeros(shared)))), tamper=overheard)
-    assert told == [False] * 5
+    assert counted == [False] * 5
 
 
 @pytest.mark.parametrize("step", [1, 2])

@@ -134,15 +134,19 @@ def test_scores_come_when_they_are_due_and_a_target_ends_training(
     [
         (lambda it: replace(it, own=it.own[1:]), UnexpectedMessage, r"client \d sent an array"),
         (lambda it: replace(it, shared=it.shared[None]), UnexpectedMessage, r"where \(3,\) is"),
-        (lambda it: replace(it, own_control=it.own), UnexpectedMessage, "where \\(0,\\) is due"),
-        (lambda it: replace(it, shared_control=it.own), UnexpectedMessage, "is due"),
+        (
+            lambda it: replace(it, own_control=it.own),
+            UnexpectedMessage,
+            "where \\(0,\\) is expected",
+        ),
+        (lambda it: replace(it, shared_control=it.own), UnexpectedMessage, "is expected"),
         (
             lambda it: replace(it, own=it.own.astype(np.float32)),
             UnexpectedMessage,
-            "sent float32 where float64 is due",
+            "sent float32 where float64 is expected",
         ),
         (lambda it: replace(it, own=it.own * np.nan), MalformedMessage, r"client-\d: an array"),
-        (lambda it: replace(it, step=0), UnexpectedMessage, "step 0 where step 1 is due"),
+        (lambda it: replace(it, step=0), UnexpectedMessage, "step 0 where step 1 is expected"),
         (lambda it: replace(it, own=it.own + 1.7e308), TrainingDiverged, "diverged in round 1"),
     ],
 )
@@ -220,8 +224,11 @@ def test_masks_cancel_within_one_federation_alone(problems: list[Quadratic]) -> 
         (lambda it: replace(it, step=3), "server sent round 3"),
         (lambda it: replace(it, block=2), "server asked for block 2 of 2"),
         (lambda it: replace(it, weights=it.weights[1:]), r"server sent an array of \(11,\)"),
-        (lambda it: replace(it, control=it.weights), r"where \(0,\) is due"),
-        (lambda it: replace(it, weights=it.weights.astype(np.float32)), "where float64 is due"),
+        (lambda it: replace(it, control=it.weights), r"where \(0,\) is expected"),
+        (
+            lambda it: replace(it, weights=it.weights.astype(np.float32)),
+            "where float64 is expected",
+        ),
     ],
 )
 def test_models_that_do_not_fit_are_refused(

@@ -141,7 +141,7 @@ def test_whatever_holds_one_number_is_a_score(kind: Callable[[float], Any]) -> N
     assert isinstance(trained.rounds[0].score, float)
 
 
-def test_a_score_that_is_nan_is_told() -> None:
+def test_a_score_that_is_nan_is_reported() -> None:
     scores = iter([0.1, float("nan"), 0.3, float("nan")])
     given = {"rounds": 4, "taking_part": 8, "weight_decay": 0.0, "target": 0.5}
     with pytest.warns(UserWarning, match="2 of 4 scores are NaN, the first after round 2: "):
@@ -157,7 +157,7 @@ def test_what_numpy_takes_for_a_vector_is_weights() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_weights_that_are_finite_and_worse_are_told_by_gradients_alone(dtype: type) -> None:
+def test_weights_that_are_finite_and_worse_are_noticed_from_gradients_alone(dtype: type) -> None:
     start: RealArray = np.full(PARAMETERS, 8, dtype)
     given = {"weights": start, "rounds": 5, "taking_part": 4, "weight_decay": 0.0}
     with pytest.warns(UserWarning, match="training went wrong: by the clients' gradients"):
@@ -180,7 +180,7 @@ def test_the_loss_that_gradients_tell_of_is_that_of_quadratics() -> None:
         assert loss_change(problems, START, end) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_network_that_is_no_better_than_a_constant_or_than_before_is_told() -> None:
+def test_a_network_that_is_no_better_than_a_constant_or_than_before_is_reported() -> None:
     rng = np.random.default_rng(8)
     inputs = rng.standard_normal((160, 3)).astype(np.float32)
     labels = (inputs.sum(1) > 0).astype(np.int64)
@@ -219,7 +219,7 @@ class Judged(Quadratic):
 
 
 @pytest.mark.parametrize(
-    ("classes", "at_end", "told"),
+    ("classes", "at_end", "kinds"),
     [
         ([0, 1], 0.69, []),
         ([0, 1], 0.70, ["learned nothing"]),  # the entropy of halves is 0.693
@@ -230,15 +230,15 @@ class Judged(Quadratic):
     ],
 )
 def test_a_loss_that_is_nan_is_no_better_than_any(
-    classes: list[int] | None, at_end: float, told: list[str]
+    classes: list[int] | None, at_end: float, kinds: list[str]
 ) -> None:
     found = None if classes is None else np.array(classes)
     problems = [
         Judged(each.curvature, each.minima, at_end, found) for each in quadratics(4, 1, rows=2)
     ]
-    with pytest.warns(UserWarning, match="mean training loss") if told else nullcontext():
+    with pytest.warns(UserWarning, match="mean training loss") if kinds else nullcontext():
         trained = trained_with(problems=problems)
-    assert [each.kind for each in trained.warnings] == told
+    assert [each.kind for each in trained.warnings] == kinds
 
 
 class Broken(Quadratic):
@@ -250,7 +250,7 @@ class Broken(Quadratic):
         return found * np.nan if np.abs(weights).max() > 0.5 else found
 
 
-def test_gradients_that_are_nan_at_the_end_are_told() -> None:
+def test_gradients_that_are_nan_at_the_end_are_reported() -> None:
     problems = [Broken(each.curvature, each.minima) for each in quadratics(4, 1)]
     given = {"problems": problems, "taking_part": 4, "epochs": 1, "learning_rate": 1.0}
     with pytest.warns(UserWarning, match="by the clients' gradients"):

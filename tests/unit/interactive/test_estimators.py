@@ -115,7 +115,7 @@ def parted(*parties: list[str | int]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "told"),
+    ("parameters", "message"),
     [
         (parted(["age", "income"], ["visits"]), "column 'spent' is held by no party"),
         (parted(["age", "income"], ["income", "visits", "spent"]), "column 'income' is held by 2"),
@@ -134,9 +134,9 @@ def parted(*parties: list[str | int]) -> dict[str, Any]:
         ({"job": {"job": {"target_auc": 0.9}}}, "target_auc needs held-out rows"),
     ],
 )
-def test_parameters_that_make_no_job_are_refused(parameters: dict[str, Any], told: str) -> None:
+def test_parameters_that_make_no_job_are_refused(parameters: dict[str, Any], message: str) -> None:
     X, y = table()
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         VerticalLogisticRegression(**parameters).fit(pd.DataFrame(X, columns=NAMES), y)
 
 

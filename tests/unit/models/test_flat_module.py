@@ -60,12 +60,12 @@ def test_tensors_are_rows_as_well() -> None:
     assert losses[0] == losses[1]
 
 
-def test_classes_are_told_where_the_loss_is_their_cross_entropy() -> None:
+def test_classes_are_given_where_the_loss_is_their_cross_entropy() -> None:
     inputs, labels = data()
     some = np.array([0, 3])
-    told = ModuleProblem(FlatModule(small()), inputs, labels).labels(some)
-    np.testing.assert_array_equal(told, labels[some])
-    assert told is not None
+    classes = ModuleProblem(FlatModule(small()), inputs, labels).labels(some)
+    np.testing.assert_array_equal(classes, labels[some])
+    assert classes is not None
     ignored = np.where(labels == labels[0], -100, labels)
     assert ModuleProblem(FlatModule(small()), inputs, ignored).labels(some[:1]) is None
     squares = FlatModule(small(), lambda scores, targets: ((scores[:, 0] - targets) ** 2).mean())
@@ -108,7 +108,7 @@ def test_clients_share_one_module_and_a_loss_of_one_s_own_is_taken() -> None:
     np.testing.assert_allclose(whole.gradient(weights, np.arange(6)), mean, atol=1e-12)
 
 
-def test_gradients_are_told_after_others_have_trained_the_module() -> None:
+def test_gradients_are_right_after_others_have_trained_the_module() -> None:
     flat, own = FlatModule(small()), data()
     problem, every = ModuleProblem(flat, *own), np.arange(ROWS)
     weights = flat.weights()
@@ -123,7 +123,7 @@ def test_gradients_are_told_after_others_have_trained_the_module() -> None:
 
 
 @pytest.mark.parametrize("take", [FlatModule, lambda module: module.to(torch.float32)])
-def test_a_module_that_was_taken_away_is_told(take: Callable[[nn.Module], object]) -> None:
+def test_a_module_that_was_taken_away_is_reported(take: Callable[[nn.Module], object]) -> None:
     flat = FlatModule(small())
     problem, weights = ModuleProblem(flat, *data()), flat.weights()
     take(flat.module)

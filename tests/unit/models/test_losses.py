@@ -181,9 +181,9 @@ def test_residuals_tell_how_a_loss_bends(name: str) -> None:
     assert isinstance(loss, CurvedLoss)
     predictions, labels = sample(loss)
     step = 1e-6
-    ahead, behind = (loss.residuals(predictions + move, labels) for move in (step, -step))
+    above, below = (loss.residuals(predictions + move, labels) for move in (step, -step))
     bends = loss.second_derivative(loss.residuals(predictions, labels))
-    np.testing.assert_allclose(bends, (ahead - behind) / (2 * step), atol=1e-8)
+    np.testing.assert_allclose(bends, (above - below) / (2 * step), atol=1e-8)
     assert (bends >= 0).all()
     assert (bends <= loss.curvature).all()
 

@@ -164,7 +164,7 @@ class Centred(Fixed):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "separates"),
     [
         (lambda f, c: nn.Sequential(nn.Linear(f, c), nn.Dropout()), "are random or depend"),
         (lambda f, c: nn.Sequential(nn.BatchNorm1d(f), nn.Linear(f, c)), "are random or depend"),
@@ -175,6 +175,6 @@ class Centred(Fixed):
     ],
     ids=["dropout", "batch norm", "rows that mix", "outputs", "features", "bounded"],
 )
-def test_a_module_that_does_not_fit_is_told(make: MakeModule, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_module_that_does_not_fit_is_reported(make: MakeModule, separates: str) -> None:
+    with pytest.raises(ConfigError, match=separates):
         started(make=make)

@@ -68,12 +68,12 @@ def test_a_write_that_fails_leaves_the_old_model_and_no_litter(
     assert [each.name for each in tmp_path.iterdir()] == ["bank.safetensors"]
 
 
-def test_a_place_where_no_folder_can_be_made_is_told() -> None:
+def test_a_place_where_no_folder_can_be_made_is_reported() -> None:
     with pytest.raises(DataError, match="cannot be written"):
         save_model(Path("/proc/nowhere/bank.safetensors"), MODEL)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing.safetensors"):
         load_model(tmp_path / "nothing.safetensors")
 
@@ -129,7 +129,7 @@ OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"format": 2}, "format 2, this reads 1"),
         *(
@@ -165,9 +165,9 @@ OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
     ids=str,
 )
 def test_a_header_of_no_job_is_refused(
-    tmp_path: Path, changes: dict[str, object], told: str
+    tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(DataError, match=rf"model file .*{told}"):
+    with pytest.raises(DataError, match=rf"model file .*{message}"):
         load_model(written(tmp_path / "m", fields(**changes)))
 
 
@@ -228,7 +228,7 @@ def test_the_file_of_a_linear_model_says_nothing_of_networks(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("header", "changes", "told"),
+    ("header", "changes", "message"),
     [
         ({}, {"network.0.bias": None}, "tensor 'network.0.bias'"),
         ({}, {"network.4.bias": np.zeros(1)}, "tensor 'network.4.bias'"),
@@ -254,9 +254,9 @@ def test_the_file_of_a_linear_model_says_nothing_of_networks(tmp_path: Path) -> 
     ids=str,
 )
 def test_a_network_file_that_was_tampered_with_is_refused(
-    tmp_path: Path, header: dict[str, object], changes: dict[str, np.ndarray | None], told: str
+    tmp_path: Path, header: dict[str, object], changes: dict[str, np.ndarray | None], message: str
 ) -> None:
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         load_model(network_file(tmp_path / "m", network_fields(**header), **changes))
 
 

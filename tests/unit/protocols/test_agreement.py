@@ -59,7 +59,7 @@ def test_in_clear_nothing_is_said_of_features() -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd_one", "told"),
+    ("odd_one", "message"),
     [
         (member(job_hash=b"x" * 32), "runs another job"),
         (member(rows=5), "training rows"),
@@ -67,9 +67,11 @@ def test_in_clear_nothing_is_said_of_features() -> None:
         (member(size=1e30), "at most 2\\^64"),
     ],
 )
-def test_a_party_of_another_job_is_refused_by_name(odd_one: Program[Agreement], told: str) -> None:
+def test_a_party_of_another_job_is_refused_by_name(
+    odd_one: Program[Agreement], message: str
+) -> None:
     programs = {"bank": member(), "shop": odd_one, "lab": member()}
-    with pytest.raises(PeerViolation, match=told):
+    with pytest.raises(PeerViolation, match=message):
         simulate(programs, PRESETS["lan"])
 
 

@@ -18,21 +18,21 @@ def heavy_tailed() -> VerticalDataset:
     return dataset_of(features, labels)
 
 
-def told(*, scheme: str = "blind", period: int | None = None, **more: Any) -> Beyond | None:  # noqa: ANN401
+def outcome(*, scheme: str = "blind", period: int | None = None, **more: Any) -> Beyond | None:  # noqa: ANN401
     settings = {"start": "zero", "eval_every": 0, "rounds": 25, "l2": 1e-4, **more}
     job = Job.of(job=settings, exchange={"scheme": scheme, "period": period})
     dataset = heavy_tailed()
     return beyond_range(plan_for(job, dataset), dataset)
 
 
-def test_a_job_that_would_end_without_a_model_is_told_with_a_period_that_carries_it() -> None:
+def test_a_job_that_would_end_without_a_model_is_reported_with_a_period_that_carries_it() -> None:
     """The job that test_blind lets fail, and lets pass with a longer period."""
-    beyond = told(period=24)
+    beyond = outcome(period=24)
     assert beyond is not None
     assert beyond.period / 2 < beyond.end <= beyond.reach < 50
     named = int(beyond.warning.split("period = ")[1].split(",")[0])
     assert 2 * beyond.reach < named <= 120
-    assert told(period=named) is None
+    assert outcome(period=named) is None
 
 
 def test_where_no_period_is_long_enough_none_is_named() -> None:
@@ -42,5 +42,5 @@ def test_where_no_period_is_long_enough_none_is_named() -> None:
 
 
 def test_what_has_no_period_has_no_dry_run() -> None:
-    assert told(loss="taylor-logistic") is None
-    assert told(scheme="plain") is None
+    assert outcome(loss="taylor-logistic") is None
+    assert outcome(scheme="plain") is None

@@ -256,16 +256,22 @@ WORDS: RingArray = np.zeros((2, 1), np.uint64)
 
 
 @pytest.mark.parametrize(
-    ("message", "error", "told"),
+    ("message", "error", "error_text"),
     [
-        (EncryptedHeldOut(4, (b"", b"")), UnexpectedMessage, "sent 2 ciphertexts where 1 are due"),
+        (
+            EncryptedHeldOut(4, (b"", b"")),
+            UnexpectedMessage,
+            "sent 2 ciphertexts where 1 are expected",
+        ),
         (EncryptedHeldOut(4, (b"no",)), MalformedMessage, "from bank"),
         (EncryptedHeldOutProducts(4, ()), UnexpectedMessage, "sent 0 ciphertexts"),
         (EncryptedHeldOutProducts(4, (b"no",)), MalformedMessage, "from shop"),
         (HeldOutMasks(4, WORDS), UnexpectedMessage, "sent an array of"),
     ],
 )
-def test_what_does_not_fit_is_refused(message: Message, error: type[Exception], told: str) -> None:
+def test_what_does_not_fit_is_refused(
+    message: Message, error: type[Exception], error_text: str
+) -> None:
     predictions = predictions_of(2, np.random.default_rng(0), LABELS)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=error_text):
         run(plan_for(2), predictions, LABELS, changed(type(message), lambda _: message))

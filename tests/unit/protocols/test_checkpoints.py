@@ -54,7 +54,7 @@ def test_clearing_takes_what_a_killed_process_was_writing(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == [others.newest]
 
 
-def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DataError, match="session state"):
         keep(tmp_path / "file", "bank", 10)

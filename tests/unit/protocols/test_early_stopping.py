@@ -121,7 +121,7 @@ def test_a_run_has_learned_if_its_best_is_below_the_constant(
     assert rule.learned == learned
 
 
-def test_where_nobody_is_told_the_last_window_decides() -> None:
+def test_without_announcements_the_last_window_decides() -> None:
     """Losses are noted then, and no word is decided."""
     rule = rule_of(window=5)
     for losses, learned in (([0.1, *[2.0] * 5], False), ([9.0, *[0.9] * 5], True)):
@@ -130,7 +130,7 @@ def test_where_nobody_is_told_the_last_window_decides() -> None:
 
 
 @pytest.mark.parametrize("window", [1, 5])
-def test_a_judge_goes_on_from_its_state(window: int) -> None:
+def test_early_stopping_goes_on_from_its_state(window: int) -> None:
     losses = [1.0, 0.8, 0.9, 0.7, 0.69, 0.71, 0.9, 0.68, 0.67, 0.9, 0.9, 0.9, 0.9, 0.9, 0.6, 0.6]
     for cut in range(len(losses)):
         whole, first, rest = (rule_of(window=window) for _ in range(3))

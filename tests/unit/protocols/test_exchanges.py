@@ -57,7 +57,7 @@ def test_an_exchange_that_fits_is_let_through(
 
 
 @pytest.mark.parametrize(
-    ("exchange", "loss", "parties", "classes", "told"),
+    ("exchange", "loss", "parties", "classes", "message"),
     [
         ({"scheme": "masked"}, "logistic", 2, 2, "at least 3 parties"),
         ({"scheme": "ckks", "predictions": "masked"}, "logistic", 2, 2, "at least 3 parties"),
@@ -80,9 +80,9 @@ def test_an_exchange_that_fits_is_let_through(
     ],
 )
 def test_an_exchange_that_cannot_be_is_refused(
-    exchange: dict[str, object], loss: str, parties: int, classes: int, told: str
+    exchange: dict[str, object], loss: str, parties: int, classes: int, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         plan(exchange, loss, parties, classes)
 
 

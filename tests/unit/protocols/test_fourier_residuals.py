@@ -134,8 +134,8 @@ def test_bytes_offline_and_in_a_round(done: Simulated[Any]) -> None:
     pairs = 1 + -(-(ROWS - BATCH) * FORMAT.terms // 8192)
     assert bank.messages["EncryptedPhaseProducts"] == shop.messages["EncryptedPhases"] == pairs
     assert bank.bytes_sent["EncryptedPhaseProducts"] < pairs * (2 * REPLY_BYTES + 200)
-    ahead = bank.bytes_sent["EncryptedPhaseProducts"] + shop.bytes_sent["EncryptedPhases"]
-    assert ahead / (pairs * 8192) < 72  # a row and term
+    offline_bytes = bank.bytes_sent["EncryptedPhaseProducts"] + shop.bytes_sent["EncryptedPhases"]
+    assert offline_bytes / (pairs * 8192) < 72  # a row and term
     for costs in (bank, shop):
         assert costs.bytes_sent["MaskedPhases"] < ROWS // BATCH * (2 * BATCH + 200)
         assert costs.seconds[CORRELATED_RANDOMNESS] > 0
@@ -232,8 +232,8 @@ def test_predictions_beyond_half_a_period_end_the_job_for_all(
 
     done = run(program, record_views=True)
     for name in NAMES:
-        (told,) = done.views[name].received(StaysInRange)
-        assert isinstance(told.message, StaysInRange)
-        assert told.message.within == (within or name == who)
+        (entry,) = done.views[name].received(StaysInRange)
+        assert isinstance(entry.message, StaysInRange)
+        assert entry.message.within == (within or name == who)
     assert len(failed) == (0 if within else 2)
     assert all("period = 64" in each for each in failed)

@@ -161,7 +161,7 @@ def test_a_key_of_commitments_of_another_length_is_refused(tmp_path: Path) -> No
         commitments(plan, "shop", inputs, tmp_path)
 
 
-def test_a_key_of_commitments_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_key_of_commitments_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "shop" / "commitment.key").mkdir(parents=True)
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         commitments(guarded(200), "shop", np.zeros((200, 3)), tmp_path)

@@ -7,12 +7,12 @@ ROWS = 20
 
 
 def search(
-    generator: np.random.Generator, *, ahead: float = 1.0, lasts: np.ndarray = LASTS
+    generator: np.random.Generator, *, factor: float = 1.0, lasts: np.ndarray = LASTS
 ) -> LineSearch:
     """Half the squared distance to a point, without penalties."""
     goal = generator.standard_normal((ROWS, 1))
     start = np.zeros((ROWS, 1))
-    direction = ahead * goal + 0.3 * generator.standard_normal((ROWS, 1))
+    direction = factor * goal + 0.3 * generator.standard_normal((ROWS, 1))
     last = goal - direction
     return LineSearch(
         lambda there: 0.5 * float(np.sum((there - goal) ** 2)),
@@ -26,7 +26,7 @@ def search(
 
 
 def test_the_best_of_the_grid_along_the_direction(generator: np.random.Generator) -> None:
-    line = search(generator, ahead=3.0, lasts=NO_LAST)
+    line = search(generator, factor=3.0, lasts=NO_LAST)
     values = [line.objective((step, 0)) for step in range(len(STEPS))]
     assert line.best() == (int(np.argmin(values)), 0)
     assert STEPS[line.best()[0]] < 1
@@ -34,16 +34,16 @@ def test_the_best_of_the_grid_along_the_direction(generator: np.random.Generator
 
 def test_along_the_last_step_it_gets_lower(generator: np.random.Generator) -> None:
     state = generator.bit_generator.state
-    alone = search(generator, ahead=0.5, lasts=NO_LAST)
+    alone = search(generator, factor=0.5, lasts=NO_LAST)
     generator.bit_generator.state = state
-    both = search(generator, ahead=0.5)
+    both = search(generator, factor=0.5)
     place = both.best()
     assert place[1] > 0
     assert both.objective(place) < alone.objective(alone.best())
 
 
 def test_no_step_is_better_than_one_uphill(generator: np.random.Generator) -> None:
-    line = search(generator, ahead=-1.0, lasts=NO_LAST)
+    line = search(generator, factor=-1.0, lasts=NO_LAST)
     assert line.best() == (0, 0)
 
 

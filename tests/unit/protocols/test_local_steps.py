@@ -107,8 +107,8 @@ def test_momentum_follows_nesterovs_sequence() -> None:
         point = take(steps, model, inputs, index)
         if index >= 2:
             following = (1 + sqrt(1 + 4 * t * t)) / 2
-            ahead = iterates[-1] + (t - 1) / following * (iterates[-1] - iterates[-2])
-            assert close(point, ahead)
+            extrapolated = iterates[-1] + (t - 1) / following * (iterates[-1] - iterates[-2])
+            assert close(point, extrapolated)
             t = following
         elif index == 1:
             assert close(point, iterates[-1])
@@ -193,13 +193,13 @@ def test_noise_of_minibatches_shortens_steps_and_bounds_momentum() -> None:
         move = np.linalg.solve(bend(inputs, 1 + noise * (1 + index / 5)), gradient)
         assert close(model.weights, point - move)
         iterates.append(model.weights.copy())
-    ahead = (1 - 2 * sqrt(noise)) * (iterates[-2] - iterates[-3])
-    assert close(point, iterates[-2] + ahead)
+    extrapolated = (1 - 2 * sqrt(noise)) * (iterates[-2] - iterates[-3])
+    assert close(point, iterates[-2] + extrapolated)
 
 
 @pytest.mark.parametrize(("growth", "grown"), [(0.0, 1.0), (0.5, sqrt(3.0)), (1.0, 3.0)])
 @pytest.mark.parametrize("plain", [True, False])
-def test_noise_grows_no_faster_than_told_and_of_plain_steps_as_rows_are_long(
+def test_noise_grows_no_faster_than_stated_and_of_plain_steps_as_rows_are_long(
     growth: float, grown: float, plain: bool
 ) -> None:
     size = 8

@@ -77,14 +77,14 @@ def test_no_sign_of_the_features_changes_the_scale(turned: str) -> None:
         scales = set()
         for each, theta in ((inputs, weights), (other, other_weights)):
             now, then = map(batch, each)
-            ahead = next_predictions(steps(theta, dense(now.inputs)), now, then)
-            scales.add(ahead.scale_bits(BOUND, PRODUCT_BOUND))
+            following = next_predictions(steps(theta, dense(now.inputs)), now, then)
+            scales.add(following.scale_bits(BOUND, PRODUCT_BOUND))
         assert len(scales) == 1
 
 
 @pytest.mark.parametrize(("weights", "rows"), [(1e200, 1e200), (1.0, 1e308)])
 def test_predictions_offline_that_leave_float64_end_training(weights: float, rows: float) -> None:
     inputs = np.ones((7, 4))
-    ahead = steps(np.full((4, 1), weights), inputs)
+    following = steps(np.full((4, 1), weights), inputs)
     with pytest.raises(TrainingDiverged, match="use a smaller learning rate"):
-        next_predictions(ahead, batch(inputs), batch(rows * inputs))
+        next_predictions(following, batch(inputs), batch(rows * inputs))

@@ -24,7 +24,7 @@ BALANCED = 0.25
 NEW = ("labels", "changes")  # since version 0.2
 
 
-def told(
+def equations(
     rows: np.ndarray, peer: str = "shop", name: str = "a", *, values: int = 10, model: bool = True
 ) -> Revealing:
     return Revealing(peer, values, rows, name, model)
@@ -44,27 +44,27 @@ def everyone(count: int) -> np.ndarray:
     return np.arange(count)
 
 
-ALL, SAME = told(everyone(1000)), people(1000)
+ALL, SAME = equations(everyone(1000)), people(1000)
 VISIT = Revealing("shop", 10, everyone(1000), "visit 0", model=False, may_repeat=False)
-POOLED = (SAME, [ALL, told(everyone(1000), "lab", values=5)])
+POOLED = (SAME, [ALL, equations(everyone(1000), "lab", values=5)])
 REVEALED: dict[str, tuple[list[tuple[np.ndarray, list[Revealing]]], tuple[float, float]]] = {
     "the same again is nothing new": ([(SAME, [ALL])] * 3, (10 / 250, 0)),
     "nor is it in another order": ([(SAME, [ALL]), (SAME[::-1].copy(), [ALL])], (10 / 250, 0)),
     "other columns are another model": (
-        [(SAME, [told(everyone(1000), name=name)]) for name in "abc"],
+        [(SAME, [equations(everyone(1000), name=name)]) for name in "abc"],
         (30 / 250, 0),
     ),
     "peers may pool what they see": ([POOLED], (15 / 250, 0)),
     "a peer of an earlier job counts although it takes no part now": (
-        [POOLED, (SAME, [told(everyone(1000), "bank", values=5)])],
+        [POOLED, (SAME, [equations(everyone(1000), "bank", values=5)])],
         (20 / 250, 0),
     ),
     "minibatches tell more than any model": (
-        [(SAME, [told(half, model=False) for half in np.split(everyone(1000), 2)])],
+        [(SAME, [equations(half, model=False) for half in np.split(everyone(1000), 2)])],
         (0, 10 / 125),
     ),
     "one row less is another set for all who stay": (
-        [(SAME, [ALL]), (people(999), [told(everyone(999))])],
+        [(SAME, [ALL]), (people(999), [equations(everyone(999))])],
         (10 / 250, 10 / 999 * 4),
     ),
     "other people have a model of their own": (
@@ -85,12 +85,12 @@ def test_what_jobs_reveal_of_the_last_ones_people(
     assert record.revealed(places, BALANCED) == pytest.approx(revealed)
 
 
-def test_rare_labels_are_told_by_few_equations() -> None:
+def test_rare_labels_follow_from_few_equations() -> None:
     rare = np.repeat([0, 1], [990, 10])
     assert label_variance(rare) == pytest.approx(0.0099)
     assert label_variance(np.repeat([0, 1, 2], [500, 400, 100])) == pytest.approx(0.09)
     record = PersonRecord()
-    places = job(record, people(1000), [told(everyone(1000))])
+    places = job(record, people(1000), [equations(everyone(1000))])
     record.require_within_limits(places, BALANCED, "take less")
     with pytest.raises(LabelLeakRefused, match=r"of all rows.* take less, or"):
         record.require_within_limits(places, label_variance(rare), "take less")
@@ -98,7 +98,7 @@ def test_rare_labels_are_told_by_few_equations() -> None:
 
 def within(rows: int, values: int, *, model: bool) -> None:
     record = PersonRecord()
-    places = job(record, people(rows), [told(everyone(rows), values=values, model=model)])
+    places = job(record, people(rows), [equations(everyone(rows), values=values, model=model)])
     record.require_within_limits(places, BALANCED, "take less")
 
 
@@ -120,7 +120,7 @@ def require_company(
     job(record, then, first)
     record.welcome(now)
     history = record.history.copy()
-    job(record, now, [told(everyone(len(now)), values=values)])
+    job(record, now, [equations(everyone(len(now)), values=values)])
     record.require_company(history, 1, BALANCED)
 
 
@@ -131,11 +131,11 @@ def require_company(
 )
 def test_nobody_is_told_apart_with_few_others(then: tuple[int, int], now: tuple[int, int]) -> None:
     with pytest.raises(LabelLeakRefused, match="1 rows would be in other sets"):
-        require_company(people(*then), people(*now), [told(everyone(then[1] - then[0]))])
+        require_company(people(*then), people(*now), [equations(everyone(then[1] - then[0]))])
 
 
 def test_as_many_may_come_and_go_at_once_as_a_batch_must_have() -> None:
-    first = [told(everyone(2000), values=1)]
+    first = [equations(everyone(2000), values=1)]
     require_company(people(2000), people(1200), first, values=1)
     with pytest.raises(LabelLeakRefused, match="799 rows would"):
         require_company(people(2000), people(1201), first, values=1)
@@ -148,14 +148,14 @@ def test_so_few_rows_are_refused_whatever_the_columns() -> None:
 
 
 def test_what_was_split_before_does_not_hold_up_others() -> None:
-    split = [told(part) for part in np.split(everyone(1000), 100)]
+    split = [equations(part) for part in np.split(everyone(1000), 100)]
     require_company(people(1000), people(2000, 3000), split)
 
 
 def filled() -> PersonRecord:
     record = PersonRecord()
-    job(record, people(50), [told(everyone(50)), told(np.arange(9), "lab", model=False)])
-    job(record, people(20, 90), [told(everyone(70), name="b")])
+    job(record, people(50), [equations(everyone(50)), equations(np.arange(9), "lab", model=False)])
+    job(record, people(20, 90), [equations(everyone(70), name="b")])
     return record
 
 

@@ -95,7 +95,7 @@ def test_networks_are_those_of_the_parties_that_have_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "told"),
+    ("sections", "message"),
     [
         ({"job": {"algorithm": "fedbcd"}}, "algorithm = 'fedbcd': unknown; nearest is 'fedbcd-"),
         (
@@ -113,8 +113,8 @@ def test_networks_are_those_of_the_parties_that_have_one() -> None:
         ({"job": {"model": "mlp", "start": "zero"}}, "gives a network no gradient"),
     ],
 )
-def test_a_job_that_cannot_be_run_is_refused(sections: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_job_that_cannot_be_run_is_refused(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         plan_of(**sections)
 
 

@@ -25,9 +25,9 @@ def table_of(party: str = "shop", columns: int = 12) -> PartyTable[Matrix]:
     return PartyTable(party, tuple(map(str, range(columns))), wide, wide[:8])
 
 
-def refused(told: str, party: str = "shop", columns: int = 12, **sections: Any) -> None:  # noqa: ANN401
+def refused(message: str, party: str = "shop", columns: int = 12, **sections: Any) -> None:  # noqa: ANN401
     plan = plan_of(**sections)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         LocalPart(plan, table_of(party, columns), np.random.default_rng(0))
 
 
@@ -52,8 +52,8 @@ def test_batches_under_encryption_are_arrays_or_refused(
 ) -> None:
     monkeypatch.setattr(local_part, "DENSE_BYTES", 8 * 12 * 20)
     sections: dict[str, Any] = {"exchange": {"scheme": scheme}}
-    told = "64 rows of .* 20 rows pass, and linear models in exchange 'plain'"
-    refused(told, job=STEPS, **sections)
+    message = "64 rows of .* 20 rows pass, and linear models in exchange 'plain'"
+    refused(message, job=STEPS, **sections)
     fits = plan_of(job={**STEPS, "batch_size": 16}, **sections)
     if scheme == "blind":
         refused("takes all rows as arrays", job={**STEPS, "batch_size": 16}, **sections)
@@ -65,8 +65,8 @@ def test_batches_under_encryption_are_arrays_or_refused(
 def test_what_goes_through_columns_takes_dense_ones() -> None:
     refused("'dbcd' takes dense ones", job={"algorithm": "dbcd", "l1": 0.1})
     refused("'ftl' takes dense ones", job={"algorithm": "ftl"})
-    told = "party 'party0': algorithm 'ftl' needs dense columns, and these are sparse"
-    with pytest.raises(ConfigError, match=told):
+    message = "party 'party0': algorithm 'ftl' needs dense columns, and these are sparse"
+    with pytest.raises(ConfigError, match=message):
         overlapping(sparse(few_ones()), 0.5, seed=0)
     head = {**STEPS, "head": "logistic", "model": "mlp"}
     refused("a head at the label party takes dense ones", party="bank", job=head)

@@ -7,38 +7,38 @@ from securevfl.runtime.costs import CORRELATED_RANDOMNESS, OFFLINE, SETUP
 
 
 def forecast(rounds: int, *, may_end: bool = False) -> Forecast:
-    watch = SetupWatch()
-    watch.rounds_began = 102.0
-    return Forecast(rounds, may_end, watch, started=100.0)
+    stopwatch = SetupWatch()
+    stopwatch.rounds_began = 102.0
+    return Forecast(rounds, may_end, stopwatch, started=100.0)
 
 
 def test_a_long_first_round_says_enough() -> None:
-    told = forecast(10, may_end=True).after(1, 122.0)
-    assert told == (
+    line = forecast(10, may_end=True).after(1, 122.0)
+    assert line == (
         "set-up took 2 s, a round takes 20 s: at most 10 rounds take about 200 s; it may end sooner"
     )
 
 
-def test_after_a_short_one_the_second_is_measured_and_it_is_told_once() -> None:
+def test_after_a_short_one_the_second_is_measured_and_it_is_said_once() -> None:
     one = forecast(100)
     assert one.after(1, 102.5) is None
-    told = one.after(2, 102.6)
-    assert told is not None
-    assert told.endswith("a round takes 100 ms: at most 100 rounds take about 10.4 s")
+    line = one.after(2, 102.6)
+    assert line is not None
+    assert line.endswith("a round takes 100 ms: at most 100 rounds take about 10.4 s")
     assert one.after(3, 102.7) is None
 
 
-def test_the_only_round_is_told_however_short() -> None:
+def test_the_only_round_is_reported_however_short() -> None:
     assert "a round takes 500 ms: it is the only one" in (forecast(1).after(1, 102.5) or "")
 
 
 def test_set_up_ends_with_the_first_section_of_another_phase() -> None:
-    watch = SetupWatch()
+    stopwatch = SetupWatch()
 
     def after(phase: str) -> float | None:
-        watch.start()
-        watch.stop(phase)
-        return watch.rounds_began
+        stopwatch.start()
+        stopwatch.stop(phase)
+        return stopwatch.rounds_began
 
     assert (after(SETUP), after(OFFLINE), after(SETUP)) == (None, None, None)
     before = time.perf_counter()
@@ -51,19 +51,19 @@ def test_set_up_ends_with_the_first_section_of_another_phase() -> None:
 def test_what_is_made_offline_is_no_set_up_and_no_round() -> None:
     """3 s of it before rounds began, 5 s in the first."""
     one = forecast(10)
-    one.watch.offline_before_s, one.watch.offline_s = 3.0, 8.0
-    one.watch.rounds_began = 105.0
-    told = one.after(1, 130.0)
-    assert told == (
+    one.stopwatch.offline_before_s, one.stopwatch.offline_s = 3.0, 8.0
+    one.stopwatch.rounds_began = 105.0
+    line = one.after(1, 130.0)
+    assert line == (
         "set-up took 2 s, the offline phase 8 s, a round takes 20 s: "
         "at most 10 rounds take about 200 s"
     )
 
 
 def test_a_stopwatch_tells_what_was_made_offline_from_rounds() -> None:
-    watch = SetupWatch()
-    assert watch.charge(CORRELATED_RANDOMNESS, 2.0) == 2.0
-    assert watch.rounds_began is None
-    watch.charge("local", 1.0)
-    watch.charge(CORRELATED_RANDOMNESS, 4.0)
-    assert (watch.offline_before_s, watch.offline_s) == (2.0, 6.0)
+    stopwatch = SetupWatch()
+    assert stopwatch.charge(CORRELATED_RANDOMNESS, 2.0) == 2.0
+    assert stopwatch.rounds_began is None
+    stopwatch.charge("local", 1.0)
+    stopwatch.charge(CORRELATED_RANDOMNESS, 4.0)
+    assert (stopwatch.offline_before_s, stopwatch.offline_s) == (2.0, 6.0)

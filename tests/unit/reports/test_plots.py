@@ -90,12 +90,14 @@ def test_a_figure_takes_the_colours_and_the_font_of_its_page_and_keeps_to_itself
 
 
 def test_words_say_where_curves_begin_turn_and_end() -> None:
-    told = words(CURVES["a decade and a half"])
-    assert told == (
+    description = words(CURVES["a decade and a half"])
+    assert description == (
         "AUC over batch: a rises from 0.5 at 56 to 0.7 at 2002; own model is at 0.6; "
         "chance is at 0.5."
     )
-    turning = curve("t", "rounds", "error", [2, 53, 273], {"a": [1.0, 11.1, 1.0], "b": [0.0] * 3})
+    turning = curve(
+        "t", "rounds", "error", [2.0, 53.0, 273.0], {"a": [1.0, 11.1, 1.0], "b": [0.0] * 3}
+    )
     assert words(turning) == (
         "Error over rounds: a goes from 1 at 2 to 1 at 273, highest 11.1 at 53; "
         "b stays at 0 from 2 to 273."

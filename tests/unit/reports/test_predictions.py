@@ -29,7 +29,7 @@ IN_CLEAR = "with two parties, each score tells the label party the other party's
 
 
 @pytest.mark.parametrize(
-    ("changes", "names", "told"),
+    ("changes", "names", "beginnings"),
     [
         ({}, (), ["the label party saw every other party's part of each score"]),
         ({"shown": "summed"}, (), ["the label party saw only the sum of the others' parts"]),
@@ -49,7 +49,9 @@ IN_CLEAR = "with two parties, each score tells the label party the other party's
     ],
 )
 def test_notes_say_what_the_label_party_saw_and_what_figures_are_of(
-    changes: dict[str, Any], names: tuple[str, ...], told: list[str]
+    changes: dict[str, Any], names: tuple[str, ...], beginnings: list[str]
 ) -> None:
     notes = predict_notes({**ROW, **changes}, names)  # type: ignore[typeddict-item]
-    assert [note[: len(begins)] for note, begins in zip(notes, told, strict=True)] == told
+    assert [
+        note[: len(begins)] for note, begins in zip(notes, beginnings, strict=True)
+    ] == beginnings

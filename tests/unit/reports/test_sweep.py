@@ -15,7 +15,7 @@ def level(noise: float, auc: float, own: str | None = None) -> NoiseRow:
 
 
 @pytest.mark.parametrize(
-    ("aucs", "told"),
+    ("aucs", "highest"),
     [
         ({0: 0.9, 1: 0.8, 2: 0.6}, "together better up to z = 1"),
         ({2: 0.6, 0: 0.9, 1: 0.8}, "together better up to z = 1"),  # in whatever order
@@ -26,10 +26,10 @@ def level(noise: float, auc: float, own: str | None = None) -> NoiseRow:
     ],
 )
 def test_the_level_up_to_which_training_together_is_better(
-    aucs: dict[float, float], told: str
+    aucs: dict[float, float], highest: str
 ) -> None:
     ((_, levels),) = by_own_prediction([level(*each) for each in aucs.items()]).items()
-    assert highest_gain(levels) == told
+    assert highest_gain(levels) == highest
 
 
 def test_levels_are_those_of_one_own_prediction() -> None:

@@ -79,19 +79,19 @@ def test_a_failed_section_counts_and_its_error_goes_on() -> None:
 
 
 def test_a_stopwatch_measures_this_machine() -> None:
-    watch = Stopwatch()
-    watch.start()
+    stopwatch = Stopwatch()
+    stopwatch.start()
     time.sleep(0.01)
-    assert 0.01 <= watch.stop("local") < 1
-    watch.start()
-    assert watch.stop("local") < 0.01
+    assert 0.01 <= stopwatch.stop("local") < 1
+    stopwatch.start()
+    assert stopwatch.stop("local") < 0.01
 
 
 def test_a_stopwatch_times_one_section_at_a_time() -> None:
-    watch = Stopwatch()
-    watch.start()
+    stopwatch = Stopwatch()
+    stopwatch.start()
     with pytest.raises(RuntimeError, match="must not wait"):
-        watch.start()
+        stopwatch.start()
     with pytest.raises(RuntimeError, match="'encrypt'"):
         Stopwatch().stop("encrypt")
 

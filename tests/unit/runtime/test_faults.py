@@ -32,9 +32,9 @@ def test_there_is_no_way_to_oneself_or_to_a_stranger(to: str) -> None:
 
 def test_a_stalled_job_says_who_waits_for_what() -> None:
     programs = {"a": party(receives("b", Residuals)), "b": party(receives("a"))}
-    with pytest.raises(PeerTimeout) as told:
+    with pytest.raises(PeerTimeout) as error_text:
         simulate(programs, LAN)
-    assert "a for Residuals from b; b for Predictions from a" in str(told.value)
+    assert "a for Residuals from b; b for Predictions from a" in str(error_text.value)
 
 
 def test_who_gave_up_waiting_is_not_named() -> None:
@@ -108,15 +108,15 @@ def test_what_has_begun_to_come_before_a_deadline_and_ends_after_it_is_late() ->
 
 
 @pytest.mark.parametrize(
-    ("due", "told"),
+    ("due", "error_text"),
     [
-        (receives("a", Residuals), "a sent Predictions where Residuals is due"),
-        (receives("a", step=0), "step 3 where step 0 is due"),
-        (receives("a", step=4), "step 3 where step 4 is due"),
+        (receives("a", Residuals), "a sent Predictions where Residuals is expected"),
+        (receives("a", step=0), "step 3 where step 0 is expected"),
+        (receives("a", step=4), "step 3 where step 4 is expected"),
     ],
 )
-def test_another_kind_or_step_than_due_is_refused(due: Step, told: str) -> None:
-    with pytest.raises(UnexpectedMessage, match=told):
+def test_another_kind_or_step_than_due_is_refused(due: Step, error_text: str) -> None:
+    with pytest.raises(UnexpectedMessage, match=error_text):
         simulate({"a": party(sends("b", predictions(3))), "b": party(due)}, LAN)
 
 

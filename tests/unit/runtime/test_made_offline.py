@@ -65,16 +65,16 @@ def test_time_offline_is_of_its_own_and_part_of_the_totals(job: Ledgers, rounds:
     """Of all that was made offline until then, in whichever round."""
     costs = job_costs(job, rounds)
     # The first request waits at "b", whose keys take longer than its way.
-    ahead = on_the_line(*[PAD] * rounds, *[REQUEST] * (rounds - 1))
+    offline = on_the_line(*[PAD] * rounds, *[REQUEST] * (rounds - 1))
     online = on_the_line(*[SHARES, CIPHERTEXTS] * rounds)
     assert costs.offline_compute_s == pytest.approx(4.0 * rounds)
-    assert costs.offline_communication_s == pytest.approx(ahead)
+    assert costs.offline_communication_s == pytest.approx(offline)
     assert costs.compute_by_phase_s[CORRELATED_RANDOMNESS] == costs.offline_compute_s
     assert costs.compute_s == pytest.approx((4.0 + 1.0 + 2.0) * rounds)
     assert costs.compute_s == pytest.approx(sum(costs.compute_by_phase_s.values()))
-    assert costs.communication_s == pytest.approx(ahead + online)
-    assert costs.total_s == pytest.approx(7.0 * rounds + ahead + online)
-    assert costs.offline_s == pytest.approx(4.0 * rounds + ahead)
+    assert costs.communication_s == pytest.approx(offline + online)
+    assert costs.total_s == pytest.approx(7.0 * rounds + offline + online)
+    assert costs.offline_s == pytest.approx(4.0 * rounds + offline)
     clock = max(sum(each.snapshots[rounds - 1].path.values()) for each in job.values())
     assert costs.total_s + costs.setup_s == pytest.approx(clock)
 

@@ -71,10 +71,10 @@ def test_leaving_cancels_a_program_at_its_next_wait() -> None:
 
 
 def test_a_deadline_names_who_waited_for_what() -> None:
-    told = "a waited 0.01 s for Predictions from b in vain"
-    with pytest.raises(PeerTimeout, match=told):
+    error_text = "a waited 0.01 s for Predictions from b in vain"
+    with pytest.raises(PeerTimeout, match=error_text):
         alone(takes(timeout_seconds=0.01))
-    with pytest.raises(PeerTimeout, match=told):
+    with pytest.raises(PeerTimeout, match=error_text):
         alone(takes(), timeout_seconds=0.01)
 
 
@@ -100,28 +100,28 @@ def test_there_is_no_way_to_oneself_or_to_a_stranger(to: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("envelopes", "error", "told"),
+    ("envelopes", "error", "error_text"),
     [
         ([sealed(job=bytes(32))], PeerViolation, "b runs another job: hash 0000000000000000"),
         ([sealed(sender="c")], PeerViolation, "b sent an envelope in another party's name"),
-        ([sealed(0), sealed(0)], UnexpectedMessage, "b sent its message 0 where 1 is due"),
-        ([sealed(0), sealed(2)], UnexpectedMessage, "b sent its message 2 where 1 is due"),
+        ([sealed(0), sealed(0)], UnexpectedMessage, "b sent its message 0 where 1 is expected"),
+        ([sealed(0), sealed(2)], UnexpectedMessage, "b sent its message 2 where 1 is expected"),
         ([sealed(0)[:-1]], MalformedMessage, "from b: "),
         ([b""], MalformedMessage, "from b: "),
         ([sealed(message=b"")], MalformedMessage, "from b: "),
         ([sealed(message=bytes(101))], MalformedMessage, "at most 100"),
         ([sealed(message=encode(Verdict(0, stop=False)))], UnexpectedMessage, "sent Verdict"),
-        ([sealed(0), sealed(0, message=encode(pad()))], UnexpectedMessage, "where 1 is due"),
+        ([sealed(0), sealed(0, message=encode(pad()))], UnexpectedMessage, "where 1 is expected"),
     ],
 )
 def test_what_does_not_belong_is_refused_with_the_peers_name(
-    envelopes: list[bytes], error: type[Exception], told: str
+    envelopes: list[bytes], error: type[Exception], error_text: str
 ) -> None:
     def hostile(channel: RealChannel) -> None:
         for data in envelopes:
             channel.deliver("b", data)
 
-    with pytest.raises(error, match=told) as caught:
+    with pytest.raises(error, match=error_text) as caught:
         alone(takes(2, timeout_seconds=0.0), hostile, max_message_bytes=100)
     assert "\n" not in str(caught.value)
 

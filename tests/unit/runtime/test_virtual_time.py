@@ -45,7 +45,7 @@ def test_what_is_due_at_one_moment_runs_in_order_before_what_it_wakes() -> None:
     assert run(program()) == [*map(str, range(10)), "woken", "later"]
 
 
-def test_a_wait_for_nothing_is_told() -> None:
+def test_a_wait_for_nothing_is_reported() -> None:
     async def program() -> None:
         await asyncio.get_running_loop().create_future()
 

@@ -75,7 +75,7 @@ def test_one_part_of_one_label_party_belongs_to_a_model() -> None:
         require_together({"bank": part("bank"), "shop": part("shop", rounds=3)})
 
 
-def test_a_folder_without_all_parts_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_all_parts_is_reported(tmp_path: Path) -> None:
     write(tmp_path, part("bank"))
     with pytest.raises(DataError, match="1 model files"):
         load_models(tmp_path)
