@@ -168,16 +168,14 @@ def main(of: Experiment[Any]) -> None:
         if html and of.measure and not of.html:
             raise ConfigError(f"--html: {of.name} has no page of plots")
         folder = of.folder if record else to
-        missing: list[str] = []
         for name, run in chosen.items():
             output = Output(
                 folder and folder / f"{name}.json", quiet, html=html and html / f"{name}.html"
             )
             run_one(of, run, output, changes or (), data_dir, quick=quick)
-            missing += output.missing
+            leave_if_cut(output.missing)
         if record:
             (of.folder / "README.md").write_text(of.write_tables(), encoding="utf-8")
-        leave_if_cut(missing)
 
     command.__doc__ = of.about
     app.command()(command)
