@@ -202,12 +202,15 @@ class Subject:
     progress: Callable[[int, int], None] = lambda done, rounds: None  # called during a run
     # When the job scores; recorded runs are scored only at their end unless asked otherwise
     scoring: dict[str, object] = field(default_factory=dict, init=False)
+    standardizes: bool = field(default=False, init=False)  # before `scaled` did so once for all
     _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.job.exchange.he_per_step:
             raise ConfigError("he_per_step is for benchmarks: leave it unset for an audit")
+        wanted = self.job.job.standardize
+        self.standardizes = self.dataset.standardize if wanted is None else wanted
         job, self.dataset = scaled(self.job, self.dataset)
         privacy = job.privacy
         has_budget = privacy.budget is not None or privacy.release_budget is not None

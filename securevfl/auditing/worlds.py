@@ -117,6 +117,21 @@ def extreme_record(job: Job, dataset: VerticalDataset) -> Neighbours:
     return Neighbours(job, worlds, party, {party: part.model.weights})
 
 
+def scaling_record(job: Job, dataset: VerticalDataset) -> Neighbours:
+    """Two worlds in which a record is as it was, or huge in every column.
+
+    The job standardizes columns by the party's own rows, which no noise covers. A huge record
+    leaves all other rows' values near each other, and so moves all other records' predictions.
+    """
+    party = next(t.name for t in dataset.parties if t.name != dataset.label_party)
+    table, job = table_of(dataset, party), job.with_settings(standardize=True)
+    huge = np.full_like(table.train[:1], HUGE)
+    changed = replace(table, train=np.vstack([huge, table.train[1:]]))
+    part = local_part(plan_for(job, dataset), dataset, party)
+    worlds = dataset, with_table(dataset, changed)
+    return Neighbours(job, worlds, party, {party: part.model.weights})
+
+
 def worst_case(privacy: PrivacySettings, rounds: int, local_steps: int) -> Neighbours:
     """Worst-case data: noisy predictions reveal the weights, and the weights reveal the record.
 

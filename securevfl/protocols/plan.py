@@ -321,6 +321,15 @@ class Plan(Shown):
         between = self.algorithm.scores_between
         return Timetable(self.rounds, every if between else 0, self.facts.test_rows)
 
+    @property
+    def _fitted(self) -> str:
+        wanted = self.job.job.standardize
+        if self.facts.standardize if wanted is None else wanted:
+            return "each party standardizes columns by its own rows"
+        if self.job.preprocess is not None:
+            return "[preprocess] is fitted to each party's own rows"
+        return ""
+
     @cached_property
     def account(self) -> PrivacyAccount | None:
         """The privacy account, None without noise; a ConfigError for a useless `[privacy]`."""
@@ -343,4 +352,5 @@ class Plan(Shown):
             given=visits.outputs or self.given,
             labels_are_known=self.algorithm.labels_everywhere,
             label_change=self.loss.label_change,
+            fitted=self._fitted,
         )

@@ -12,7 +12,7 @@ import pytest
 
 from securevfl.arrays import FloatArray
 from securevfl.data.tables import VerticalDataset, some_rows
-from securevfl.errors import BudgetExhausted
+from securevfl.errors import BudgetExhausted, ConfigError
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
@@ -165,11 +165,15 @@ def test_ten_classes_take_noise_for_all_their_outputs() -> None:
 def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words() -> None:
     alone = noisy({"noise_multiplier": 2}).privacy
     gradients = {"gradient_clip": 1, "gradient_noise_multiplier": 4}
-    both = noisy({"noise_multiplier": 2, **gradients}).privacy
+    both = noisy({"noise_multiplier": 2, **gradients}, standardize=False).privacy
+    fitted = noisy({"noise_multiplier": 2, **gradients}).privacy
     assert alone is not None
     assert both is not None
+    assert fitted is not None
     assert alone.epsilon_end_to_end is None
     assert alone.epsilon_end_to_end_text.startswith("infinite")
+    assert fitted.epsilon_end_to_end is None
+    assert "standardizes columns by its own rows" in fitted.epsilon_end_to_end_text
     assert both.epsilon_end_to_end is not None
     assert both.epsilon_release is not None
     assert both.epsilon_end_to_end > both.epsilon_release
@@ -241,7 +245,11 @@ def silence() -> Environment:
     [
         ({"noise_multiplier": 1, "release_budget": 5}, {}, "releases of a sample would be"),
         ({"noise_multiplier": 1, "budget": 5}, {}, "would be inf end to end"),
-        ({"noise_multiplier": 9, **GRADIENTS, "budget": 5}, {}, "end to end"),
+        (
+            {"noise_multiplier": 9, **GRADIENTS, "budget": 5},
+            {"standardize": False},
+            r"\d end to end",
+        ),
         (
             {"noise_multiplier": 4, "release_budget": 5},
             {"eval_every": 1, "rounds": 100},
@@ -288,7 +296,17 @@ def test_noise_that_is_calibrated_spends_the_budget_and_no_more(
     privacy: dict[str, Any], which: str
 ) -> None:
     budget: float = privacy.get("budget") or privacy["release_budget"]
-    assert 0.99 * budget <= getattr(noisy(privacy).privacy, which) <= budget
+    found = noisy(privacy, standardize="budget" not in privacy).privacy
+    assert 0.99 * budget <= getattr(found, which) <= budget
+
+
+@pytest.mark.parametrize("privacy", [{}, {"noise_multiplier": 9, "gradient_noise_multiplier": 9}])
+def test_no_budget_covers_what_is_fitted_to_rows(
+    silence: Environment, privacy: dict[str, float]
+) -> None:
+    budget = {"budget": 8.0, "gradient_clip": 1.0, **privacy}
+    with pytest.raises(ConfigError, match="infinite end to end, as each party standardizes"):
+        noisy(budget, None, silence)
 
 
 # --------------------------------------------- whose noise: keys of its parties' own alone

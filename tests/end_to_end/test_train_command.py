@@ -392,7 +392,7 @@ def test_a_job_with_noise_says_what_it_promises(capsys: Capture) -> None:
         ('scheme = "bfv"', 'scheme = "dp"'),
         ("[audit]", "[privacy]\nnoise_multiplier = 1.0\ngradient_clip = 1.0\n"
          "gradient_noise_multiplier = 4.0\nlabel_noise_multiplier = 2.0\n\n[audit]"),
-        ("# target_auc = 0.99", "learning_rate = 0.3\neval_every = 0"),
+        ("# target_auc = 0.99", "learning_rate = 0.3\neval_every = 0\nstandardize = false"),
     )  # fmt: skip
     # Noise is fresh in every run, and decides whether a party alone is better (status 4) or the
     # loss has risen by the end (5).

@@ -30,6 +30,7 @@ from securevfl.auditing.worlds import (
     Scores,
     extreme_record,
     released_canaries,
+    scaling_record,
     scored_runs,
     worst_case,
 )
@@ -75,7 +76,7 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     yield AttackCase(partial(_canaries, subject, privacy), "own releases")
     yield AttackCase(partial(_canaries, subject, half), "control: half the noise", control=True)
     job = subject.job
-    if privacy.gradient_clip is not None:
+    if privacy.gradient_clip is not None and not subject.standardizes:
         yield from _end_to_end(subject, job)
         return
     # There is no end-to-end claim: what if a reader took the claim about releases for one?
@@ -86,7 +87,13 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     if job.job.learning_rate == "auto":
         # DP-SGD covers no step sizes that are derived from the rows.
         job = job.with_settings(learning_rate=STEP_SIZE, local_steps=None, acceleration=None)
-    noisy = with_section(job, "privacy", **LIKE_RELEASES)
+    noisy = job
+    if privacy.gradient_clip is None:
+        noisy = with_section(job, "privacy", **LIKE_RELEASES)
+    scaling = _ClaimedWorlds(subject, noisy, scaling=True)
+    yield AttackCase(
+        partial(scaling.finding, "others"), "DP-SGD, columns standardized", WORLDS, what_if=True
+    )
     for each in _end_to_end(subject, noisy):
         yield replace(each, name=f"DP-SGD, {each.name}", what_if=True)
 
@@ -112,6 +119,7 @@ class _ClaimedWorlds:
     subject: Subject
     job: Job
     worst: bool = False  # worst-case rows instead of the subject's
+    scaling: bool = False  # each party standardizes its columns by its own rows
     noise: dict[str, float] = field(default_factory=dict)  # other noise settings than the job's
 
     def finding(self, seen: Literal["all", "others"]) -> Finding:
@@ -128,6 +136,8 @@ class _ClaimedWorlds:
             rounds=rounds, batch_size="full", algorithm="fedbcd-p", eval_every=0
         )
         job = with_section(job, "privacy", **self.noise)
+        if self.scaling:
+            return scaling_record(job, small)
         if not self.worst:
             return extreme_record(job, small)
         # One local step per round: new residuals within a round pull back and reveal less.
@@ -136,7 +146,8 @@ class _ClaimedWorlds:
     @cached_property
     def _promise(self) -> Promise:
         neighbours = self._neighbours
-        job = with_section(neighbours.job, "privacy", **dict(self.job.privacy))
+        unscaled = neighbours.job.with_settings(standardize=False)
+        job = with_section(unscaled, "privacy", **dict(self.job.privacy))
         account = plan_for(job, neighbours.worlds[0]).account
         assert account is not None  # noqa: S101
         return account.after(account.rounds)

@@ -35,7 +35,7 @@ from securevfl.privacy.streams import NoiseKey
 
 FRESH = "fresh noise: ChaCha20, keyed by the operating system's generator"
 NO_PROMISE = "noise from a fixed seed: an experiment, which promises nothing"
-NOT_COVERED = "scaling of features, their selection, tuning, and earlier jobs on the same rows"
+NOT_COVERED = "selection of features, tuning, and earlier jobs on the same rows"
 EXACT_STEPS = "infinite: no noise on the party's own gradient steps"
 NO_NOISE = "infinite: no noise on predictions"
 
@@ -132,6 +132,8 @@ class PrivacyAccount:
         given: numbers per sample in a release: its C predictions, or its w units.
         labels_are_known: whether all parties hold the labels, so that they need no protection.
         label_change: the most that one label moves one output's d at fixed H.
+        fitted: what each party fits to its own rows before it trains, so that no ε covers the whole
+            view; empty where columns are as they are.
     """
 
     settings: PrivacySettings
@@ -144,6 +146,7 @@ class PrivacyAccount:
     given: int = 1
     labels_are_known: bool = False
     label_change: float = 1.0
+    fitted: str = ""
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -201,7 +204,8 @@ class PrivacyAccount:
         own = self._training(rounds)
         scored = self.scorings(rounds)
         shown = 0 if self.labels_are_known else self._most_visits(rounds) * self.visits.residuals
-        text = f"{own.end_to_end:.4g}" if isfinite(own.end_to_end) else EXACT_STEPS
+        exact = f"infinite: {self.fitted}" if gradients and self.fitted else EXACT_STEPS
+        text = f"{own.end_to_end:.4g}" if isfinite(own.end_to_end) else exact
         return Promise(
             mechanism=settings.mechanism,
             noise_multiplier=self.mechanism.noise_multiplier,
@@ -234,6 +238,11 @@ class PrivacyAccount:
         """
         settings = self.settings
         _ = self.mechanism, self.gradients
+        if settings.budget is not None and settings.gradient_clip is not None and self.fitted:
+            raise ConfigError(
+                f"budget: infinite end to end, as {self.fitted}; scale columns by public constants "
+                "and set standardize = false, or bound the releases alone by release_budget"
+            )
         budgets = _budgets(settings)
         if not budgets:
             return
@@ -247,8 +256,9 @@ class PrivacyAccount:
 
     def _training(self, rounds: int) -> PrivacySpent:
         times, local = self._most_visits(rounds), None
-        if self.gradients is not None and self.gradients.noise_multiplier > 0:
-            local = LocalNoise(self.gradients.noise_multiplier, times * self.visits.steps)
+        gradients = None if self.fitted else self.gradients
+        if gradients is not None and gradients.noise_multiplier > 0:
+            local = LocalNoise(gradients.noise_multiplier, times * self.visits.steps)
         return spent(self.mechanism, self._releases(rounds), self.settings.delta, local)
 
     def _releases(self, rounds: int) -> int:

@@ -14,12 +14,13 @@ from securevfl.attacks.two_worlds import gaussian_scores, laplace_scores
 from securevfl.auditing.matrix import AuditSettings, audit, violations
 from securevfl.auditing.measures.epsilon import (
     EpsilonBound,
+    empirical_epsilon,
     epsilon_bound,
     mu_of,
     runs_to_pass,
     separation,
 )
-from securevfl.auditing.subject import scaled
+from securevfl.auditing.subject import Subject, scaled
 from securevfl.auditing.worlds import extreme_record, released_canaries, scored_runs, worst_case
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, some_rows
@@ -30,6 +31,7 @@ from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.privacy.streams import NoiseStream
 from securevfl.training import plan_for
+from tests.unit.auditing.cells import cells_of, finding
 
 DELTA = 1e-5
 END_TO_END = (
@@ -243,6 +245,11 @@ def test_too_little_noise_on_gradients_is_found(multiplier: float) -> None:
 
 
 SHORT: dict[str, Any] = {"rounds": 8, "eval_every": 0, "learning_rate": 0.1}
+UNCLAIMED = {
+    "release claim, in situ",
+    "DP-SGD, columns standardized",
+    *(f"DP-SGD, {case}" for case in END_TO_END),
+}
 DP_SGD = {"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4}
 
 
@@ -293,13 +300,13 @@ def test_without_noise_no_epsilon_is_shown() -> None:
     [
         ({"noise_multiplier": 0}, {""}),
         (DP_SGD, {"own releases", "control: half the noise", *END_TO_END}),
+        ({**DP_SGD, "standardize": True}, {"own releases", "control: half the noise", *UNCLAIMED}),
         (
             {"release_budget": 8.0},
             {
                 "own releases",
                 "control: half the noise",
-                "release claim, in situ",
-                *(f"DP-SGD, {case}" for case in END_TO_END),
+                *UNCLAIMED,
             },
         ),
     ],
@@ -309,7 +316,8 @@ def test_what_is_measured_follows_what_is_claimed(
 ) -> None:
     few_runs(monkeypatch, 2)
     monkeypatch.setattr("securevfl.auditing.measures.epsilon.runs_to_pass", lambda *_: 2)
-    found = rows_of(privacy, **SHORT)
+    standardize = bool(privacy.pop("standardize", False))
+    found = rows_of(privacy, **SHORT, standardize=standardize)
     assert {row["detail"]["case"] for row in found} == cases
     assert all(
         row["verdict"] != "leaks" for row in found if row["detail"]["case"] == "own releases"
@@ -319,7 +327,7 @@ def test_what_is_measured_follows_what_is_claimed(
 def test_noise_that_no_number_of_runs_tells_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     few_runs(monkeypatch, 2)
     monkeypatch.setattr("securevfl.auditing.measures.epsilon.MOST_RUNS", 1)
-    rows = rows_of(DP_SGD, **SHORT)
+    rows = rows_of(DP_SGD, **SHORT, standardize=False)
     told = {row["detail"]["case"]: row for row in rows if row["verdict"] == "not_shown"}
     assert "in situ" in told
     assert all("is too large to test" in row["detail"]["reason"] for row in told.values())
@@ -334,3 +342,14 @@ def test_theorem_1_holds_under_shared_noise() -> None:
 def test_a_job_without_noise_or_budget_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs privacy\.noise_multiplier, or a budget"):
         rows_of({})
+
+
+def test_what_standardizing_reveals_is_beyond_what_gradient_noise_would_claim() -> None:
+    privacy = {"noise_multiplier": 8, "gradient_clip": 1, "gradient_noise_multiplier": 16}
+    settings = {"rounds": 4, "batch_size": "full", "learning_rate": 0.1}
+    job = Job.of(job=settings, exchange={"scheme": "dp"}, privacy=privacy)
+    cells = cells_of(empirical_epsilon(Subject(job, load("breast_cancer"), 0)))
+    found = finding(cells["DP-SGD, columns standardized"])
+    assert found.value > 1.5 * (found.allowed or 0)
+    by_others = finding(cells["DP-SGD, in situ, by others"])
+    assert by_others.value < (by_others.allowed or 0)
