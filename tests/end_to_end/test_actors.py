@@ -25,6 +25,7 @@ from securevfl.job import Job, read_job
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.training import Environment, TrainingResult, save_models, train
 from tests.end_to_end.commands import LONG, run, two_organizations, wait_until
+from tests.jobs import all_weights
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -78,10 +79,10 @@ def job_of(**sections: dict[str, object]) -> Job:
     return Job.of(job=settings, output=output, **sections)
 
 
-def of_files(**settings: object) -> Job:
-    """A job in clear on two organizations' files; sections that algorithms have are sections."""
+def of_files(scheme: str = "plain", /, **settings: object) -> Job:
+    """A job on two organizations' files; sections that algorithms have are sections."""
     own = {name: settings.pop(name) for name in ("fdml", "output") if name in settings}
-    return read_job(Path(two_organizations(settings, "plain", **own)))  # type: ignore[arg-type]
+    return read_job(Path(two_organizations(settings, scheme, **own)))  # type: ignore[arg-type]
 
 
 def by_actors(
@@ -141,6 +142,44 @@ def test_a_killed_party_changes_nothing(tmp_path: Path) -> None:
     assert line.endswith(" rounds, restart 1 of 3")
     assert 0 < result.rounds_before < 300
     assert result.costs().total_s > 0
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings"),
+    [
+        ("plain", {"rounds": 12}),
+        ("bfv", {"rounds": 4}),
+        ("blind", {"rounds": 4, "loss": "taylor-logistic"}),
+    ],
+)
+def test_processes_learn_and_count_what_the_simulation_does(
+    scheme: str, settings: dict[str, object], tmp_path: Path
+) -> None:
+    steps: dict[str, object] = {
+        "batch_size": 128,
+        "local_steps": 2,
+        "eval_every": 0,
+        "learning_rate": 0.1,
+    }
+    steps |= {"allow_label_leak": True, "output": {"checkpoint_every": 0}}
+    job = of_files(scheme, **steps, **settings)
+    result, said = by_actors(job, tmp_path, ProcessHost(), listen="127.0.0.1:0")
+    expected = in_one_process(job, tmp_path)
+    assert said == []
+    # Pads are fresh in every run: under `blind` weights agree to their last bits' rounding only.
+    weights = [all_weights(each) for each in (result, expected)]
+    np.testing.assert_allclose(*weights, rtol=0, atol=2e-3 if scheme == "blind" else 0)
+    assert np.any(weights[0])
+    assert [score.auc for score in result.scores] == pytest.approx(
+        [score.auc for score in expected.scores], abs=1e-3 * (scheme == "blind")
+    )
+    for name, ledger in expected.ledgers.items():
+        costs = result.ledgers[name]
+        assert costs.hops == ledger.hops
+        assert set(costs.bytes_sent) == set(ledger.bytes_sent)
+        if scheme == "plain":
+            assert costs.bytes_sent == ledger.bytes_sent
+        assert set(ledger.path) <= set(costs.path)
 
 
 def killing(victim: str, folder: Path, **more: Any) -> KillingHost:  # noqa: ANN401
