@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
@@ -28,12 +29,17 @@ from securevfl.wire.codec import Message
 from tests.small_keys import insecure
 
 Settings = Mapping[str, Any]
+Rows = slice | IntArray
 SMALL_KEY_BITS = 384
 OWNERS: dict[str, type[FastPaillierOwner | PaillierOwner]] = {
     "fast": FastPaillierOwner,
     "fast-full": FullPaillierOwner,
     "phe": PaillierOwner,
 }
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing may catch it."""
 
 
 class SmallKeys(KeyMaker):
@@ -67,6 +73,20 @@ def breast_cancer(parties: int = 2) -> VerticalDataset:
 def digits(parties: int = 2) -> VerticalDataset:
     """Ten classes of 64 pixels."""
     return load("digits", parties=parties)
+
+
+def picked(
+    dataset: VerticalDataset, train: Rows = slice(None), test: Rows = slice(None)
+) -> VerticalDataset:
+    """Some of the rows of a data set, or all in another order."""
+    tables = (replace(t, train=t.train[train], test=t.test[test]) for t in dataset.parties)
+    return replace(
+        dataset,
+        parties=tuple(tables),
+        train_labels=dataset.train_labels[train],
+        test_labels=dataset.test_labels[test],
+        row_digests=dataset.row_digests[train],
+    )
 
 
 def scaled_blocks(dataset: VerticalDataset) -> dict[str, FloatArray]:
