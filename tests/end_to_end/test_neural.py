@@ -1,7 +1,5 @@
 """Networks as local models: in clear, under encryption, guarded, saved."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -294,18 +292,3 @@ def test_any_module_may_be_trained_and_comes_back_from_its_file(tmp_path: Path) 
 def test_a_module_for_a_party_that_takes_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="a module for 'party1', which is no party with"):
         run_job(breast_cancer(), None, Environment(modules={"party1": nn.Linear}), **NETWORK)
-
-
-def test_linear_jobs_do_without_torch() -> None:
-    program = (
-        "import sys\n"
-        "from securevfl.data.sources import load\n"
-        "from securevfl.job import ExchangeSettings, Job, JobSettings\n"
-        "from securevfl.training import train\n"
-        "for scheme in ('plain', 'bfv', 'paillier'):\n"
-        "    job = Job(job=JobSettings(rounds=1, batch_size=228, eval_every=0),\n"
-        "              exchange=ExchangeSettings(scheme=scheme))\n"
-        "    train(job, load('breast_cancer'))\n"
-        "    assert 'torch' not in sys.modules, scheme\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603

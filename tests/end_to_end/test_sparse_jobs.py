@@ -1,7 +1,5 @@
 """Jobs on sparse rows give what they give on the same rows as arrays."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from securevfl.models.storage import load_model
 from securevfl.training import TrainingResult, save_models, train
 from tests.sparse_data import few_ones, sparse, sparse_rows
 
-ROOT = Path(__file__).parents[2]
 STEPS: dict[str, Any] = {
     "algorithm": "fedbcd-p",
     "rounds": 4,
@@ -95,19 +92,6 @@ def test_networks_under_a_head_begin_and_go_on_alike() -> None:
     parties = (arrays.parties[0], *sparse(arrays).parties[1:])
     job = Job.of(job={**STEPS, **NETWORKS["two"], "model": "mlp", "head": "logistic"})
     assert_twins(train(job, arrays), train(job, replace(sparse(arrays), parties=parties)))
-
-
-def test_networks_on_sparse_rows_load_no_torch() -> None:
-    program = """
-import sys
-from securevfl.job import Job
-from securevfl.training import train
-from tests.sparse_data import few_ones, sparse, sparse_rows
-job = Job.of(job={"rounds": 1, "model": "mlp", "learning_rate": 0.1})
-train(job, sparse(few_ones()))
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)  # noqa: S603
 
 
 @pytest.mark.parametrize("name", NOISY)
