@@ -23,7 +23,7 @@ from securevfl.protocols.session.pad_store import PadPlaces, Pads, PadStore
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, make_offline, plan_for, train
-from tests.jobs import all_weights
+from tests.jobs import Kept, all_weights
 from tests.made_data import made
 
 ROUNDS, BROKEN_AT = 4, 2
@@ -33,7 +33,6 @@ ROUNDING = 0.005
 # Tables of cosines have 8 bits.
 LOGISTIC_ROUNDING = 0.01
 BATCHES: dict[str, object] = {"batch_size": 64, "local_steps": 3, "learning_rate": 0.1}
-States = dict[int, dict[str, SessionState]]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def dataset() -> VerticalDataset:
 
 
 @pytest.fixture(scope="module")
-def whole(dataset: VerticalDataset) -> tuple[TrainingResult, States]:
+def whole(dataset: VerticalDataset) -> tuple[TrainingResult, Kept]:
     return whole_run(job_of(), dataset)
 
 
@@ -74,13 +73,9 @@ def job_of(
     return Job.of(job={**fixed, **settings}, exchange=exchange)
 
 
-def whole_run(job: Job, dataset: VerticalDataset) -> tuple[TrainingResult, States]:
-    kept: States = {}
-
-    def keep(state: SessionState) -> None:
-        kept.setdefault(state.rounds, {})[state.party] = state
-
-    return train(job, dataset, Environment(keep_state=keep, record_views=True)), kept
+def whole_run(job: Job, dataset: VerticalDataset) -> tuple[TrainingResult, Kept]:
+    kept = Kept()
+    return train(job, dataset, Environment(keep_state=kept, record_views=True)), kept
 
 
 def words_of(view: View) -> set[bytes]:
@@ -123,7 +118,7 @@ def test_it_ends_where_an_unbroken_one_ends_with_fresh_pads(
 
 
 def test_shares_of_a_state_are_uniform_and_only_together_parameters(
-    dataset: VerticalDataset, whole: tuple[TrainingResult, States]
+    dataset: VerticalDataset, whole: tuple[TrainingResult, Kept]
 ) -> None:
     """And a state holds nothing that was made offline."""
     states = [whole[1][BROKEN_AT], whole_run(job_of(), dataset)[1][BROKEN_AT]]
@@ -143,7 +138,7 @@ def test_shares_of_a_state_are_uniform_and_only_together_parameters(
 
 @pytest.mark.parametrize("part", ["own", "held party1", "into"])
 def test_a_state_of_other_shares_is_refused(
-    dataset: VerticalDataset, whole: tuple[TrainingResult, States], part: str
+    dataset: VerticalDataset, whole: tuple[TrainingResult, Kept], part: str
 ) -> None:
     kept = dict(whole[1][BROKEN_AT])
     state = kept["party0"]
@@ -186,7 +181,7 @@ def test_no_model_is_written_while_parameters_are_in_shares(
 
 def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
     dataset: VerticalDataset,
-    whole: tuple[TrainingResult, States],
+    whole: tuple[TrainingResult, Kept],
     places: PadPlaces,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
