@@ -1,28 +1,21 @@
 """What the label party adds to predictions hides residuals whose predictions all are known."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from securevfl.auditing.subject import local_part
 from securevfl.auditing.views import gradients_of, residuals_of
-from securevfl.job import Job
 from securevfl.privacy.streams import NoiseStream
 from securevfl.protocols.plan import ROW_OFFSETS
 from securevfl.protocols.vertical import local_part as local_part_module
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.training import Environment, plan_for, train
-from tests.jobs import SmallKeys, breast_cancer
+from securevfl.training import plan_for
+from tests.jobs import Settings, breast_cancer, fit, job_of
 
-STEPS: dict[str, Any] = {
-    "rounds": 1,
-    "batch_size": "full",
-    "local_steps": 2,
-    "learning_rate": 0.1,
-    "eval_every": 0,
+STEPS: Settings = {
+    **{"rounds": 1, "batch_size": "full", "local_steps": 2, "learning_rate": 0.1, "eval_every": 0}
 }
-BOTH_HIDDEN: dict[str, Any] = {"scheme": "bfv", "hide": "both"}
+BOTH_HIDDEN = {"scheme": "bfv", "hide": "both"}
 
 
 @pytest.mark.parametrize(
@@ -36,10 +29,9 @@ BOTH_HIDDEN: dict[str, Any] = {"scheme": "bfv", "hide": "both"}
     ],
 )
 def test_the_first_gradient_is_that_of_predictions_with_offsets(
-    exchange: dict[str, Any], settings: dict[str, Any]
+    exchange: Settings, settings: Settings
 ) -> None:
-    job = Job.of(job={**STEPS, **settings, "allow_label_leak": True}, exchange=exchange)
-    result = train(job, breast_cancer(), Environment(keys=SmallKeys(), record_views=True))
+    result = fit(breast_cancer(), exchange, **STEPS, **settings, allow_label_leak=True)
     label = breast_cancer().label_party
     parts = {
         t.name: local_part(result.plan, breast_cancer(), t.name) for t in breast_cancer().parties
@@ -51,7 +43,7 @@ def test_the_first_gradient_is_that_of_predictions_with_offsets(
     in_clear = residuals_of(view)
     seen = inputs.T @ in_clear[0] / len(inputs) if in_clear else gradients_of(view)[0]
     total = parts[feature].model.predict(inputs)
-    if job.job.algorithm == "fedbcd-s":  # the label party is the first
+    if result.plan.algorithm.alternating:  # the label party is the first
         total = total + parts[label].inputs @ result.outcomes[label].model.weights
     else:
         total = total + parts[label].model.predict(parts[label].inputs)
@@ -65,8 +57,8 @@ def test_the_first_gradient_is_that_of_predictions_with_offsets(
 
 def test_offsets_stay_for_the_whole_job_and_are_no_part_of_a_model() -> None:
     """Taken away after a round they would show that round's labels."""
-    job = Job.of(job={**STEPS, "rounds": 3, "learning_rate": 1e-12, "start": "random"})
-    result = train(job, breast_cancer(), Environment(record_views=True))
+    still = {"rounds": 3, "learning_rate": 1e-12, "start": "random"}
+    result = fit(breast_cancer(), **{**STEPS, **still})
     label = breast_cancer().label_party
     (feature,) = result.views.keys() - {label}
     first, second, third = residuals_of(result.views[feature])
@@ -90,7 +82,7 @@ def test_offsets_are_drawn_by_the_generator_that_nobody_foretells(
         return NoiseStream(key)
 
     monkeypatch.setattr(local_part_module, "NoiseStream", noted)
-    plan = plan_for(Job.of(job=STEPS), breast_cancer())
+    plan = plan_for(job_of(**STEPS), breast_cancer())
     part = LocalPart(plan, breast_cancer().parties[0], np.random.default_rng(7))
     (key,) = keys
     shape = (len(breast_cancer().train_labels), 1)
@@ -108,9 +100,9 @@ def test_offsets_are_drawn_by_the_generator_that_nobody_foretells(
     ],
 )
 def test_there_are_none_where_nothing_or_something_else_hides_residuals(
-    settings: dict[str, Any],
+    settings: Settings,
 ) -> None:
-    result = train(Job.of(job={**STEPS, **settings}), breast_cancer())
+    result = fit(breast_cancer(), **{**STEPS, **settings})
     for table in breast_cancer().parties:
         part = local_part(result.plan, breast_cancer(), table.name)
         assert part.row_offsets is None

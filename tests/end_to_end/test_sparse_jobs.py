@@ -12,13 +12,7 @@ from securevfl.models.storage import load_model
 from securevfl.training import TrainingResult, save_models, train
 from tests.sparse_data import few_ones, sparse, sparse_rows
 
-STEPS: dict[str, Any] = {
-    "algorithm": "fedbcd-p",
-    "rounds": 4,
-    "batch_size": 16,
-    "local_steps": 2,
-    "learning_rate": 0.3,
-}
+STEPS = {"rounds": 4, "batch_size": 16, "local_steps": 2, "learning_rate": 0.3}
 CLEAR: dict[str, dict[str, Any]] = {
     "plain": {},
     "plain, steps derived": {"job": {"learning_rate": "auto"}},
