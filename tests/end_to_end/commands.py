@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.arrays import FloatArray
 from securevfl.cli.app import main
+from securevfl.models.storage import load_model
+from securevfl.reports.training import Forecast
+from tests.jobs import Killed
 
 LONG = 300.0  # seconds after which a test that waits has failed, on the busiest machine
 
@@ -48,6 +52,25 @@ def started(*arguments: str) -> "Iterator[subprocess.Popen[str]]":
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def killed_after(rounds: int, *arguments: str) -> None:
+    """Run a command line, killed at the end of a round."""
+
+    def kill(_: Forecast, done: int, now: float) -> None:
+        if done == rounds:
+            raise Killed(now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Forecast, "after", kill)
+        with pytest.raises(Killed):
+            run(*arguments)
+
+
+def weights() -> FloatArray:
+    """What two organizations have learned."""
+    parts = [load_model(Path(f"models/{name}.safetensors")) for name in ("bank", "shop")]
+    return np.concatenate([part.weights for part in parts])
 
 
 def wait_until(process: "subprocess.Popen[str] | None", happened: Callable[[], bool]) -> None:

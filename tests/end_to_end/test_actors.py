@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -257,13 +256,6 @@ def test_one_that_is_frozen_is_started_again_and_one_that_computes_is_not(tmp_pa
 
 
 @pytest.mark.slow
-def test_one_that_always_dies_ends_the_job(tmp_path: Path) -> None:
-    host = KillingHost("party1", state_of("party2", tmp_path), times=2)
-    with pytest.raises(SecureVFLError, match=r"party1 is gone .*, after 1 restarts"):
-        by_actors(job_of(job={"rounds": 100_000}), tmp_path, host, supervision={"restarts": 1})
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fdml", "fedsgd", "fedbcd-p"])
 def test_row_shards_learn_what_one_actor_learns(algorithm: str, tmp_path: Path) -> None:
     """Also where one of them is killed: all start again."""
@@ -283,14 +275,6 @@ def test_row_shards_learn_what_one_actor_learns(algorithm: str, tmp_path: Path) 
     assert said == ["shop#1 is gone (killed by signal 9): all start again, restart 1 of 3"]
 
 
-@pytest.mark.slow
-def test_labels_that_all_have_come_from_the_label_partys_file(tmp_path: Path) -> None:
-    job = of_files(algorithm="fdml", batch_size=32, rounds=30, fdml={"staleness": 0})
-    result, said = by_actors(job, tmp_path, ProcessHost())
-    require_same(result, job, tmp_path)
-    assert said == []
-
-
 def test_a_party_that_cannot_open_its_data_is_named(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,19 +289,6 @@ def test_a_party_that_cannot_open_its_data_is_named(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("securevfl: error: shop: ")
     assert error.endswith("shop.csv: cannot be read (No such file or directory)")
-
-
-@pytest.mark.slow
-def test_a_port_that_is_taken(capsys: Capture) -> None:
-    job = two_organizations()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert run("train", job, "--processes", "--listen", f"127.0.0.1:{port}", "--quiet") == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error == (
-        f"securevfl: error: bank: tcp:127.0.0.1:{port}: cannot listen there "
-        "(Address already in use)"
-    )
 
 
 # ------------------------------------- processes end with their supervisor, however it ends

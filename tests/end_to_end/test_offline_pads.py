@@ -7,10 +7,9 @@ import numpy as np
 import platformdirs
 import pytest
 
-from securevfl.models.storage import load_model
 from securevfl.protocols.session.pad_store import PadStore
-from securevfl.reports.training import Forecast
-from tests.end_to_end.commands import rows_of, run, two_organizations
+from tests.end_to_end.commands import killed_after, rows_of, run, two_organizations, weights
+from tests.jobs import Killed
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -22,20 +21,11 @@ ROUNDS = 6
 ROUNDING = 0.01
 
 
-class Killed(BaseException):
-    """As good as kill -9: nothing may catch it."""
-
-
 def job(scheme: str = "blind", **settings: object) -> str:
     """The path of a job on two tiny files."""
     given = {"rounds": ROUNDS, "batch_size": "full", "eval_every": "never", **settings}
     output = {"checkpoint_every": 2}
     return two_organizations({"allow_label_leak": True, **given}, scheme, output=output)
-
-
-def weights() -> np.ndarray:
-    parts = [load_model(Path(f"models/{name}.safetensors")).weights for name in PARTIES]
-    return np.concatenate(parts)
 
 
 def keys() -> Path:
@@ -205,20 +195,6 @@ def test_killed_when_pads_were_taken_they_are_not_used_again(
     assert "taken already" in refused(capsys, "train", path) or taken == 2
     assert run("train", path, "--force", "--quiet") == 0
     np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
-
-
-def killed_after(rounds: int, *arguments: str) -> None:
-    """Run a command line, killed at the end of a round."""
-
-    def kill(_: Forecast, done: int, now: float) -> None:
-        del now
-        if done == rounds:
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Forecast, "after", kill)
-        with pytest.raises(Killed):
-            run(*arguments)
 
 
 def test_a_job_that_goes_on_makes_new_pads(
