@@ -8,7 +8,6 @@ from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 
 
 def product(owner: KeyOwner, evaluator: Evaluator, values: IntArray, matrix: IntArray) -> IntArray:
-    """Xᵀv by way of ciphertexts."""
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
     masked = owner.decrypt(reply.ciphertext, matrix.shape[1])
     return unmask(masked, reply.mask, evaluator.modulus_bits)

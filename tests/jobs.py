@@ -71,7 +71,6 @@ def breast_cancer(parties: int = 2) -> VerticalDataset:
 
 @cache
 def digits(parties: int = 2) -> VerticalDataset:
-    """Ten classes of 64 pixels."""
     return load("digits", parties=parties)
 
 
@@ -149,7 +148,6 @@ def _trained(dataset: VerticalDataset, exchange: str, settings: str) -> Training
 
 
 def all_weights(result: TrainingResult) -> FloatArray:
-    """Every party's weights, one after another."""
     return np.concatenate([o.model.weights.ravel() for o in result.outcomes.values()])
 
 
@@ -171,7 +169,6 @@ class Kept(dict[int, dict[str, SessionState]]):
     """The states that a job keeps, by round and party."""
 
     def __call__(self, state: SessionState) -> None:
-        """Keep one."""
         self.setdefault(state.rounds, {})[state.party] = state
 
 
@@ -179,6 +176,5 @@ class Starts(dict[str, FloatArray]):
     """θ⁰ of every party: an environment's `wrap_model`."""
 
     def __call__(self, name: str, model: LocalModel) -> LocalModel:
-        """Remember one."""
         self[name] = model.weights.copy()
         return model

@@ -55,7 +55,6 @@ def made(
     classes: int = 2,
     standardize: bool = False,
 ) -> VerticalDataset:
-    """Blocks of columns and their classes."""
     generator = np.random.default_rng(seed)
     blocks = blocks_of(generator, parties, rows=rows, columns=columns)
     return dataset_of(blocks, labels_of(generator, blocks, classes), standardize=standardize)

@@ -20,7 +20,6 @@ def trained(
     guard: Path | None = None,
     **sections: Any,  # noqa: ANN401
 ) -> tuple[TrainingResult, VerticalDataset]:
-    """A job of three rounds, and its data."""
     dataset = made(
         [parties, classes], parties, rows=80, columns=3, classes=classes, standardize=True
     )
@@ -29,12 +28,10 @@ def trained(
 
 
 def parts_of(result: TrainingResult) -> dict[str, SavedModel]:
-    """The parties' parts."""
     return {name: outcome.model for name, outcome in result.outcomes.items()}
 
 
 def features_of(dataset: VerticalDataset) -> dict[str, FloatArray]:
-    """The held-out rows by party."""
     return {table.name: table.test for table in dataset.parties}
 
 
@@ -43,7 +40,6 @@ def scored(
     dataset: VerticalDataset,
     **changes: Any,  # noqa: ANN401
 ) -> Scored:
-    """The held-out rows of a job scored again, from its parties' parts."""
     parts = changes.pop("parts", None) or parts_of(result)
     features = changes.pop("features", None) or features_of(dataset)
     job = changes.pop("job", result.job)

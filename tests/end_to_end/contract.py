@@ -22,7 +22,6 @@ Arrays = list[NDArray[Any]]
 
 
 def few_rows(parties: int) -> VerticalDataset:
-    """Rows enough for a contract."""
     return some_rows(breast_cancer(parties), 48)
 
 
@@ -77,7 +76,6 @@ def check_contract(
 
 
 def job_of(exchange: Exchange, variant: dict[str, Any]) -> Job:
-    """A short job of full batches, scored at the end."""
     both = variant.get("exchange", {}).get("hide") == "both"
     noise = {"noise_multiplier": 0.5, "noise_seed": 1} if exchange.adds_noise else {}
     return Job.of(
@@ -99,27 +97,22 @@ def job_of(exchange: Exchange, variant: dict[str, Any]) -> Job:
 
 
 def run(job: Job, dataset: VerticalDataset) -> TrainingResult:
-    """With views, and keys that are quick to make."""
     return train(job, dataset, Environment(keys=SmallKeys(), record_views=True))
 
 
 def feature_party(dataset: VerticalDataset) -> str:
-    """The first party without labels."""
     return next(each.name for each in dataset.parties if each.name != dataset.label_party)
 
 
 def carries(view: View) -> set[str]:
-    """What the messages of rounds carry that a party received."""
     return {entry.message.carries for entry in view.received() if in_round(entry)}
 
 
 def in_round(entry: Received) -> bool:
-    """Whether a message belongs to a round."""
     return entry.message.stage == "round"
 
 
 def values_of(view: View, kind: type[Predictions] | type[Residuals], sender: str) -> Arrays:
-    """What messages of a kind from one sender hold."""
     found = [entry for entry in view.received(kind) if entry.sender == sender]
     return [vars(entry.message)["values"] for entry in found]
 

@@ -1,6 +1,5 @@
 """`securevfl audit`: what it shows and writes, how it ends, and which status a policy gives."""
 
-import contextlib
 import os
 import signal
 import time
@@ -10,6 +9,8 @@ import pytest
 
 from tests.end_to_end.commands import (
     LONG,
+    children,
+    command_of,
     example,
     living,
     rows_from,
@@ -74,20 +75,13 @@ def test_an_audit_whose_process_is_killed_ends_at_once_and_leaves_none() -> None
 
 
 def _workers(parent: int) -> list[int]:
-    """The pool's processes."""
-    found = []
-    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text("ascii").split():
-        with contextlib.suppress(OSError):
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(int(child))
-    return found
+    return [child for child in children(parent) if "spawn_main" in command_of(child)]
 
 
 # ------------------------------------------------------------------------------- policies
 
 
 def audited(*arguments: str) -> tuple[int, list[str]]:
-    """The exit status, and each row's verdict."""
     status = run("audit", "job.toml", *QUICK, "--quiet", "--json", "audit.json", *arguments)
     return status, [row["verdict"] for row in rows_of("audit.json", "audit")]
 

@@ -60,7 +60,6 @@ def test_scores_are_those_of_normal_distributions(result: TrainingResult) -> Non
 
 
 def decrypted(result: TrainingResult) -> list[RingArray]:
-    """What the label party decrypted of scorings."""
     entries = result.views["party1"].decrypted()
     return [each.values for each in entries if each.values.shape == (4, 2)]
 

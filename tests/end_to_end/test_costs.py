@@ -39,8 +39,6 @@ from tests.made_data import dataset_of
 
 
 class FormatsSeen(SmallKeys):
-    """Remembers what either end of every key was made for."""
-
     def __init__(self) -> None:
         self.of_owners: list[ProductFormat] = []
         self.of_evaluators: list[ProductFormat] = []
@@ -69,12 +67,10 @@ WORK = ("encryptions", "products", "decryptions")
 
 
 def operations(result: TrainingResult) -> dict[str, int]:
-    """Homomorphic operations of all parties."""
     return {name: sum(each.operations[name] for each in result.ledgers.values()) for name in WORK}
 
 
 def kinds(result: TrainingResult, party: str) -> Counter[type]:
-    """The messages of rounds that a party received."""
     entries = result.views[party].received()
     return Counter(type(e.message) for e in entries if e.message.stage == "round")
 

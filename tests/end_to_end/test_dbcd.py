@@ -50,7 +50,6 @@ def run(
 
 
 def columns_of(dataset: VerticalDataset) -> FloatArray:
-    """All parties' columns, scaled as the parties scale them."""
     blocks = scaled_blocks(dataset)
     label = blocks[dataset.label_party]
     return np.hstack(list((blocks | {dataset.label_party: label[:, :-1]}).values()))
@@ -63,7 +62,6 @@ def coefficients(result: TrainingResult) -> FloatArray:
 
 
 def intercept(result: TrainingResult) -> float:
-    """The label party's, 0 where there is none."""
     part = result.outcomes[result.plan.facts.label_party].model
     return float(part.weights[-1, 0]) if part.header.intercept else 0.0
 
@@ -71,20 +69,17 @@ def intercept(result: TrainingResult) -> float:
 def objective(
     dataset: VerticalDataset, weights: FloatArray, constant: float, *, loss: str, l1: float
 ) -> float:
-    """F at some weights."""
     predictions = columns_of(dataset) @ weights[:, None] + constant
     value = loss_for(loss, 2).value(predictions, dataset.train_labels)
     return value + l1 * float(np.abs(weights).sum())
 
 
 def objective_of(result: TrainingResult, dataset: VerticalDataset | None = None) -> float:
-    """F of a job at its end."""
     settings, at = result.job.job, (coefficients(result), intercept(result))
     return objective(dataset or breast_cancer(), *at, loss=settings.loss, l1=settings.l1)
 
 
 def path_of(result: TrainingResult) -> tuple[PathPoint, ...]:
-    """What the label party says of each λ₁."""
     return tuple(result.outcomes[result.plan.facts.label_party].path)
 
 
@@ -351,7 +346,6 @@ def test_it_does_not_go_on_from_a_state() -> None:
 
 
 def with_cells(at: Any, value: float) -> VerticalDataset:  # noqa: ANN401
-    """Some cells of the first party changed."""
     first, *others = breast_cancer().parties
     train = first.train.copy()
     train[at] = value

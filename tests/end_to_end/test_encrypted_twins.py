@@ -54,7 +54,6 @@ REAL: dict[str, Any] = {
 
 @cache
 def diabetes(parties: int = 2) -> VerticalDataset:
-    """Real targets of 60 people."""
     return some_rows(load("diabetes", parties=parties), 60)
 
 

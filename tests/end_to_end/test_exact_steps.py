@@ -32,21 +32,17 @@ FIXED_POINT = 1e-4
 
 @dataclass
 class Run:
-    """A job that has run, with what a reference of it starts from."""
-
     dataset: VerticalDataset
     result: TrainingResult
     start: dict[str, FloatArray]
 
     @property
     def words(self) -> list[str]:
-        """What the label party said, round by round."""
         decisions = received(self.result, self.dataset.parties[-1].name, Decision)
         names = {"best": "keep", "backtrack": "back", "stop": "stop"}
         return ["".join(names[n] for n in names if getattr(each, n)) for each in decisions]
 
     def reference(self, **changes: Any) -> Reference:  # noqa: ANN401
-        """The same job, all at once."""
         blocks = [table.train for table in self.dataset.parties]
         blocks[0] = np.hstack([blocks[0], np.ones((len(blocks[0]), 1))])
         plan = self.result.plan
@@ -72,7 +68,6 @@ class Run:
         ).run()
 
     def distance(self, reference: Reference) -> float:
-        """Of all weights, relative to theirs."""
         theirs = np.concatenate([weights.ravel() for weights in reference.weights])
         mine = all_weights(self.result)
         return float(np.linalg.norm(mine - theirs) / np.linalg.norm(theirs))

@@ -75,7 +75,6 @@ def run(exchange: Settings, parties: int, **settings: object) -> TrainingResult:
 
 
 def round_kinds(view: View, sender: str | None = None) -> Counter[type[Message]]:
-    """Kinds of the round messages in a view."""
     return Counter(
         type(entry.message)
         for entry in view.received()
@@ -244,7 +243,6 @@ def test_scoring_adds_held_out_predictions_and_nothing_else(exchange: Settings) 
 
 
 def held_out(result: TrainingResult, step: int) -> dict[str, RingArray]:
-    """What the label party received of a scoring, by sender."""
     entries = result.views["party1"].received(MaskedHeldOutPredictions)
     messages = {(each.sender, vars(each.message)["step"]): each.message for each in entries}
     return {name: vars(each)["values"] for (name, at), each in messages.items() if at == step}

@@ -80,13 +80,10 @@ def run(exchange: str | Settings | None, tamper: Tamper, /, **more: object) -> N
 
 
 def cut(field: str, part: Any = slice(1, None)) -> Change:  # noqa: ANN401
-    """A part of what a message holds in a field."""
     return lambda m: replace(m, **{field: vars(m)[field][part]})
 
 
 def first_changed(change: Callable[[bytes], bytes]) -> Change:
-    """A message whose first ciphertext is changed."""
-
     def apply(message: Message) -> Message:
         field = "vectors" if isinstance(message, EncryptedValues) else "products"
         first, *others = vars(message)[field]

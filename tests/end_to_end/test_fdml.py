@@ -188,7 +188,6 @@ def test_stale_sums_change_the_steps_and_runs_repeat_to_the_bit() -> None:
 
 
 def test_a_pull_holds_the_newest_predictions_of_the_others() -> None:
-    """Replayed from the server's own view, message by message."""
     result = with_straggler(staleness=5)
     schedule = batches(breast_cancer())
     matrix = {name: np.zeros((schedule.rows, 1)) for name in NAMES}

@@ -65,7 +65,6 @@ def test_a_party_alone_is_what_scikit_learn_makes_of_its_columns(classes: int) -
 
 
 def odd_rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Features and labels that a fit could trip over."""
     random = np.random.default_rng(8)
     usual, labels = random.standard_normal((90, 3)), np.arange(90)
     far = usual + 10.0 * (labels % 3 == 2)[:, None]

@@ -55,7 +55,6 @@ def one_column_each(seed: int, *, told: bool = True) -> VerticalDataset:
 
 
 def with_columns(columns: slice) -> VerticalDataset:
-    """Some columns of the feature party alone."""
     label, table = breast_cancer().parties
     chosen = PartyTable(
         table.name, table.columns[columns], table.train[:, columns], table.test[:, columns]
@@ -236,7 +235,6 @@ def test_a_record_that_another_job_is_writing_is_not_read(
 
 
 def written(directory: Path) -> set[str]:
-    """The files of all parties, without locks."""
     everything = (path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)) for path in everything if path.suffix != ".lock"}
 
@@ -336,13 +334,6 @@ def test_scorings_of_a_job_that_is_killed_have_been_remembered(
     with pytest.raises(Killed):
         show(tmp_path)
     assert set(record(tmp_path).values()) == {1}
-
-
-def test_a_damaged_record_ends_the_job(tmp_path: Path) -> None:
-    (tmp_path / "party2").mkdir()
-    (tmp_path / "party2" / "held-out.json").write_text("{", encoding="utf-8")
-    with pytest.raises(DataError, match="damaged"):
-        show(tmp_path)
 
 
 def test_sums_count_at_every_feature_party(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ def run(
 
 
 def layers(kind: str, columns: int) -> nn.Module:
-    """Written out once more: what a party's network is."""
     if kind == "linear":
         return nn.Linear(columns, WIDTH, bias=False)
     if kind == "mlp":

@@ -22,7 +22,6 @@ ROUNDING = 0.01
 
 
 def job(scheme: str = "blind", **settings: object) -> str:
-    """The path of a job on two tiny files."""
     given = {"rounds": ROUNDS, "batch_size": "full", "eval_every": "never", **settings}
     output = {"checkpoint_every": 2}
     return two_organizations({"allow_label_leak": True, **given}, scheme, output=output)
@@ -46,7 +45,6 @@ def refused(capsys: Capture, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def unaided(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """The parameters without anything made offline."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("unaided")
         patch.chdir(folder)

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from securevfl.data import load
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import ConfigError
 from securevfl.models.storage import load_model
 from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.scoring import load_models
@@ -328,17 +328,3 @@ def test_a_model_is_shown_with_its_coefficients_by_name(job: str, capsys: Captur
     shown = [line.split()[1] for line in lines if line.split()[:1] in (["bank"], ["shop"])]
     assert shown[2:] == [*largest, "(constant)", "(constant)"]  # after a line of each part
     assert json.loads(Path("out.json").read_text())["settings"] == {"files": files}
-
-
-def test_rows_that_do_not_fit_a_model_are_refused(job: str) -> None:
-    model = load_models("models")
-    good = np.zeros((4, 2))
-    for rows, told in (
-        ({"bank": good}, "the model is of bank, shop"),
-        ({"bank": good, "shop": good[:3]}, "different numbers of rows"),
-        ({"bank": good, "shop": np.zeros((4, 3))}, "expected 2 columns"),
-        ({"bank": good, "shop": np.full((4, 2), np.nan)}, "'visits' 4, 'spent' 4"),
-        ({"bank": good, "shop": pl.DataFrame({"a": [1]})}, "'visits', 'spent'"),
-    ):
-        with pytest.raises(DataError, match=told):
-            model.decision_function(rows)

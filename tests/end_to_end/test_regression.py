@@ -29,7 +29,6 @@ fit = partial(jobs.fit, loss="squared")
 
 
 def in_one_place(dataset: VerticalDataset) -> tuple[FloatArray, FloatArray]:
-    """All columns, standardized by the training rows."""
     rows = np.hstack([party.train for party in dataset.parties])
     held_out = np.hstack([party.test for party in dataset.parties])
     mean, scale = rows.mean(axis=0), rows.std(axis=0)

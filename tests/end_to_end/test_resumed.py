@@ -29,7 +29,6 @@ def job_of(exchange: str | Settings = "plain", **settings: object) -> Job:
 
 
 def whole_run(job: Job, dataset: VerticalDataset | None = None) -> tuple[TrainingResult, Kept]:
-    """A whole run, and what it kept after every round."""
     kept = Kept()
     environment = Environment(keys=SmallKeys(), keep_state=kept)
     return train(job, dataset or breast_cancer(), environment), kept
@@ -38,7 +37,6 @@ def whole_run(job: Job, dataset: VerticalDataset | None = None) -> tuple[Trainin
 def unbroken(
     job: Job, folder: Path, dataset: VerticalDataset | None = None
 ) -> tuple[TrainingResult, States]:
-    """A whole run, and what it kept in files on the way."""
     result, kept = whole_run(job, dataset)
     for name, state in kept[BROKEN_AT].items():
         state.save(folder / f"{name}.state")

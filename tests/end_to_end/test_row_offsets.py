@@ -88,21 +88,3 @@ def test_offsets_are_drawn_by_the_generator_that_nobody_foretells(
     shape = (len(breast_cancer().train_labels), 1)
     expected = ROW_OFFSETS * NoiseStream(key).gaussian(shape)
     np.testing.assert_array_equal(part.row_offsets, expected)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"start": "zero"},
-        {"local_steps": "exact", "learning_rate": "auto"},
-        {"model": "mlp", "hidden": [3]},
-        {"algorithm": "fdml", "batch_size": 64, "local_steps": None},
-    ],
-)
-def test_there_are_none_where_nothing_or_something_else_hides_residuals(
-    settings: Settings,
-) -> None:
-    result = fit(breast_cancer(), **{**STEPS, **settings})
-    for table in breast_cancer().parties:
-        part = local_part(result.plan, breast_cancer(), table.name)
-        assert part.row_offsets is None

@@ -33,7 +33,6 @@ finally:
 
 
 def python(code: str, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-    """A program of this interpreter that has ended."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=check)  # noqa: S603
 

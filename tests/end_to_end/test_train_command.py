@@ -93,20 +93,6 @@ def test_states_are_for_their_owner_alone_and_hold_the_last_two(tmp_path: Path) 
             assert stat.S_IMODE(path.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
 
 
-@pytest.mark.parametrize("rounds", [3, 6])
-def test_parties_killed_between_two_writes_have_a_round_in_common(rounds: int) -> None:
-    path = job()
-    assert run("train", path, "--quiet") == 0
-    whole = weights()
-    killed_after(8, "train", path, "--force")
-    if rounds == 3:  # the shop had not written its last one
-        ahead = Checkpoints(Path("models"), "shop")
-        ahead.before.replace(ahead.newest)
-    assert last_session(Path("models"), PARTIES)["bank"].rounds == rounds
-    assert run("train", path, "--resume", "--quiet") == 0
-    np.testing.assert_array_equal(weights(), whole)
-
-
 def test_an_unfinished_session_is_told_and_not_overwritten(capsys: Capture) -> None:
     path = job()
     killed_after(8, "train", path)

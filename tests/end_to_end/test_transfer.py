@@ -70,15 +70,12 @@ def run(
     dataset: VerticalDataset | None = None,
     **more: Any,  # noqa: ANN401
 ) -> TrainingResult:
-    """A job of few rounds in clear, or under a homomorphic scheme or noise."""
     hidden = {"scheme": exchange, "hide": "both"} if exchange not in {None, "dp"} else exchange
     return fit(dataset or made(), hidden, environment, **settings(ftl, **more))
 
 
 @dataclass
 class Reference:
-    """The loss as it is written, in one place."""
-
     dataset: VerticalDataset
     l2: float
 
