@@ -169,9 +169,9 @@ def test_processes_learn_and_count_what_the_simulation_does(
     expected = in_one_process(job, tmp_path)
     assert said == []
     # Pads are fresh in every run: under `blind` weights agree to their last bits' rounding only.
-    weights = [all_weights(each) for each in (result, expected)]
-    np.testing.assert_allclose(*weights, rtol=0, atol=2e-3 if scheme == "blind" else 0)
-    assert np.any(weights[0])
+    rounding = 2e-3 if scheme == "blind" else 0
+    np.testing.assert_allclose(all_weights(result), all_weights(expected), rtol=0, atol=rounding)
+    assert np.any(all_weights(result))
     assert [score.auc for score in result.scores] == pytest.approx(
         [score.auc for score in expected.scores], abs=1e-3 * (scheme == "blind")
     )

@@ -131,8 +131,11 @@ def superlink(place: dict[str, str], tmp_path: Path) -> Iterator[None]:
             log = (tmp_path / f"{index}.log").open("wb")
             program, *words = command.split()
             line = [sys.executable, str(tmp_path / "bin" / program), *words]
-            streams = {"stdout": log, "stderr": subprocess.STDOUT}
-            running.append(subprocess.Popen(line, env=place, cwd=tmp_path, **streams))  # noqa: S603
+            running.append(
+                subprocess.Popen(  # noqa: S603
+                    line, env=place, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT
+                )
+            )
             log.close()
             while not answers(port):
                 assert running[0].poll() is None, (tmp_path / "0.log").read_text("utf-8")

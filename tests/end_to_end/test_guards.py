@@ -33,8 +33,8 @@ def run(
     directory: Path | None,
     dataset: VerticalDataset | None = None,
     exchange: str | Settings = "paillier",
-    /,
     watched: Settings | None = None,
+    /,
     **settings: object,
 ) -> TrainingResult:
     """Two rounds whose gradients are counted, not scored unless it says other."""
@@ -176,7 +176,7 @@ def test_a_job_that_is_killed_has_been_remembered(tmp_path: Path) -> None:
 
     allowed: dict[str, Any] = {"eval_every": 0, "allow_label_leak": True}
     with pytest.raises(Killed):
-        run(tmp_path, watched={"progress": kill}, rounds=20, batch_size=200, **allowed)
+        run(tmp_path, None, "paillier", {"progress": kill}, rounds=20, batch_size=200, **allowed)
     with pytest.raises(LabelLeakRefused):
         run(tmp_path)
 
@@ -255,8 +255,8 @@ def show(
     directory: Path | None,
     dataset: VerticalDataset | None = None,
     exchange: str | Settings = "bfv",
-    /,
     watched: Settings | None = None,
+    /,
     **settings: object,
 ) -> TrainingResult:
     """Two rounds of full batches, scored as often as the exchange has it."""
@@ -364,7 +364,7 @@ def test_what_another_job_has_written_down_since_the_first_check_counts(tmp_path
         return data
 
     with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs"):
-        show(own, three, "masked", watched={"tamper": written_meanwhile})
+        show(own, three, "masked", {"tamper": written_meanwhile})
 
 
 def test_it_is_written_down_while_nobody_else_may(

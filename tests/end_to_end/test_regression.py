@@ -110,9 +110,9 @@ def parted(inputs: FloatArray, targets: FloatArray) -> VerticalDataset:
         replace(party, columns=("a", "b"), train=part[:last], test=part[last:])
         for party, part in zip(base.parties, np.split(inputs, 2, axis=1), strict=True)
     )
-    labels = {"train_labels": targets[:last], "test_labels": targets[last:]}
-    digests = np.arange(last, dtype=np.uint64)
-    return replace(base, parties=tables, row_digests=digests, **labels)
+    digests, labels = np.arange(last, dtype=np.uint64), targets[:last]
+    made = replace(base, parties=tables, train_labels=labels, row_digests=digests)
+    return replace(made, test_labels=targets[last:])
 
 
 def test_what_says_nothing_of_targets_has_learned_nothing(generator: np.random.Generator) -> None:

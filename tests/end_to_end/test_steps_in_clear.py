@@ -345,10 +345,3 @@ def test_offsets_are_drawn_by_the_generator_that_nobody_foretells(
     shape = (len(breast_cancer().train_labels), 1)
     expected = ROW_OFFSETS * NoiseStream(key).gaussian(shape)
     np.testing.assert_array_equal(part.row_offsets, expected)
-
-
-def test_there_are_no_offsets_where_all_hold_the_labels() -> None:
-    fdml = {"algorithm": "fdml", "batch_size": 64, "local_steps": None}
-    result = fit(breast_cancer(), **{**FIRST, **fdml})
-    parts = [local_part(result.plan, breast_cancer(), name) for name in result.outcomes]
-    assert [part.row_offsets for part in parts] == [None, None]
