@@ -15,7 +15,7 @@ from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import FRACTION_BITS, Predictions
 from securevfl.runtime.views import Decrypted, Learned, Received, View
 from securevfl.training import Environment, TrainingResult, train
-from tests.jobs import SmallKeys, breast_cancer, relative_difference
+from tests.jobs import SmallKeys, breast_cancer, received, relative_difference
 
 ROUNDS = 4
 Arrays = list[NDArray[Any]]
@@ -32,8 +32,10 @@ def check_contract(
     within = max(1e-3, exchange.error)
     for parties in range(exchange.fewest_parties, 4):
         dataset, job = load(parties), job_of(exchange, variant)
-        result = run(job, dataset)
-        twin = run(job.without_protection, dataset)
+        result, twin = (
+            train(each, dataset, Environment(keys=SmallKeys(), record_views=True))
+            for each in (job, job.without_protection)
+        )
         learns = exchange.learns(job)
         label, feature = dataset.label_party, feature_party(dataset)
         if not exchange.adds_noise:
@@ -41,8 +43,8 @@ def check_contract(
         messages = exchange.messages(job.exchange, parties)
         # Between two ends of rounds: one round trip begins with predictions and ends without.
         assert result.costs(3).messages - result.costs(2).messages == messages
-        predictions = values_of(twin.views[label], Predictions, feature)
-        residuals = values_of(twin.views[feature], Residuals, label)
+        predictions = values_of(twin, label, Predictions, feature)
+        residuals = values_of(twin, feature, Residuals, label)
         seen = numbers(result.views[label])
         singly = sum(any(close(each, other, within) for other in seen) for each in predictions)
         # Noise from the first round on: not even the twin's first predictions, which are the same.
@@ -53,7 +55,7 @@ def check_contract(
         if learns.predictions == "summed":
             sums = list(clear_values([result.views[label]]).values())
             others = [name for name in result.plan.facts.names if name != label]
-            given = [values_of(twin.views[label], Predictions, name) for name in others]
+            given = [values_of(twin, label, Predictions, name) for name in others]
             totals = np.sum(given, axis=0)
             assert all(any(close(total, each, within) for each in sums) for total in totals)
         shown = numbers(result.views[feature])
@@ -96,25 +98,16 @@ def job_of(exchange: Exchange, variant: dict[str, Any]) -> Job:
     )
 
 
-def run(job: Job, dataset: VerticalDataset) -> TrainingResult:
-    return train(job, dataset, Environment(keys=SmallKeys(), record_views=True))
-
-
 def feature_party(dataset: VerticalDataset) -> str:
     return next(each.name for each in dataset.parties if each.name != dataset.label_party)
 
 
 def carries(view: View) -> set[str]:
-    return {entry.message.carries for entry in view.received() if in_round(entry)}
+    return {each.message.carries for each in view.received() if each.message.stage == "round"}
 
 
-def in_round(entry: Received) -> bool:
-    return entry.message.stage == "round"
-
-
-def values_of(view: View, kind: type[Predictions] | type[Residuals], sender: str) -> Arrays:
-    found = [entry for entry in view.received(kind) if entry.sender == sender]
-    return [vars(entry.message)["values"] for entry in found]
+def values_of(result: TrainingResult, *which: Any) -> Arrays:  # noqa: ANN401
+    return [message.values for message in received(result, *which)]
 
 
 def numbers(view: View) -> Arrays:
@@ -123,7 +116,7 @@ def numbers(view: View) -> Arrays:
     for entry in view.entries:
         if isinstance(entry, Learned | Decrypted):
             found.append(entry.values)
-        elif isinstance(entry, Received) and in_round(entry):
+        elif isinstance(entry, Received) and entry.message.stage == "round":
             arrays = [e for e in vars(entry.message).values() if isinstance(e, np.ndarray)]
             is_share = entry.message.carries == "shares"
             found += [decode(from_ring(e), FRACTION_BITS) for e in arrays] if is_share else arrays

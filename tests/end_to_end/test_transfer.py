@@ -9,18 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from securevfl import errors
 from securevfl.arrays import IntArray
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import (
-    BudgetExhausted,
-    ConfigError,
-    DataError,
-    HeldOutLeakRefused,
-    LabelLeakRefused,
-    RangeExceeded,
-    TrainingDiverged,
-)
 from securevfl.job import FtlSettings
 from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
@@ -239,7 +231,7 @@ def test_own_rows_that_do_not_fit_are_refused() -> None:
         replace(dataset.own_rows, labels=dataset.own_rows.labels[1:]),
         replace(dataset.own_rows, labels=dataset.own_rows.labels + 2),
     ):
-        with pytest.raises(DataError, match="own"):
+        with pytest.raises(errors.DataError, match="own"):
             run(dataset=replace(dataset, own_rows=own))
 
 
@@ -280,7 +272,7 @@ def test_a_model_that_learned_nothing_is_told(scored: str | int) -> None:
 
 
 def test_one_row_in_common_is_too_few_and_no_whole() -> None:
-    with pytest.raises(ConfigError, match=r"1 means a single row"):
+    with pytest.raises(errors.ConfigError, match=r"1 means a single row"):
         job_of(**settings({"overlap": 1})).section(FtlSettings, "ftl")
     assert job_of(**settings({"overlap": 1.0})).section(FtlSettings, "ftl").overlap == 1.0
 
@@ -289,7 +281,7 @@ def test_scores_that_leave_float64_end_training_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(early_stopping, "LARGEST_WEIGHT", np.inf)
-    with pytest.raises(TrainingDiverged, match="training diverged"):
+    with pytest.raises(errors.TrainingDiverged, match="training diverged"):
         run({"activation": "relu"}, learning_rate=1e160, local_steps=1, rounds=3, eval_every=1)
 
 
@@ -363,7 +355,7 @@ def test_a_job_whose_gradients_tell_labels_is_refused(
 ) -> None:
     guarded = Environment(keys=SmallKeys(), guard_directory=tmp_path)
     begin = partial(run, {"overlap": 300}, "bfv", guarded, dataset=breast_cancer(), rounds=1)
-    with pytest.raises(LabelLeakRefused, match="gradients of batches, networks") as refused:
+    with pytest.raises(errors.LabelLeakRefused, match="gradients of batches, networks") as refused:
         begin(eval_every=0, batch_size=batch_size)
     assert "train linear models" not in str(refused.value)
     allowed = begin(eval_every=0, batch_size=batch_size, allow_label_leak=True)
@@ -373,7 +365,7 @@ def test_a_job_whose_gradients_tell_labels_is_refused(
 
 def test_scorings_count_as_rows_that_are_shown(tmp_path: Path) -> None:
     environment = Environment(keys=SmallKeys(), guard_directory=tmp_path)
-    with pytest.raises(HeldOutLeakRefused, match="2 scorings"):
+    with pytest.raises(errors.HeldOutLeakRefused, match="2 scorings"):
         run(None, "bfv", environment, eval_every=2, allow_label_leak=True)
     run(None, "bfv", environment, eval_every=0, allow_label_leak=True)
 
@@ -397,7 +389,7 @@ def test_a_session_goes_on_with_new_keys(tmp_path: Path) -> None:
 
 
 def test_products_without_room_are_refused() -> None:
-    with pytest.raises(RangeExceeded):
+    with pytest.raises(errors.RangeExceeded):
         run({"alignment": 1e9}, "bfv")
 
 
@@ -472,5 +464,5 @@ def test_a_budget_of_releases_is_kept_with_phi_among_them() -> None:
     assert account is not None
     assert 7.9 < account.after(10).epsilon_release <= 8.0  # type: ignore[operator]
     assert account.after(10).releases == 20
-    with pytest.raises(BudgetExhausted):
+    with pytest.raises(errors.BudgetExhausted):
         run(None, "dp", privacy={**budget, "noise_multiplier": 1.0}, batch_size="full")
