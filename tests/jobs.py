@@ -19,7 +19,7 @@ from securevfl.crypto.paillier_fast import (
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import default_engine
 from securevfl.data.sources import load
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import SameRows, VerticalDataset
 from securevfl.job import OWN_SECTIONS, ExchangeSettings, Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.session.checkpoints import SessionState
@@ -113,7 +113,7 @@ def job_of(exchange: str | Settings | None = None, /, **settings: object) -> Job
 
 
 def fit(
-    dataset: VerticalDataset,
+    dataset: VerticalDataset[SameRows],
     exchange: str | Settings | None = None,
     environment: Environment | None = None,
     /,

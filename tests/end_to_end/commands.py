@@ -101,9 +101,14 @@ def living(group: int) -> list[str]:
     return list(filter(None, found))
 
 
+def result_in(path: str = "out.json") -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return result
+
+
 def rows_of(path: str, command: str) -> list[dict[str, Any]]:
     """The rows of a result file that has everything a result file has."""
-    result = json.loads(Path(path).read_text(encoding="utf-8"))
+    result = result_in(path)
     assert set(result) == {
         *("command", "argv", "version", "commit", "date"),
         *("seed", "settings", "machine", "rows"),
@@ -119,7 +124,7 @@ def rows_from(command: str, *arguments: str, status: int = 0) -> list[dict[str, 
 
 
 def settings_in(path: str = "out.json") -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))["settings"]
+    settings: dict[str, Any] = result_in(path)["settings"]
     return settings
 
 

@@ -80,19 +80,13 @@ def check_contract(
 def job_of(exchange: Exchange, variant: dict[str, Any]) -> Job:
     both = variant.get("exchange", {}).get("hide") == "both"
     noise = {"noise_multiplier": 0.5, "noise_seed": 1} if exchange.adds_noise else {}
+    steps: dict[str, Any] = {"rounds": ROUNDS, "local_steps": 2, "learning_rate": 0.1}
+    steps |= {"loss": "taylor-logistic" if both else "logistic", "batch_size": "full"}
+    if exchange.shares_parameters:
+        # So few rows tell labels at the end where no round tells anything; its start is zero.
+        steps |= {"allow_label_leak": True, "start": "zero"}
     return Job.of(
-        job={
-            "rounds": ROUNDS,
-            "batch_size": "full",
-            "local_steps": 2,
-            "learning_rate": 0.1,
-            "loss": "taylor-logistic" if both else "logistic",
-            "eval_every": 0,
-            # So few rows tell labels at the end where no round tells anything.
-            "allow_label_leak": exchange.shares_parameters,
-            # Each has a default of its own.
-            **({"start": "zero"} if exchange.shares_parameters else {}),
-        },
+        job={**steps, "eval_every": 0},
         exchange={"scheme": exchange.name, **variant.get("exchange", {})},
         privacy={**noise, **variant.get("privacy", {})},
     )

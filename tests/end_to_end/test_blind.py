@@ -32,15 +32,9 @@ FIXED_POINT = 3e-3
 AFFINE = {"loss": "taylor-logistic"}
 
 
-def run(
-    dataset: VerticalDataset,
-    exchange: str | Settings = "blind",
-    environment: Environment | None = None,
-    /,
-    **job: object,
-) -> TrainingResult:
-    settings = {"start": "zero", "eval_every": 0, **AFFINE, **job}
-    return fit(dataset, exchange, environment, **settings)
+def run(dataset: VerticalDataset, *how: Any, **job: object) -> TrainingResult:  # noqa: ANN401
+    """`fit`; how: an exchange other than blind, and an environment."""
+    return fit(dataset, *(how or ("blind",)), **{"start": "zero", "eval_every": 0, **AFFINE, **job})
 
 
 def blind(**settings: object) -> Settings:

@@ -39,14 +39,12 @@ HARD: dict[str, Any] = {"loss": "squared-hinge", "intercept": False, "l1": 1e-6,
 
 def run(
     dataset: VerticalDataset | None = None,
-    exchange: str | None = None,
-    environment: Environment | None = None,
-    /,
+    *how: Any,  # noqa: ANN401
     **settings: object,
 ) -> TrainingResult:
     """A job of dbcd to 1e-7 of the least objective, unless it says other."""
     job = {"algorithm": "dbcd", "rounds": 300, "tolerance": 1e-7, "eval_every": 0, "l1": L1}
-    return fit(dataset or breast_cancer(), exchange, environment, **{**job, **settings})
+    return fit(dataset or breast_cancer(), *how, **{**job, **settings})
 
 
 def columns_of(dataset: VerticalDataset) -> FloatArray:

@@ -43,13 +43,7 @@ HINGES: dict[str, dict[str, Any]] = {
     "squared hinge": {**FEW, "rounds": 6, "learning_rate": 0.02, "loss": "squared-hinge"},
     "hinge": {**FEW, "rounds": 6, "learning_rate": 0.02, "loss": "hinge", "local_rule": "frozen"},
 }
-REAL: dict[str, Any] = {
-    "loss": "squared",
-    "rounds": 4,
-    "tolerance": 0.0,
-    "local_steps": 3,
-    "batch_size": "full",
-}
+REAL = {"loss": "squared", "rounds": 4, "tolerance": 0.0, "local_steps": 3, "batch_size": "full"}
 
 
 @cache

@@ -147,22 +147,23 @@ def test_one_model_over_all_columns_is_the_sum_of_linear_ones_and_of_no_networks
     assert sizes[3:] == [15 * 6 + 6 + 6 + 1, 15 * 6 + 6 + 6 + 1, 30 * 12 + 12 + 12 + 1]
 
 
-@pytest.mark.parametrize("limit", [0, 1, 5])
-def test_no_pull_is_answered_beyond_the_limit(limit: int) -> None:
+@pytest.mark.parametrize(
+    ("staleness", "together", "lead"),
+    [*((limit, 1, limit) for limit in (0, 1, 5)), (3, 4, 0), (6, 4, 0), (7, 4, 4), (12, 4, 8)],
+)
+def test_no_pull_is_answered_beyond_the_limit_and_the_age_of_the_last_batch_counts(
+    staleness: int, together: int, lead: int
+) -> None:
     slow, fast = NAMES
-    served = with_straggler(staleness=limit).others[SERVER]
+    result = with_straggler(
+        4 if together == 1 else 8, staleness=staleness, batches_per_message=together
+    )
+    served = result.others[SERVER]
     # At a lead of τ the paper refuses, here a pull is answered still.
-    assert max(served.leads[fast]) == limit
+    assert max(served.leads[fast]) == lead
     assert set(served.leads[slow]) == {0}
-    assert served.refused[fast] > 20
-    assert {len(leads) for leads in served.leads.values()} == {40}
-
-
-@pytest.mark.parametrize(("staleness", "lead"), [(3, 0), (6, 0), (7, 4), (12, 8)])
-def test_the_age_of_the_last_batch_counts_as_lead(staleness: int, lead: int) -> None:
-    served = with_straggler(8, staleness=staleness, batches_per_message=4).others[SERVER]
-    assert max(served.leads[NAMES[1]]) == lead
-    assert served.refused[NAMES[1]] > 0
+    assert served.refused[fast] > (20 if together == 1 else 0)
+    assert {len(leads) for leads in served.leads.values()} == {40 // together}
 
 
 def test_without_a_limit_the_fast_party_runs_away() -> None:

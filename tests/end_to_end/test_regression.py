@@ -188,18 +188,15 @@ def test_numbers_that_are_no_classes_need_the_squared_loss(
         ([2.5 * (i % 2) for i in range(40)], 2),
         (["no", "yes"] * 20, 2),
         ([f"c{i % 30}" for i in range(400)], 30),
+        ([i % 10 for i in range(200)], 10),
     ],
 )
-def test_two_values_and_words_are_classes_under_any_loss(
+def test_two_values_and_words_are_classes_under_any_loss_and_digits_under_some(
     tmp_path: Path, targets: list[object], classes: int
 ) -> None:
-    dataset = load_files(written(tmp_path, targets), regression=True)
+    dataset = load_files(written(tmp_path, targets), regression=classes != 10)
     assert dataset.classes == classes
     assert dataset.train_labels.dtype == np.int64
-
-
-def test_ten_digits_are_classes_where_the_loss_is_not_squared(tmp_path: Path) -> None:
-    assert load_files(written(tmp_path, [i % 10 for i in range(200)])).classes == 10
 
 
 def test_a_regression_on_own_files_comes_out_in_the_targets_units(

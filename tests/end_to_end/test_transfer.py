@@ -56,14 +56,12 @@ def settings(ftl: dict[str, Any] | None = None, /, **more: Any) -> dict[str, Any
 def run(
     ftl: dict[str, Any] | None = None,
     exchange: str | None = None,
-    environment: Environment | None = None,
-    /,
-    *,
+    *how: Any,  # noqa: ANN401
     dataset: VerticalDataset | None = None,
     **more: Any,  # noqa: ANN401
 ) -> TrainingResult:
     hidden = {"scheme": exchange, "hide": "both"} if exchange not in {None, "dp"} else exchange
-    return fit(dataset or made(), hidden, environment, **settings(ftl, **more))
+    return fit(dataset or made(), hidden, *how, **settings(ftl, **more))
 
 
 @dataclass
