@@ -19,11 +19,12 @@ from securevfl.crypto.paillier_fast import (
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import default_engine
 from securevfl.data.sources import load
-from securevfl.data.tables import SameRows, VerticalDataset
+from securevfl.data.tables import VerticalDataset
 from securevfl.job import OWN_SECTIONS, ExchangeSettings, Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.keys import KeyMaker
+from securevfl.sparse import SameRows
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import Message
 from tests.small_keys import insecure

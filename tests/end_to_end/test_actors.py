@@ -38,15 +38,7 @@ SETTINGS: dict[str, object] = {"rounds": 300, "batch_size": 64, "learning_rate":
 
 @dataclass
 class KillingHost(ProcessHost):
-    """Kills an actor, so many times, as soon as there is a file.
-
-    Attributes:
-        victim: which.
-        when: the file; of a state, that of a round.
-        times: how often.
-        rounds: of the state.
-        by: the signal.
-    """
+    """Kills an actor, so many times, as soon as a file is there; a state, once of some rounds."""
 
     victim: str
     when: Path

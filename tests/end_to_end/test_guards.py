@@ -15,7 +15,7 @@ import pytest
 
 from securevfl import files
 from securevfl.data.partition import fixed_partition
-from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import DataError, HeldOutLeakRefused, LabelLeakRefused, PeerViolation
 from securevfl.protocols.guards import held_out_guard
 from securevfl.protocols.guards.person_record import label_variance
@@ -56,9 +56,8 @@ def one_column_each(seed: int, *, told: bool = True) -> VerticalDataset:
 
 def with_columns(columns: slice) -> VerticalDataset:
     label, table = breast_cancer().parties
-    chosen = PartyTable(
-        table.name, table.columns[columns], table.train[:, columns], table.test[:, columns]
-    )
+    train, test = (each[:, columns] for each in (table.train, table.test))
+    chosen = replace(table, columns=table.columns[columns], train=train, test=test)
     return replace(breast_cancer(), parties=(label, chosen))
 
 
@@ -193,20 +192,10 @@ def test_benchmarks_report_the_ratio_without_refusing() -> None:
 
 
 def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Path) -> None:
-    """Two columns at the label party: few equations for it, 28 for the other's predictions."""
-    label, feature = breast_cancer().parties
-    train, test = (
-        np.hstack([getattr(each, part) for each in (label, feature)]) for part in ("train", "test")
-    )
-    names = label.columns + feature.columns
-    lopsided = replace(
-        breast_cancer(),
-        parties=(
-            PartyTable("label", names[2:], train[:, 2:], test[:, 2:]),
-            PartyTable("feature", names[:2], train[:, :2], test[:, :2]),
-        ),
-        label_party="label",
-    )
+    """Two columns at the feature party: few equations for it, 28 for its predictions."""
+    columns = np.hstack([table.train for table in breast_cancer().parties])
+    labels = as_classes(breast_cancer().train_labels)
+    lopsided = dataset_of([columns[:, 2:], columns[:, :2]], labels, standardize=True)
     both = {"scheme": "paillier", "hide": "both"}
     settings = {"eval_every": 0, "loss": "taylor-logistic"}
     for _ in range(2):
@@ -214,7 +203,7 @@ def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Pa
     # Nobody's columns have changed, but the feature party no longer knows those of the label party,
     # 29 with its intercept, and these tell of its predictions.
     for _ in range(16):
-        (tmp_path / "label" / "commitment.key").unlink()
+        (tmp_path / "party0" / "commitment.key").unlink()
         try:
             run(tmp_path, lopsided, both, **settings)
         except LabelLeakRefused:

@@ -8,6 +8,7 @@ import platformdirs
 import pytest
 
 from securevfl.protocols.session.pad_store import PadStore
+from tests.end_to_end import commands
 from tests.end_to_end.commands import killed_after, rows_of, run, two_organizations, weights
 from tests.jobs import Killed
 
@@ -33,13 +34,8 @@ def keys() -> Path:
 
 def refused(capsys: Capture, *arguments: str) -> str:
     """The one line that a command line is refused with."""
-    capsys.readouterr()
-    assert run(*arguments, "--quiet") == 2
-    (line,) = [
-        line
-        for line in capsys.readouterr().err.splitlines()
-        if not line.startswith(("party '", "securevfl: warning"))
-    ]
+    lines = commands.refused(capsys, *arguments, "--quiet").splitlines()
+    (line,) = [each for each in lines if not each.startswith(("party '", "securevfl: warning"))]
     return line
 
 
