@@ -146,12 +146,6 @@ def test_targets_far_larger_than_any_prediction_are_refused() -> None:
         run_job(replace(whole, test_labels=labels), BOTH, **ONE_ROUND)
 
 
-def test_other_exchanges_score_row_by_row() -> None:
-    result = run_job(breast_cancer(), {"scheme": "bfv"}, rounds=1, batch_size=228)
-    assert not any(each.binormal for each in result.scores)
-    assert decrypted(result) == []
-
-
 def test_whoever_shows_a_score_says_that_it_is_binormal(result: TrainingResult) -> None:
     dataset = breast_cancer()
     row = training_row(result, dataset)
@@ -160,7 +154,10 @@ def test_whoever_shows_a_score_says_that_it_is_binormal(result: TrainingResult) 
     assert row["auc"] == result.scores[-1].auc
     assert shown == f"≈{row['auc']:.4f}"
     assert any("binormal" in note for note in tables.tradeoff_notes([row]))
-    exact = training_row(run_job(dataset, rounds=1, batch_size=228), dataset)
+    by_row = run_job(dataset, "bfv", rounds=1, batch_size=228)
+    assert decrypted(by_row) == []
+    assert not any(each.binormal for each in by_row.scores)
+    exact = training_row(by_row, dataset)
     assert not exact["binormal"]
     assert not dict(tables.TRADEOFF)["AUC"](exact).startswith("≈")
     assert not any("binormal" in note for note in tables.tradeoff_notes([exact]))

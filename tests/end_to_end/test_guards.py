@@ -192,7 +192,7 @@ def test_benchmarks_report_the_ratio_without_refusing() -> None:
 
 
 def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Path) -> None:
-    """Two columns at the feature party: few equations for it, 28 for its predictions."""
+    """Two columns at the feature party: few equations on labels, 28 on its own predictions."""
     columns = np.hstack([table.train for table in breast_cancer().parties])
     labels = as_classes(breast_cancer().train_labels)
     lopsided = dataset_of([columns[:, 2:], columns[:, :2]], labels, standardize=True)

@@ -225,11 +225,14 @@ def test_unbounded_residuals_beyond_the_agreed_bound_are_refused() -> None:
     run_job(breast_cancer(), exchange, **HINGE)
 
 
-def test_a_hinge_learns_by_falling_steps_of_the_frozen_rule() -> None:
+def test_hinges_learn_by_falling_steps_of_the_frozen_rule_and_with_networks() -> None:
     settings = {**HINGE, "rounds": 60, "schedule": "inverse-sqrt", "learning_rate": 0.1}
     result = run_job(breast_cancer(), **settings)
     assert result.learned
     assert result.scores[-1].auc > 0.98
+    for losses in (SQUARED, HINGE):
+        network = {**losses, "model": "mlp", "hidden": [4], "rounds": 60}
+        assert run_job(breast_cancer(), **network).scores[-1].auc > 0.95
 
 
 @pytest.mark.parametrize(
@@ -261,12 +264,6 @@ def test_no_noise_hides_a_label_that_moves_residuals_without_bound() -> None:
     ]
     scales = [plan.account.label_noise.scale for plan in plans if plan.account]  # type: ignore[union-attr]
     assert scales[1] == pytest.approx(2 * scales[0])
-
-
-def test_networks_take_both() -> None:
-    for settings in (SQUARED, HINGE):
-        network = {**settings, "model": "mlp", "hidden": [4], "rounds": 60, "learning_rate": 0.02}
-        assert run_job(breast_cancer(), **network).scores[-1].auc > 0.95
 
 
 # --------------- row offsets hide residuals whose predictions all are known
