@@ -96,10 +96,6 @@ def by_actors(
     return train_by_actors(job, data, host, places, supervision=supervision), said
 
 
-def state_of(name: str, folder: Path) -> Path:
-    return folder / "models" / f"{name}.state"
-
-
 def in_one_process(job: Job, folder: Path) -> TrainingResult:
     dataset = job_data(job, folder, None)
     result = train(job, dataset, Environment(guard_directory=folder / "another guard"))
@@ -177,7 +173,7 @@ def test_processes_learn_and_count_what_the_simulation_does(
 
 
 def killing(victim: str, folder: Path, **more: Any) -> KillingHost:  # noqa: ANN401
-    return KillingHost(victim, state_of(victim, folder), **more)
+    return KillingHost(victim, folder / "models" / f"{victim}.state", **more)
 
 
 @pytest.mark.slow

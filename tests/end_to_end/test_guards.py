@@ -185,10 +185,11 @@ def test_residuals_in_clear_have_no_ratio(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_benchmarks_report_the_ratio_without_refusing() -> None:
+def test_benchmarks_report_the_ratio_and_score_without_refusing() -> None:
     batches = len(fixed_partition(breast_cancer().row_digests, 64))
     ratio = run(None, batch_size=64, rounds=60).label_guard_ratio
     assert ratio == pytest.approx(batches * 15 / 456)
+    assert len(show(None, eval_every=1, rounds=15).scores) == 15
 
 
 def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Path) -> None:
@@ -396,10 +397,6 @@ def test_where_rounds_show_as_much_of_training_rows_nothing_is_counted(
     privacy = {"noise_multiplier": 5.0} if scheme == "dp" else {}
     assert len(show(tmp_path, None, scheme, privacy=privacy).scores) == 2
     assert list(tmp_path.iterdir()) == []
-
-
-def test_benchmarks_score_as_often_as_they_say() -> None:
-    assert len(show(None, eval_every=1).scores) == 2
 
 
 def test_a_job_that_another_guard_refuses_uses_nothing_up(tmp_path: Path) -> None:
