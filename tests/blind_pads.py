@@ -101,8 +101,6 @@ def _draw(kind: str, fresh: Callable[[], Words]) -> Words:
 
 
 class ClearOwner(RingProductOwner):
-    """Of products in clear."""
-
     def __init__(self, product_format: RingProductFormat) -> None:
         self.product_format = product_format
 

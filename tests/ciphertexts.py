@@ -33,7 +33,6 @@ def is_uniform(bins: NDArray[Any], count: int, alarm: float = 1e-6) -> bool:
 
 
 def product(owner: KeyOwner, evaluator: Evaluator, values: IntArray, matrix: IntArray) -> IntArray:
-    """Xᵀv by way of ciphertexts."""
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
     masked = owner.decrypt(reply.ciphertext, matrix.shape[1])
     return unmask(masked, reply.mask, evaluator.modulus_bits)

@@ -76,7 +76,6 @@ class Reference:
         )
 
     def baseline(self) -> float:
-        """The least loss of one prediction for all."""
         y, everyone = self.labels, np.arange(len(self.labels))
         shares = np.bincount(y) / len(y)
         if self.loss in {"logistic", "multinomial"}:
@@ -85,7 +84,6 @@ class Reference:
         return self.value(np.full((len(y), 1), best), everyone)
 
     def word(self, index: int, loss: float) -> str:
-        """What the label party says of a round."""
         baseline, window = self.baseline(), self.window
         best = min(self.bests, default=np.inf)
         self.recent.append(loss)

@@ -11,7 +11,6 @@ HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
 
 
 def module_of(page: str, file: str) -> ModuleType:
-    """A file that a page has its reader write, imported."""
     text = (HOW_TO / page).read_text(encoding="utf-8")
     module = ModuleType(file.removesuffix(".py"))
     sys.modules[module.__name__] = module
@@ -21,20 +20,17 @@ def module_of(page: str, file: str) -> ModuleType:
 
 
 def write_files(page: str, folder: Path) -> None:
-    """Write the files of a page."""
     for block in blocks((HOW_TO / page).read_text(encoding="utf-8")):
         if block.title.endswith((".py", ".toml")):
             (folder / block.title).write_text(block.text, encoding="utf-8")
 
 
 def uninstall() -> None:
-    """Make both unknown."""
     EXCHANGES.remove(ROUNDED8.name)
     ALGORITHMS.remove(HEAVY_BALL.name)
 
 
 def install() -> None:
-    """Make both known, as importing their files does."""
     EXCHANGES.add(ROUNDED8)
     ALGORITHMS.add(HEAVY_BALL)
 

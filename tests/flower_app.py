@@ -21,7 +21,6 @@ SHAPES = {"first.weight": (3, 2), "first.bias": (2,), "last.weight": (2, 2)}
 
 
 def start() -> ArrayRecord:
-    """Where training begins, in float32 as networks do."""
     draws = np.random.default_rng(11)
     return ArrayRecord(
         {
@@ -46,17 +45,14 @@ def of(method: str, clients: int, rounds: int) -> Federation:
 
 
 def problems(clients: int) -> list[Quadratic]:
-    """One each, of ten rows."""
     return quadratics(clients, 5, rows=10)
 
 
 def partition(context: Context) -> int:
-    """Whose problem a node has."""
     return int(context.node_config["partition-id"])
 
 
 def client(methods: Sequence[str], clients: int, rounds: int) -> ClientApp:
-    """Trains for whichever method asks, and says whose problem it has."""
     every = problems(clients)
     apps = {
         method: client_app(of(method, clients, rounds), lambda context: every[partition(context)])
@@ -95,7 +91,6 @@ def trained(grid: Grid, method: str, clients: int, rounds: int) -> RealArray:
 
 
 def whose(grid: Grid) -> list[int]:
-    """By client number, whose problem it has."""
     nodes = sorted(grid.get_node_ids())
     asked = [Message(RecordDict(), node, "query") for node in nodes]
     said: Mapping[int, Message] = {
@@ -105,7 +100,6 @@ def whose(grid: Grid) -> list[int]:
 
 
 def server(methods: Sequence[str], clients: int, rounds: int, file: str) -> ServerApp:
-    """Trains by each method and writes."""
     app = ServerApp()
 
     @app.main()

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
-from securevfl.arrays import FloatArray
+from securevfl.arrays import FloatArray, IntArray
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
@@ -23,17 +24,23 @@ from securevfl.job import OWN_SECTIONS, ExchangeSettings, Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.keys import KeyMaker
+from securevfl.sparse import SameRows
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import Message
 from tests.small_keys import insecure
 
 Settings = Mapping[str, Any]
+Rows = slice | IntArray
 SMALL_KEY_BITS = 384
 OWNERS: dict[str, type[FastPaillierOwner | PaillierOwner]] = {
     "fast": FastPaillierOwner,
     "fast-full": FullPaillierOwner,
     "phe": PaillierOwner,
 }
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing may catch it."""
 
 
 class SmallKeys(KeyMaker):
@@ -65,8 +72,21 @@ def breast_cancer(parties: int = 2) -> VerticalDataset:
 
 @cache
 def digits(parties: int = 2) -> VerticalDataset:
-    """Ten classes of 64 pixels."""
     return load("digits", parties=parties)
+
+
+def picked(
+    dataset: VerticalDataset, train: Rows = slice(None), test: Rows = slice(None)
+) -> VerticalDataset:
+    """Some of the rows of a data set, or all in another order."""
+    tables = (replace(t, train=t.train[train], test=t.test[test]) for t in dataset.parties)
+    return replace(
+        dataset,
+        parties=tuple(tables),
+        train_labels=dataset.train_labels[train],
+        test_labels=dataset.test_labels[test],
+        row_digests=dataset.row_digests[train],
+    )
 
 
 def scaled_blocks(dataset: VerticalDataset) -> dict[str, FloatArray]:
@@ -94,7 +114,7 @@ def job_of(exchange: str | Settings | None = None, /, **settings: object) -> Job
 
 
 def fit(
-    dataset: VerticalDataset,
+    dataset: VerticalDataset[SameRows],
     exchange: str | Settings | None = None,
     environment: Environment | None = None,
     /,
@@ -129,7 +149,6 @@ def _trained(dataset: VerticalDataset, exchange: str, settings: str) -> Training
 
 
 def all_weights(result: TrainingResult) -> FloatArray:
-    """Every party's weights, one after another."""
     return np.concatenate([o.model.weights.ravel() for o in result.outcomes.values()])
 
 
@@ -151,7 +170,6 @@ class Kept(dict[int, dict[str, SessionState]]):
     """The states that a job keeps, by round and party."""
 
     def __call__(self, state: SessionState) -> None:
-        """Keep one."""
         self.setdefault(state.rounds, {})[state.party] = state
 
 
@@ -159,6 +177,5 @@ class Starts(dict[str, FloatArray]):
     """θ⁰ of every party: an environment's `wrap_model`."""
 
     def __call__(self, name: str, model: LocalModel) -> LocalModel:
-        """Remember one."""
         self[name] = model.weights.copy()
         return model

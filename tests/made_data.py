@@ -46,8 +46,15 @@ def labels_of(
     return labels
 
 
-def made(seed: int, parties: int = 2, *, rows: int = 120, columns: int = 4) -> VerticalDataset:
-    """Blocks of columns and two classes."""
+def made(
+    seed: int | Sequence[int],
+    parties: int = 2,
+    *,
+    rows: int = 120,
+    columns: int = 4,
+    classes: int = 2,
+    standardize: bool = False,
+) -> VerticalDataset:
     generator = np.random.default_rng(seed)
     blocks = blocks_of(generator, parties, rows=rows, columns=columns)
-    return dataset_of(blocks, labels_of(generator, blocks))
+    return dataset_of(blocks, labels_of(generator, blocks, classes), standardize=standardize)

@@ -43,7 +43,6 @@ def agreement_of(
 
 
 def agreed_masks(names: Sequence[str]) -> dict[str, PairwiseMasks]:
-    """Fresh masks of so many parties, by party."""
     keys = {name: MaskKey.generate() for name in names}
     public = {name: key.public_bytes for name, key in keys.items()}
     return {

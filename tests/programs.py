@@ -28,8 +28,6 @@ def party(*steps: Step) -> Program[list[float]]:
 
 
 def works(*phases: str) -> Step:
-    """A section of each phase."""
-
     async def step(_: Channel, costs: Costs) -> None:
         for phase in phases:
             async with costs.compute(phase):
@@ -39,8 +37,6 @@ def works(*phases: str) -> Step:
 
 
 def sends(to: str, *messages: Message) -> Step:
-    """Each message in turn."""
-
     async def step(channel: Channel, _: Costs) -> None:
         for message in messages:
             await channel.send(to, message)
@@ -55,15 +51,12 @@ def receives(senders: str, kind: type[Message] = Predictions, **given: Any) -> S
 
 
 async def ends_round(_: Channel, costs: Costs) -> None:
-    """The ledger keeps how it stands."""
     costs.end_round()
 
 
 def predictions(step: int = 0, rows: int = 1) -> Predictions:
-    """Zeros, one a row."""
     return Predictions(step, np.zeros((rows, 1)))
 
 
 def size(*messages: Message) -> int:
-    """Their bytes."""
     return sum(len(encode(message)) for message in messages)

@@ -24,11 +24,9 @@ class Quadratic:
 
     @property
     def rows(self) -> int:
-        """Rows of the client."""
         return len(self.minima)
 
     def gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
-        """Mean of A(θ − m_s)."""
         found: RealArray = self.curvature @ (weights - self.minima[rows].mean(0))
         return found.astype(weights.dtype)
 
@@ -46,7 +44,6 @@ def quadratics(clients: int, seed: int, rows: int = 1) -> list[Quadratic]:
 
 
 def optimum(problems: list[Quadratic]) -> FloatArray:
-    """Where the mean over clients is least."""
     curvature = np.mean([each.curvature for each in problems], 0)
     pulled = np.mean([each.curvature @ each.minima.mean(0) for each in problems], 0)
     return np.linalg.solve(curvature, pulled)
@@ -67,13 +64,11 @@ def federation(method: Method, blocks: Blocks, **settings: float) -> Federation:
 
 
 def broadcast(by: Federation, state: ServerState, client: int) -> Broadcast:
-    """What a client that takes part gets."""
     block = by.assignments(state.round_index)[client]
     return Broadcast(state.round_index, client, block, state.weights, state.control)
 
 
 def first(by: Federation, round_index: int = 0) -> int:
-    """A client that takes part in a round."""
     return next(iter(by.assignments(round_index)))
 
 

@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 
 from securevfl.protocols.session.gathering import Predictions
-from securevfl.runtime.costs import (
-    Costs,
-    Stopwatch,
-)
+from securevfl.runtime.costs import Costs, Stopwatch
 from securevfl.runtime.real import ProgramThread, RealChannel
 from securevfl.wire.codec import Envelope, encode, seal
 from tests.made_offline import Pad

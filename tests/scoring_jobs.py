@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from securevfl.arrays import FloatArray
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
@@ -12,7 +10,7 @@ from securevfl.models.storage import SavedModel
 from securevfl.scoring.running import Scored, score, scoring_plan
 from securevfl.training import Environment, TrainingResult, train
 from tests.jobs import SmallKeys
-from tests.made_data import blocks_of, dataset_of, labels_of
+from tests.made_data import made
 
 
 def trained(
@@ -22,21 +20,18 @@ def trained(
     guard: Path | None = None,
     **sections: Any,  # noqa: ANN401
 ) -> tuple[TrainingResult, VerticalDataset]:
-    """A job of three rounds, and its data."""
-    generator = np.random.default_rng([parties, classes])
-    blocks = blocks_of(generator, parties, rows=80, columns=3)
-    dataset = dataset_of(blocks, labels_of(generator, blocks, classes), standardize=True)
+    dataset = made(
+        [parties, classes], parties, rows=80, columns=3, classes=classes, standardize=True
+    )
     job = Job.of(**{**sections, "job": {"rounds": 3, **sections.get("job", {})}})
     return train(job, dataset, Environment(keys=SmallKeys(), guard_directory=guard)), dataset
 
 
 def parts_of(result: TrainingResult) -> dict[str, SavedModel]:
-    """The parties' parts."""
     return {name: outcome.model for name, outcome in result.outcomes.items()}
 
 
 def features_of(dataset: VerticalDataset) -> dict[str, FloatArray]:
-    """The held-out rows by party."""
     return {table.name: table.test for table in dataset.parties}
 
 
@@ -45,7 +40,6 @@ def scored(
     dataset: VerticalDataset,
     **changes: Any,  # noqa: ANN401
 ) -> Scored:
-    """The held-out rows of a job scored again, from its parties' parts."""
     parts = changes.pop("parts", None) or parts_of(result)
     features = changes.pop("features", None) or features_of(dataset)
     job = changes.pop("job", result.job)

@@ -19,7 +19,6 @@ def sparse_rows(table: np.ndarray) -> SparseRows:
 
 
 def sparse(dataset: VerticalDataset) -> VerticalDataset[Matrix]:
-    """The same data set in sparse rows."""
     tables: list[PartyTable[Matrix]] = [
         PartyTable(t.name, t.columns, sparse_rows(t.train), sparse_rows(t.test))
         for t in dataset.parties

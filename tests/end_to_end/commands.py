@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.arrays import FloatArray
 from securevfl.cli.app import main
+from securevfl.models.storage import load_model
+from securevfl.reports.training import Forecast
+from tests.jobs import Killed
 
 LONG = 300.0  # seconds after which a test that waits has failed, on the busiest machine
 
@@ -50,6 +54,22 @@ def started(*arguments: str) -> "Iterator[subprocess.Popen[str]]":
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+def killed_after(rounds: int, *arguments: str) -> None:
+    def kill(_: Forecast, done: int, now: float) -> None:
+        if done == rounds:
+            raise Killed(now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Forecast, "after", kill)
+        with pytest.raises(Killed):
+            run(*arguments)
+
+
+def weights() -> FloatArray:
+    parts = [load_model(Path(f"models/{name}.safetensors")) for name in ("bank", "shop")]
+    return np.concatenate([part.weights for part in parts])
+
+
 def wait_until(process: "subprocess.Popen[str] | None", happened: Callable[[], bool]) -> None:
     """Wait for what happens, while a process runs or after all of it: long, and not for ever."""
     deadline = time.monotonic() + LONG
@@ -59,20 +79,36 @@ def wait_until(process: "subprocess.Popen[str] | None", happened: Callable[[], b
         time.sleep(0.01)
 
 
+def command_of(process: int) -> str:
+    """The command line of a process; a process that has ended has none."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8").replace("\0", " ")
+    return ""
+
+
+def children(parent: int) -> list[int]:
+    own = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii")
+    return list(map(int, own.split()))
+
+
 def living(group: int) -> list[str]:
     """The command lines of a process group, without those that ended already."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            state, _, pgrp = entry.joinpath("stat").read_text().rpartition(")")[2].split()[:3]
-            if int(pgrp) == group and state != "Z":
-                found.append(entry.joinpath("cmdline").read_text().replace("\0", " "))
-    return found
+            if os.getpgid(int(entry.name)) == group:
+                found.append(command_of(int(entry.name)))
+    return list(filter(None, found))
+
+
+def result_in(path: str = "out.json") -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return result
 
 
 def rows_of(path: str, command: str) -> list[dict[str, Any]]:
     """The rows of a result file that has everything a result file has."""
-    result = json.loads(Path(path).read_text(encoding="utf-8"))
+    result = result_in(path)
     assert set(result) == {
         *("command", "argv", "version", "commit", "date"),
         *("seed", "settings", "machine", "rows"),
@@ -83,14 +119,12 @@ def rows_of(path: str, command: str) -> list[dict[str, Any]]:
 
 
 def rows_from(command: str, *arguments: str, status: int = 0) -> list[dict[str, Any]]:
-    """The rows of a command's result file."""
     assert run(*command.split(), *arguments, "--json", "out.json") == status
     return rows_of("out.json", command.split(" job.toml", maxsplit=1)[0])
 
 
 def settings_in(path: str = "out.json") -> dict[str, Any]:
-    """What a result file says of how it was made."""
-    settings: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))["settings"]
+    settings: dict[str, Any] = result_in(path)["settings"]
     return settings
 
 

@@ -15,14 +15,13 @@ from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import FRACTION_BITS, Predictions
 from securevfl.runtime.views import Decrypted, Learned, Received, View
 from securevfl.training import Environment, TrainingResult, train
-from tests.jobs import SmallKeys, breast_cancer, relative_difference
+from tests.jobs import SmallKeys, breast_cancer, received, relative_difference
 
 ROUNDS = 4
 Arrays = list[NDArray[Any]]
 
 
 def few_rows(parties: int) -> VerticalDataset:
-    """Rows enough for a contract."""
     return some_rows(breast_cancer(parties), 48)
 
 
@@ -33,8 +32,10 @@ def check_contract(
     within = max(1e-3, exchange.error)
     for parties in range(exchange.fewest_parties, 4):
         dataset, job = load(parties), job_of(exchange, variant)
-        result = run(job, dataset)
-        twin = run(job.without_protection, dataset)
+        result, twin = (
+            train(each, dataset, Environment(keys=SmallKeys(), record_views=True))
+            for each in (job, job.without_protection)
+        )
         learns = exchange.learns(job)
         label, feature = dataset.label_party, feature_party(dataset)
         if not exchange.adds_noise:
@@ -42,8 +43,8 @@ def check_contract(
         messages = exchange.messages(job.exchange, parties)
         # Between two ends of rounds: one round trip begins with predictions and ends without.
         assert result.costs(3).messages - result.costs(2).messages == messages
-        predictions = values_of(twin.views[label], Predictions, feature)
-        residuals = values_of(twin.views[feature], Residuals, label)
+        predictions = values_of(twin, label, Predictions, feature)
+        residuals = values_of(twin, feature, Residuals, label)
         seen = numbers(result.views[label])
         singly = sum(any(close(each, other, within) for other in seen) for each in predictions)
         # Noise from the first round on: not even the twin's first predictions, which are the same.
@@ -54,7 +55,7 @@ def check_contract(
         if learns.predictions == "summed":
             sums = list(clear_values([result.views[label]]).values())
             others = [name for name in result.plan.facts.names if name != label]
-            given = [values_of(twin.views[label], Predictions, name) for name in others]
+            given = [values_of(twin, label, Predictions, name) for name in others]
             totals = np.sum(given, axis=0)
             assert all(any(close(total, each, within) for each in sums) for total in totals)
         shown = numbers(result.views[feature])
@@ -77,51 +78,30 @@ def check_contract(
 
 
 def job_of(exchange: Exchange, variant: dict[str, Any]) -> Job:
-    """A short job of full batches, scored at the end."""
     both = variant.get("exchange", {}).get("hide") == "both"
     noise = {"noise_multiplier": 0.5, "noise_seed": 1} if exchange.adds_noise else {}
+    steps: dict[str, Any] = {"rounds": ROUNDS, "local_steps": 2, "learning_rate": 0.1}
+    steps |= {"loss": "taylor-logistic" if both else "logistic", "batch_size": "full"}
+    if exchange.shares_parameters:
+        # So few rows tell labels at the end where no round tells anything; its start is zero.
+        steps |= {"allow_label_leak": True, "start": "zero"}
     return Job.of(
-        job={
-            "rounds": ROUNDS,
-            "batch_size": "full",
-            "local_steps": 2,
-            "learning_rate": 0.1,
-            "loss": "taylor-logistic" if both else "logistic",
-            "eval_every": 0,
-            # So few rows tell labels at the end where no round tells anything.
-            "allow_label_leak": exchange.shares_parameters,
-            # Each has a default of its own.
-            **({"start": "zero"} if exchange.shares_parameters else {}),
-        },
+        job={**steps, "eval_every": 0},
         exchange={"scheme": exchange.name, **variant.get("exchange", {})},
         privacy={**noise, **variant.get("privacy", {})},
     )
 
 
-def run(job: Job, dataset: VerticalDataset) -> TrainingResult:
-    """With views, and keys that are quick to make."""
-    return train(job, dataset, Environment(keys=SmallKeys(), record_views=True))
-
-
 def feature_party(dataset: VerticalDataset) -> str:
-    """The first party without labels."""
     return next(each.name for each in dataset.parties if each.name != dataset.label_party)
 
 
 def carries(view: View) -> set[str]:
-    """What the messages of rounds carry that a party received."""
-    return {entry.message.carries for entry in view.received() if in_round(entry)}
+    return {each.message.carries for each in view.received() if each.message.stage == "round"}
 
 
-def in_round(entry: Received) -> bool:
-    """Whether a message belongs to a round."""
-    return entry.message.stage == "round"
-
-
-def values_of(view: View, kind: type[Predictions] | type[Residuals], sender: str) -> Arrays:
-    """What messages of a kind from one sender hold."""
-    found = [entry for entry in view.received(kind) if entry.sender == sender]
-    return [vars(entry.message)["values"] for entry in found]
+def values_of(result: TrainingResult, *which: Any) -> Arrays:  # noqa: ANN401
+    return [message.values for message in received(result, *which)]
 
 
 def numbers(view: View) -> Arrays:
@@ -130,7 +110,7 @@ def numbers(view: View) -> Arrays:
     for entry in view.entries:
         if isinstance(entry, Learned | Decrypted):
             found.append(entry.values)
-        elif isinstance(entry, Received) and in_round(entry):
+        elif isinstance(entry, Received) and entry.message.stage == "round":
             arrays = [e for e in vars(entry.message).values() if isinstance(e, np.ndarray)]
             is_share = entry.message.carries == "shares"
             found += [decode(from_ring(e), FRACTION_BITS) for e in arrays] if is_share else arrays

@@ -45,8 +45,6 @@ Kill = Callable[[RayHandle, int], None]
 
 
 class KillingHost(RayHost):
-    """Kills a party once, after some rounds."""
-
     def __init__(self, victim: str, state: Path, kill: Kill) -> None:
         super().__init__(LOCAL, silence_seconds=10.0)
         self._victim, self._state, self._kill = victim, state, kill
@@ -118,7 +116,6 @@ def noting_words(noted: list[int]) -> None:
 
 
 def stored_bytes() -> int:
-    """What the object store holds in shared memory, in all machines."""
     import ray  # noqa: PLC0415
     from ray._private.internal_api import memory_summary  # noqa: PLC0415
 
@@ -137,7 +134,6 @@ print(ray.get(ray.remote(num_cpus=0)(lambda: "ran").remote(), timeout=60))
 
 
 def strangers_word(address: str) -> str:
-    """What a process without the token gets to run in the cluster."""
     env = {name: word for name, word in os.environ.items() if not name.startswith("RAY_AUTH")}
     command = [sys.executable, "-c", INTRUDER, address]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout  # noqa: S603

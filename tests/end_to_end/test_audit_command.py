@@ -1,7 +1,7 @@
 """`securevfl audit`: what it shows and writes, how it ends, and which status a policy gives."""
 
-import contextlib
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -10,6 +10,8 @@ import pytest
 
 from tests.end_to_end.commands import (
     LONG,
+    children,
+    command_of,
     example,
     living,
     rows_from,
@@ -74,20 +76,13 @@ def test_an_audit_whose_process_is_killed_ends_at_once_and_leaves_none() -> None
 
 
 def _workers(parent: int) -> list[int]:
-    """The pool's processes."""
-    found = []
-    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text("ascii").split():
-        with contextlib.suppress(OSError):
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(int(child))
-    return found
+    return [child for child in children(parent) if "spawn_main" in command_of(child)]
 
 
 # ------------------------------------------------------------------------------- policies
 
 
 def audited(*arguments: str) -> tuple[int, list[str]]:
-    """The exit status, and each row's verdict."""
     status = run("audit", "job.toml", *QUICK, "--quiet", "--json", "audit.json", *arguments)
     return status, [row["verdict"] for row in rows_of("audit.json", "audit")]
 
@@ -97,25 +92,26 @@ def test_a_policy_can_be_typed() -> None:
     assert run("audit", "--exchange", "bfv", *QUICK, "--quiet", *query) == 1
 
 
-def test_the_example_keeps_its_policy_by_structure(capsys: Capture) -> None:
-    example()
-    assert audited("--attack", LABELS) == (0, ["immune"])
-    assert capsys.readouterr().err == ""
-
-
-def test_a_leak_breaks_a_policy(capsys: Capture) -> None:
-    example(IN_CLEAR)
-    assert audited("--attack", LABELS) == (1, ["leaks"])
-    says = f"securevfl: must_resist: {LABELS} leaks under plain: auc 1\n"
-    assert capsys.readouterr().err == says
-
-
-def test_an_attack_that_cannot_be_run_breaks_a_policy(capsys: Capture) -> None:
-    example(IN_CLEAR, ("[job]", '[job]\nloss = "squared"'))
-    assert audited("--attack", LABELS) == (1, ["not_shown"])
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"securevfl: must_resist: {LABELS} is not shown to resist under plain: ")
-    assert line.endswith("squared loss: the signs of its residuals do not reveal classes")
+@pytest.mark.parametrize(
+    ("changes", "status", "verdict", "says"),
+    [
+        ((), 0, "immune", ""),
+        ((IN_CLEAR,), 1, "leaks", f"{LABELS} leaks under plain: auc 1\n"),
+        (
+            (IN_CLEAR, ("[job]", '[job]\nloss = "squared"')),
+            1,
+            "not_shown",
+            f"{LABELS} is not shown to resist under plain: .*squared loss: the signs of its "
+            "residuals do not reveal classes\n",
+        ),
+    ],
+)
+def test_a_policy_is_kept_by_structure_and_broken_by_a_leak_or_an_attack_that_cannot_be_run(
+    changes: tuple[tuple[str, str], ...], status: int, verdict: str, says: str, capsys: Capture
+) -> None:
+    example(*changes)
+    assert audited("--attack", LABELS) == (status, [verdict])
+    assert re.fullmatch(says and f"securevfl: must_resist: {says}", capsys.readouterr().err)
 
 
 def test_auditing_another_exchange_does_not_keep_the_jobs_policy(capsys: Capture) -> None:

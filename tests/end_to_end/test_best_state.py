@@ -44,28 +44,17 @@ DATA = correlated()
 PARTIES = DATA.parties
 
 
-def trained(
-    exchange: str | Settings | None = None,
-    environment: Environment | None = None,
-    /,
-    **settings: object,
-) -> TrainingResult:
-    steps = {"rounds": 60, "batch_size": 64, "local_steps": 5}
-    return fit(DATA, exchange, environment, **{**steps, **settings})
+def trained(*how: Any, **settings: object) -> TrainingResult:  # noqa: ANN401
+    """`fit` of these data; how: an exchange and an environment."""
+    return fit(DATA, *how, **{"rounds": 60, "batch_size": 64, "local_steps": 5, **settings})
 
 
-def just_too_far(
-    exchange: str | Settings | None = None,
-    environment: Environment | None = None,
-    /,
-    **settings: object,
-) -> TrainingResult:
+def just_too_far(*how: Any, **settings: object) -> TrainingResult:  # noqa: ANN401
     """One direction grows by 2 % a round from next to nothing, while all others settle."""
     inputs = np.hstack([(each.train - each.train.mean(0)) / each.train.std(0) for each in PARTIES])
     bends = np.linalg.eigvalsh(inputs.T @ inputs / TRAINING)[-1]
     fixed = {"algorithm": "fedsgd", "loss": "squared", "batch_size": "full", "start": "zero"}
-    steps = {"learning_rate": 2.02 / bends, "rounds": 120, **fixed}
-    return trained(exchange, environment, **{**steps, **settings})
+    return trained(*how, **{"learning_rate": 2.02 / bends, "rounds": 120, **fixed, **settings})
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,30 @@
-"""Training in shares, beside the same steps in clear, what it refuses and where it fails."""
+"""Training in shares beside the same steps in clear: refusals, failures, and what shows."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from securevfl.arrays import FloatArray
+from securevfl.crypto import ring
+from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import LabelLeakRefused, PeerViolation, RangeExceeded
-from securevfl.job import Job
+from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused, PeerViolation, RangeExceeded
 from securevfl.protocols.blind.fixed_point import require_rare
+from securevfl.protocols.blind.links import Corrections
+from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.protocols.blind.schedule import LARGEST_SCALE, Scales
-from securevfl.training import Environment, TrainingResult, train
+from securevfl.protocols.exchanges.class_sums import HeldOutMasks
+from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
+from securevfl.protocols.session.scoring import Score
+from securevfl.training import Environment, TrainingResult
 from tests.exact_reference import Reference
-from tests.jobs import all_weights
+from tests.jobs import Settings, all_weights, breast_cancer, fit, run_job
 from tests.made_data import dataset_of, made
 from tests.tampering import changed
 
@@ -23,17 +32,13 @@ FIXED_POINT = 3e-3
 AFFINE = {"loss": "taylor-logistic"}
 
 
-def run(
-    dataset: VerticalDataset,
-    scheme: str = "blind",
-    environment: Environment | None = None,
-    exchange: Mapping[str, Any] | None = None,
-    **job: Any,  # noqa: ANN401
-) -> TrainingResult:
-    settings = {"start": "zero", "eval_every": 0, **AFFINE, **job}
-    return train(
-        Job.of(job=settings, exchange={"scheme": scheme, **(exchange or {})}), dataset, environment
-    )
+def run(dataset: VerticalDataset, *how: Any, **job: object) -> TrainingResult:  # noqa: ANN401
+    """`fit`; how: an exchange other than blind, and an environment."""
+    return fit(dataset, *(how or ("blind",)), **{"start": "zero", "eval_every": 0, **AFFINE, **job})
+
+
+def blind(**settings: object) -> Settings:
+    return {"scheme": "blind", **settings}
 
 
 @pytest.mark.parametrize(
@@ -104,9 +109,7 @@ def test_a_random_start_ends_where_zero_does() -> None:
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_pads_of_a_few_rounds_at_a_time_serve_as_well(loss: str) -> None:
     dataset, job = made(9), dict[str, Any](loss=loss, rounds=7, batch_size=40, local_steps=2)
-    together, parted = (
-        run(dataset, exchange={"offline_rounds": size}, **job) for size in (None, 3)
-    )
+    together, parted = (run(dataset, blind(offline_rounds=size), **job) for size in (None, 3))
     assert np.abs(all_weights(together) - all_weights(parted)).max() <= 2 * FIXED_POINT
     messages = [result.costs(3).offline_messages for result in (together, parted)]
     assert 0 < messages[1] < messages[0] == together.costs().offline_messages
@@ -123,17 +126,24 @@ def test_columns_in_unusual_units_train_as_well() -> None:
 
 
 def test_it_starts_at_zero_and_takes_twenty_full_batches_where_nothing_is_said() -> None:
-    job = train(Job.of(job=AFFINE, exchange={"scheme": "blind"}), made(5)).plan.job.job
+    job = fit(made(5), "blind", **AFFINE).plan.job.job
     assert (job.start, job.rounds, job.batch_size, job.local_steps, job.eval_every) == (
         "zero", 20, "full", "exact", 0,
     )  # fmt: skip
-    said = train(Job.of(job={**AFFINE, "rounds": 100}, exchange={"scheme": "blind"}), made(5))
-    assert said.plan.rounds == 100
+    assert fit(made(5), "blind", **AFFINE, rounds=100).plan.rounds == 100
 
 
-def test_so_many_truncations_that_one_is_likely_to_fail_are_refused() -> None:
-    with pytest.raises(RangeExceeded, match="goes wrong with probability"):
-        run(made(7), rounds=2, local_steps=1, learning_rate=1e-9)
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ({"local_steps": 1, "learning_rate": 1e-9}, "goes wrong with probability"),
+        ({"local_steps": 8, "learning_rate": 1e3}, "take a smaller learning_rate, or 'auto'"),
+    ],
+    ids=["truncations too likely to fail", "steps without room"],
+)
+def test_what_fixed_point_cannot_do_is_refused_with_a_remedy(steps: Settings, told: str) -> None:
+    with pytest.raises(RangeExceeded, match=told):
+        run(made(7), rounds=2, **steps)
 
 
 def test_one_round_is_not_advised_to_take_fewer() -> None:
@@ -147,12 +157,8 @@ def test_one_round_is_not_advised_to_take_fewer() -> None:
 def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:
     """Labels have no more bits than the end: of 4 columns and 12 bits, 48."""
     dataset = made(8)
-    steps: dict[str, Any] = {
-        "rounds": 1,
-        "sampling": "shuffle",
-        "local_steps": 2,
-        "learning_rate": 0.1,
-    }
+    steps: dict[str, Any] = {"rounds": 1, "sampling": "shuffle", "local_steps": 2}
+    steps["learning_rate"] = 0.1
     with pytest.raises(LabelLeakRefused, match="labels of 40 rows can be read from the 4"):
         run(dataset, batch_size=40, **steps)
     run(dataset, batch_size=60, **steps)
@@ -165,17 +171,12 @@ def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:
         run(made(8, rows=40), batch_size="full", **steps)
 
 
-def test_steps_that_fixed_point_has_no_room_for_are_refused_with_a_remedy() -> None:
-    with pytest.raises(RangeExceeded, match="take a smaller learning_rate, or 'auto'"):
-        run(made(7), rounds=2, local_steps=8, learning_rate=1000.0)
-
-
 def test_weights_that_no_job_has_are_no_model() -> None:
     def moved(message: RevealedShare) -> RevealedShare:
         return RevealedShare(message.values + np.uint64(1 << 40))
 
     with pytest.raises(RangeExceeded, match="revealed weights reach"):
-        run(made(8), environment=Environment(tamper=changed(RevealedShare, moved)))
+        run(made(8), "blind", Environment(tamper=changed(RevealedShare, moved)))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_a_holder_refuses_steps_of_sizes_that_no_owner_has(
     change: Callable[[Scales], Scales],
 ) -> None:
     with pytest.raises(PeerViolation, match="announces steps of"):
-        run(made(8), environment=Environment(tamper=changed(Scales, change)))
+        run(made(8), "blind", Environment(tamper=changed(Scales, change)))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_logistic_steps_are_nearly_those_in_clear(
     dataset = made(1, parties, rows=200)
     job: dict[str, Any] = {"loss": "logistic", "learning_rate": 0.2, "rounds": 8, **more}
     clear = all_weights(run(dataset, "plain", **job))
-    found = all_weights(run(dataset, exchange={"period": period}, **job))
+    found = all_weights(run(dataset, blind(period=period), **job))
     # The series is within 0.0045 of σ where predictions are.
     assert np.abs(found - clear).max() < 0.012
     assert np.abs(clear).max() > 0.3
@@ -221,9 +222,146 @@ def test_predictions_beyond_half_a_period_fail_the_job(monkeypatch: pytest.Monke
     dataset = dataset_of(features, labels)
     job: dict[str, Any] = {"loss": "logistic", "rounds": 25, "l2": 1e-4}
     with pytest.raises(RangeExceeded, match=r"set \[exchange\] period = 48"):
-        run(dataset, exchange={"period": 24}, **job)
-    run(dataset, exchange={"period": 100}, **job)
+        run(dataset, blind(period=24), **job)
+    run(dataset, blind(period=100), **job)
     # Where there is no longer one, none is named.
     monkeypatch.setattr("securevfl.protocols.blind.rounds.LARGEST_PERIOD", 24)
     with pytest.raises(RangeExceeded, match="asked for: take fewer rounds"):
-        run(dataset, exchange={"period": 24}, **job)
+        run(dataset, blind(period=24), **job)
+
+
+# ------------------------------------- two, three and five parties, and what one scoring opens
+
+ROUNDS = 3
+SETTINGS: Settings = {
+    **{**AFFINE, "rounds": ROUNDS, "local_steps": 5, "batch_size": 64, "start": "zero"},
+    **{"eval_every": 0, "allow_label_leak": True},  # these jobs visit few rows
+}
+# Of predictions, most of it from the grid that weights are opened on; a few times what is found.
+OF_PREDICTIONS = 0.03
+
+
+def among(parties: int, scores: str | None = None, /, **settings: object) -> TrainingResult:
+    return run_job(breast_cancer(parties), blind(scores=scores), **{**SETTINGS, **settings})
+
+
+@pytest.fixture(scope="module", params=[2, 3, 5])
+def shared(request: pytest.FixtureRequest) -> TrainingResult:
+    return among(request.param)
+
+
+def test_predictions_and_scores_are_those_of_the_same_steps_in_clear(
+    shared: TrainingResult,
+) -> None:
+    parties = len(shared.outcomes)
+    plain = run_job(breast_cancer(parties), **SETTINGS)
+    for name, outcome in shared.outcomes.items():
+        found = plain.outcomes[name].held_out
+        np.testing.assert_allclose(outcome.held_out, found, atol=OF_PREDICTIONS)
+    assert plain.predictions.std() > 20 * OF_PREDICTIONS
+    assert shared.exact_score.auc == pytest.approx(plain.scores[-1].auc, abs=0.002)
+    assert shared.exact_score.auc > 0.95
+
+
+def test_messages_and_hops_of_a_round(shared: TrainingResult) -> None:
+    parties, ledgers = len(shared.outcomes), shared.ledgers
+    expected = max(2, 3 * parties - 4)
+    kinds = (PredictionShares.__name__, MaskedResiduals.__name__)
+    sent = sum(each.messages[kind] for each in ledgers.values() for kind in kinds)
+    assert sent == ROUNDS * expected
+    # The last round is followed by what is revealed.
+    assert max(each.hops for each in ledgers.values()) == ROUNDS * (1 + (parties > 2)) + 1
+    assert shared.costs(2).messages - shared.costs(1).messages == expected
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_logistic_residuals_open_phases_on_the_way(parties: int) -> None:
+    result = among(parties, loss="logistic", batch_size=16)
+    plan, ledgers = result.plan, result.ledgers
+    plain = run_job(breast_cancer(parties), **{**SETTINGS, "loss": "logistic", "batch_size": 16})
+    # A series stands for σ; without one party's phases steps are twice as long.
+    assert np.std(result.predictions - plain.predictions) < 0.3 * np.std(plain.predictions)
+    expected = plan.exchange.messages(plan.job.exchange, parties)
+    assert expected == 4 * (parties - 1)
+    assert result.costs(2).messages - result.costs(1).messages == expected
+    assert max(each.hops for each in ledgers.values()) == 2 * ROUNDS + 1
+    for view in result.views.values():
+        assert not view.received(PredictionShares)
+
+
+def test_every_word_of_a_round_is_used_once(shared: TrainingResult) -> None:
+    words: list[int] = []
+    for view in shared.views.values():
+        for kind in (PredictionShares, MaskedResiduals, Corrections):
+            for entry in view.received(kind):
+                arrays = [v for v in vars(entry.message).values() if isinstance(v, np.ndarray)]
+                words += np.concatenate(arrays, axis=None).tolist()
+    assert len(set(words)) == len(words)
+    assert max(words) >> ring.RING_BITS == 0
+    # Uniform ones: their mean is in the middle, as that of so many would be.
+    spread = 2.0**ring.RING_BITS / np.sqrt(12 * len(words))
+    assert abs(np.mean(np.array(words, float)) - 2.0 ** (ring.RING_BITS - 1)) < 6 * spread
+
+
+def test_scores_are_binormal_and_open_sums_alone(shared: TrainingResult) -> None:
+    labels = shared.test_labels
+
+    def binormal(predictions: FloatArray) -> float:
+        by_class = [predictions[labels == number] for number in (0, 1)]
+        gap = by_class[1].mean() - by_class[0].mean()
+        return float(ndtr(gap / np.sqrt(sum(each.var() for each in by_class))))
+
+    assert len(shared.scores) == 1
+    score = shared.scores[0]
+    assert score.binormal
+    assert score.rounds == ROUNDS
+    assert score.auc == pytest.approx(binormal(shared.predictions[:, 0]), abs=1e-3)
+    # What stands beside it is scored alike: else joining would seem to hurt.
+    for own in shared.alone.values():
+        assert own.score.binormal
+        assert own.score.auc == pytest.approx(binormal(own.predictions[:, 0]), abs=1e-9)
+    view = shared.views[shared.plan.facts.label_party]
+    assert not view.received(HeldOutPredictions)
+    assert not view.received(MaskedHeldOutPredictions)
+    assert len(view.received(HeldOutShares)) == len(shared.outcomes) - 2
+    assert len(view.received(HeldOutMasks)) == 1
+
+
+@pytest.mark.parametrize(
+    ("parties", "kind"), [(2, HeldOutPredictions), (3, MaskedHeldOutPredictions)]
+)
+def test_rows_are_opened_where_the_job_says_so(
+    parties: int, kind: type[HeldOutPredictions]
+) -> None:
+    result = among(parties, "rows", rounds=1)
+    assert result.scores == [Score.of(1, result.predictions, result.test_labels)]
+    view = result.views[result.plan.facts.label_party]
+    assert len(view.received(kind)) == parties - 1
+    assert not view.received(HeldOutMasks)
+
+
+def test_the_held_out_guard_counts_rows_and_no_sums_and_says_so(tmp_path: Path) -> None:
+    dataset, record = made(0, columns=1), tmp_path / "party1" / "held-out.json"
+    guarded, settings = Environment(guard_directory=tmp_path), {**SETTINGS, "rounds": 1}
+    run_job(dataset, blind(scores=None), guarded, **settings)
+    assert not record.exists()
+    run_job(dataset, blind(scores="rows"), guarded, **settings)
+    assert set(json.loads(record.read_bytes()).values()) == {1}
+    with pytest.raises(HeldOutLeakRefused, match="take scores = 'sums'"):
+        run_job(dataset, blind(scores="rows"), guarded, **settings)
+
+
+def test_real_targets_score_by_the_sum_of_squared_errors() -> None:
+    settings = {**SETTINGS, "loss": "squared", "batch_size": "full"}
+    result = run_job(load("diabetes", parties=3), {"scheme": "blind"}, **settings)
+    (score,), exact = result.scores, result.exact_score
+    assert score.rmse == pytest.approx(exact.rmse, rel=1e-3)
+    assert score.r2 == pytest.approx(exact.r2, abs=1e-3)
+    assert score.mae is None
+
+
+def test_a_job_that_never_scores_sends_nothing_for_it() -> None:
+    result = among(3, rounds=1, eval_every="never")
+    assert result.scores == []
+    sent = {kind for each in result.ledgers.values() for kind in each.messages}
+    assert not sent & {"HeldOutShares", "EncryptedHeldOut", "Verdict"}

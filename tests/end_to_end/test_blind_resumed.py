@@ -23,7 +23,7 @@ from securevfl.protocols.session.pad_store import PadPlaces, Pads, PadStore
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.views import View
 from securevfl.training import Environment, TrainingResult, make_offline, plan_for, train
-from tests.jobs import all_weights
+from tests.jobs import Kept, all_weights
 from tests.made_data import made
 
 ROUNDS, BROKEN_AT = 4, 2
@@ -32,18 +32,13 @@ CORRELATED_RANDOMNESS = (EncryptedPads, MaskedSteps, EncryptedPoints, MaskedShar
 ROUNDING = 0.005
 # Tables of cosines have 8 bits.
 LOGISTIC_ROUNDING = 0.01
+DATA = made(3, columns=3)
 BATCHES: dict[str, object] = {"batch_size": 64, "local_steps": 3, "learning_rate": 0.1}
-States = dict[int, dict[str, SessionState]]
 
 
 @pytest.fixture(scope="module")
-def dataset() -> VerticalDataset:
-    return made(3, columns=3)
-
-
-@pytest.fixture(scope="module")
-def whole(dataset: VerticalDataset) -> tuple[TrainingResult, States]:
-    return whole_run(job_of(), dataset)
+def whole() -> tuple[TrainingResult, Kept]:
+    return whole_run(job_of())
 
 
 @pytest.fixture
@@ -74,13 +69,9 @@ def job_of(
     return Job.of(job={**fixed, **settings}, exchange=exchange)
 
 
-def whole_run(job: Job, dataset: VerticalDataset) -> tuple[TrainingResult, States]:
-    kept: States = {}
-
-    def keep(state: SessionState) -> None:
-        kept.setdefault(state.rounds, {})[state.party] = state
-
-    return train(job, dataset, Environment(keep_state=keep, record_views=True)), kept
+def whole_run(job: Job, dataset: VerticalDataset = DATA) -> tuple[TrainingResult, Kept]:
+    kept = Kept()
+    return train(job, dataset, Environment(keep_state=kept, record_views=True)), kept
 
 
 def words_of(view: View) -> set[bytes]:
@@ -123,11 +114,11 @@ def test_it_ends_where_an_unbroken_one_ends_with_fresh_pads(
 
 
 def test_shares_of_a_state_are_uniform_and_only_together_parameters(
-    dataset: VerticalDataset, whole: tuple[TrainingResult, States]
+    whole: tuple[TrainingResult, Kept],
 ) -> None:
     """And a state holds nothing that was made offline."""
-    states = [whole[1][BROKEN_AT], whole_run(job_of(), dataset)[1][BROKEN_AT]]
-    label, other = (table.name for table in dataset.parties)
+    states = [whole[1][BROKEN_AT], whole_run(job_of())[1][BROKEN_AT]]
+    label, other = (table.name for table in DATA.parties)
     for name, peer in ((label, other), (other, label)):
         one, two = (each[name].in_flight for each in states)
         assert set(one) == {"own", f"held {peer}", "into", "out"}
@@ -142,51 +133,46 @@ def test_shares_of_a_state_are_uniform_and_only_together_parameters(
 
 
 @pytest.mark.parametrize("part", ["own", "held party1", "into"])
-def test_a_state_of_other_shares_is_refused(
-    dataset: VerticalDataset, whole: tuple[TrainingResult, States], part: str
-) -> None:
+def test_a_state_of_other_shares_is_refused(whole: tuple[TrainingResult, Kept], part: str) -> None:
     kept = dict(whole[1][BROKEN_AT])
     state = kept["party0"]
     cut = {**state.in_flight, part: state.in_flight[part][:, :-1]}
     kept["party0"] = replace(state, in_flight=cut)
     with pytest.raises(DataError, match="not the shares that this party keeps"):
-        train(job_of(), dataset, Environment(resume=kept))
+        train(job_of(), DATA, Environment(resume=kept))
 
 
-def test_states_on_disk_need_a_place_for_their_key(
-    dataset: VerticalDataset, tmp_path: Path
-) -> None:
+def test_states_on_disk_need_a_place_for_their_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="checkpoints of shares are sealed"):
-        train(job_of(), dataset, Environment(checkpoints=tmp_path))
+        train(job_of(), DATA, Environment(checkpoints=tmp_path))
 
 
 def test_states_on_disk_are_sealed_under_a_key_of_their_session(
-    dataset: VerticalDataset, places: PadPlaces, tmp_path: Path
+    places: PadPlaces, tmp_path: Path
 ) -> None:
     keys, kept = set(), list[SessionState]()
     environment = Environment(pads=places, checkpoints=tmp_path, keep_state=kept.append)
     for _ in range(2):
-        train(job_of(), dataset, environment)
+        train(job_of(), DATA, environment)
         keys |= {path.read_bytes() for path in places.keys.rglob("*.state-key")}
-    assert len(keys) == 2 * len(dataset.parties)
-    assert len(kept) == 2 * len(dataset.parties) * ROUNDS
+    assert len(keys) == 2 * len(DATA.parties)
+    assert len(kept) == 2 * len(DATA.parties) * ROUNDS
     assert all(state.in_flight.keys() == {"sealed"} for state in kept)
 
 
 def test_no_model_is_written_while_parameters_are_in_shares(
-    dataset: VerticalDataset, places: PadPlaces, tmp_path: Path
+    places: PadPlaces, tmp_path: Path
 ) -> None:
     job = job_of()
     output = job.output.model_copy(update={"checkpoint_every": 1})
     environment = Environment(pads=places, checkpoints=tmp_path)
-    train(job.model_copy(update={"output": output}), dataset, environment)
+    train(job.model_copy(update={"output": output}), DATA, environment)
     assert list(tmp_path.glob("*.state"))
     assert not list(tmp_path.glob("*.safetensors"))
 
 
 def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
-    dataset: VerticalDataset,
-    whole: tuple[TrainingResult, States],
+    whole: tuple[TrainingResult, Kept],
     places: PadPlaces,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -194,9 +180,9 @@ def test_pads_of_an_earlier_run_leave_rounds_without_ciphertexts(
     timed = Environment(
         pads=places, stopwatch=FixedCosts({"correlated_randomness": 1.0}), record_views=True
     )
-    made = make_offline(job, dataset, timed)
+    made = make_offline(job, DATA, timed)
     OtherBasis(monkeypatch)
-    result = train(job, dataset, timed)
+    result = train(job, DATA, timed)
     np.testing.assert_allclose(all_weights(result), all_weights(unaided), atol=ROUNDING)
     for view in result.views.values():
         assert not [e for e in view.received() if isinstance(e.message, CORRELATED_RANDOMNESS)]
@@ -225,27 +211,25 @@ def test_three_parties_make_logistic_pads_offline(
     assert result.costs().offline_bytes == unaided.costs().offline_bytes
 
 
-def test_pads_that_a_peer_has_not_are_refused_and_kept(
-    dataset: VerticalDataset, places: PadPlaces, tmp_path: Path
-) -> None:
+def test_pads_that_a_peer_has_not_are_refused_and_kept(places: PadPlaces, tmp_path: Path) -> None:
     """Before anything of held-out rows is counted as shown."""
     job = job_of({**BATCHES, "eval_every": 0}, scores="rows")
-    make_offline(job, dataset, Environment(pads=places))
-    first, second = (table.name for table in dataset.parties)
+    make_offline(job, DATA, Environment(pads=places))
+    first, second = (table.name for table in DATA.parties)
     places.of(second).discard()
     guarded = Environment(pads=places, guard_directory=tmp_path / "guards")
     with pytest.raises(PeerViolation, match="holds pads made offline and"):
-        train(job, dataset, guarded)
+        train(job, DATA, guarded)
     assert not list(tmp_path.rglob("held-out.json"))
-    plan = plan_for(job, dataset)
+    plan = plan_for(job, DATA)
     places.of(first).usable(plan.hash.hex(), plan.facts.names)
 
 
 @pytest.mark.parametrize("lacking", ["own/steps/2", "held/party1/path/3", "steps/0"])
 def test_pads_that_lack_something_are_refused(
-    lacking: str, dataset: VerticalDataset, places: PadPlaces, monkeypatch: pytest.MonkeyPatch
+    lacking: str, places: PadPlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_offline(job_of(), dataset, Environment(pads=places))
+    make_offline(job_of(), DATA, Environment(pads=places))
     take = PadStore.take
 
     def without(store: PadStore, *of: Any) -> Pads:  # noqa: ANN401
@@ -256,20 +240,18 @@ def test_pads_that_lack_something_are_refused(
 
     monkeypatch.setattr(PadStore, "take", without)
     with pytest.raises(DataError, match=f"pads made offline lack '{lacking}'"):
-        train(job_of(), dataset, Environment(pads=places))
+        train(job_of(), DATA, Environment(pads=places))
 
 
-def test_there_must_be_something_to_make_and_a_place_for_it(
-    dataset: VerticalDataset, places: PadPlaces
-) -> None:
+def test_there_must_be_something_to_make_and_a_place_for_it(places: PadPlaces) -> None:
     job = job_of()
     with pytest.raises(ConfigError, match="set a folder for pads"):
-        make_offline(job, dataset, Environment())
+        make_offline(job, DATA, Environment())
     with pytest.raises(ConfigError, match="drop offline_rounds"):
-        make_offline(job_of(offline_rounds=2), dataset, Environment(pads=places))
+        make_offline(job_of(offline_rounds=2), DATA, Environment(pads=places))
     with pytest.raises(ConfigError, match="'plain' has no offline phase"):
-        make_offline(Job.of(exchange={"scheme": "plain"}), dataset, Environment(pads=places))
-    make_offline(job, dataset, Environment(pads=places))
+        make_offline(Job.of(exchange={"scheme": "plain"}), DATA, Environment(pads=places))
+    make_offline(job, DATA, Environment(pads=places))
     with pytest.raises(DataError, match="there are some already"):
-        make_offline(job, dataset, Environment(pads=places))
-    assert all(places.of(table.name).there for table in dataset.parties)
+        make_offline(job, DATA, Environment(pads=places))
+    assert all(places.of(table.name).there for table in DATA.parties)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import decode, unmask
 from securevfl.data.sources import load
@@ -22,12 +22,12 @@ from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeld
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.reports import tables
 from securevfl.reports.trained import training_row
-from securevfl.runtime.views import Decrypted
 from securevfl.training import TrainingResult
-from tests.jobs import breast_cancer, run_job
+from tests.jobs import breast_cancer, picked, received, run_job
 
-FloatArray = NDArray[np.float64]
 ROUNDS = 3
+BOTH = {"scheme": "bfv", "hide": "both"}
+ONE_ROUND: dict[str, Any] = {"rounds": 1, "loss": "squared", "batch_size": "full"}
 SCHEMES = ["bfv", "paillier", "ckks"]
 
 
@@ -59,15 +59,13 @@ def test_scores_are_those_of_normal_distributions(result: TrainingResult) -> Non
     assert score.accuracy == pytest.approx(expected, abs=1e-3)
 
 
-def decrypted(result: TrainingResult) -> list[NDArray[np.uint64]]:
-    """What the label party decrypted of scorings."""
+def decrypted(result: TrainingResult) -> list[RingArray]:
     entries = result.views["party1"].decrypted()
     return [each.values for each in entries if each.values.shape == (4, 2)]
 
 
-def masks(result: TrainingResult) -> list[NDArray[np.uint64]]:
-    received = result.views["party1"].received(HeldOutMasks)
-    return [each.message.values for each in received if isinstance(each.message, HeldOutMasks)]
+def masks(result: TrainingResult) -> list[RingArray]:
+    return [each.values for each in received(result, "party1", HeldOutMasks)]
 
 
 def test_the_label_party_learns_four_sums_and_nothing_by_row(result: TrainingResult) -> None:
@@ -107,21 +105,15 @@ def test_no_single_product_shows_without_its_mask(result: TrainingResult) -> Non
 
 
 def test_vectors_are_encrypted_afresh_at_every_scoring(result: TrainingResult) -> None:
-    received = result.views["party2"].received(EncryptedHeldOut)
-    vectors = [
-        vector
-        for each in received
-        if isinstance(each.message, EncryptedHeldOut)
-        for vector in each.message.vectors
-    ]
+    sent = received(result, "party2", EncryptedHeldOut)
+    vectors = [vector for message in sent for vector in message.vectors]
     assert len(vectors) == len(set(vectors)) == 4 * ROUNDS
 
 
 def test_scoring_is_no_part_of_a_round() -> None:
     often, once = run(), run(eval_every=0)
-    for one, other in zip(
-        often.ledgers["party2"].snapshots, once.ledgers["party2"].snapshots, strict=True
-    ):
+    snapshots = (each.ledgers["party2"].snapshots for each in (often, once))
+    for one, other in zip(*snapshots, strict=True):
         assert one.messages == other.messages
         assert one.bytes_sent == other.bytes_sent
         assert one.ciphertext_bytes == other.ciphertext_bytes
@@ -138,39 +130,20 @@ def test_all_scorings_of_all_held_out_rows_are_sized_for() -> None:
 def test_a_class_of_few_rows_is_refused_before_training() -> None:
     whole = breast_cancer()
     rare = np.flatnonzero(whole.test_labels == 0)
-    for left, refused in ((10, False), (9, True)):
-        kept = np.setdiff1d(np.arange(len(whole.test_labels)), rare[left:])
-        dataset = replace(
-            whole,
-            parties=tuple(replace(each, test=each.test[kept]) for each in whole.parties),
-            test_labels=whole.test_labels[kept],
-        )
-        arguments = {"rounds": 1, "loss": "squared", "batch_size": "full"}
-        exchange: dict[str, object] = {"scheme": "bfv", "hide": "both"}
-        if not refused:
-            assert run_job(dataset, exchange, **arguments).scores[-1].binormal
-            continue
-        with pytest.raises(ConfigError, match="held-out rows: 9 of class 0, at least 10"):
-            run_job(dataset, exchange, **arguments)
+    ten, nine = (
+        picked(whole, test=np.setdiff1d(np.arange(len(whole.test_labels)), rare[left:]))
+        for left in (10, 9)
+    )
+    assert run_job(ten, BOTH, **ONE_ROUND).scores[-1].binormal
+    with pytest.raises(ConfigError, match="held-out rows: 9 of class 0, at least 10"):
+        run_job(nine, BOTH, **ONE_ROUND)
 
 
 def test_targets_far_larger_than_any_prediction_are_refused() -> None:
     whole = load("diabetes")
     labels = 1e9 * whole.test_labels.astype(np.float64)
-    larger = replace(whole, test_labels=labels)
-    exchange = {"scheme": "bfv", "hide": "both"}
     with pytest.raises(RangeExceeded, match=r"held-out targets: up to .* deviations"):
-        run_job(larger, exchange, rounds=1, loss="squared", batch_size="full")
-
-
-def test_other_exchanges_score_row_by_row() -> None:
-    result = run_job(breast_cancer(), {"scheme": "bfv"}, rounds=1, batch_size=228)
-    assert not any(each.binormal for each in result.scores)
-    assert not [
-        e
-        for e in result.views["party1"].entries
-        if isinstance(e, Decrypted) and e.values.shape == (4, 2)
-    ]
+        run_job(replace(whole, test_labels=labels), BOTH, **ONE_ROUND)
 
 
 def test_whoever_shows_a_score_says_that_it_is_binormal(result: TrainingResult) -> None:
@@ -181,16 +154,17 @@ def test_whoever_shows_a_score_says_that_it_is_binormal(result: TrainingResult) 
     assert row["auc"] == result.scores[-1].auc
     assert shown == f"≈{row['auc']:.4f}"
     assert any("binormal" in note for note in tables.tradeoff_notes([row]))
-    exact = training_row(run_job(dataset, rounds=1, batch_size=228), dataset)
+    by_row = run_job(dataset, "bfv", rounds=1, batch_size=228)
+    assert decrypted(by_row) == []
+    assert not any(each.binormal for each in by_row.scores)
+    exact = training_row(by_row, dataset)
     assert not exact["binormal"]
     assert not dict(tables.TRADEOFF)["AUC"](exact).startswith("≈")
     assert not any("binormal" in note for note in tables.tradeoff_notes([exact]))
 
 
 def test_predictions_beyond_their_bound_are_clipped_and_counted() -> None:
-    exchange = {"scheme": "bfv", "hide": "both", "prediction_bound": 0.01}
-    settings = {"rounds": 1, "loss": "squared", "batch_size": "full"}
-    result = run_job(breast_cancer(), exchange, **settings)
+    result = run_job(breast_cancer(), {**BOTH, "prediction_bound": 0.01}, **ONE_ROUND)
     assert all(each.operations["clipped_held_out"] > 0 for each in result.ledgers.values())
     assert 0 <= result.scores[-1].auc <= 1
 

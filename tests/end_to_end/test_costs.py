@@ -1,4 +1,4 @@
-"""What a round costs: homomorphic work that does not depend on Q, trips, and products a step."""
+"""What a round costs: homomorphic work that does not depend on Q, trips, products a step, keys."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from securevfl.auditing.subject import Subject
-from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset, as_classes, some_rows
 from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.job import ExchangeSettings
 from securevfl.protocols.exchanges.encrypted import EncryptedStep
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
@@ -20,7 +24,6 @@ from securevfl.protocols.exchanges.homomorphic import (
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.runtime.costs import FixedCosts
 from securevfl.training import Environment, TrainingResult
-from tests.end_to_end.test_product_formats import FormatsSeen
 from tests.jobs import (
     Settings,
     SmallKeys,
@@ -32,6 +35,26 @@ from tests.jobs import (
     received,
     run_job,
 )
+from tests.made_data import dataset_of
+
+
+class FormatsSeen(SmallKeys):
+    def __init__(self) -> None:
+        self.of_owners: list[ProductFormat] = []
+        self.of_evaluators: list[ProductFormat] = []
+
+    @override
+    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+        self.of_owners.append(product_format)
+        return super().owner(settings, product_format)
+
+    @override
+    def evaluator(
+        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
+    ) -> Evaluator:
+        self.of_evaluators.append(product_format)
+        return super().evaluator(settings, material, product_format)
+
 
 LABEL, FEATURE = "party1", "party2"
 FIXED = Environment(
@@ -44,12 +67,10 @@ WORK = ("encryptions", "products", "decryptions")
 
 
 def operations(result: TrainingResult) -> dict[str, int]:
-    """Homomorphic operations of all parties."""
     return {name: sum(each.operations[name] for each in result.ledgers.values()) for name in WORK}
 
 
 def kinds(result: TrainingResult, party: str) -> Counter[type]:
-    """The messages of rounds that a party received."""
     entries = result.views[party].received()
     return Counter(type(e.message) for e in entries if e.message.stage == "round")
 
@@ -250,3 +271,85 @@ def test_the_guard_counts_before_the_job_what_it_would_tell(tmp_path: Path) -> N
     assert run(3, per_step("paillier")).rounds == 1
     with pytest.raises(LabelLeakRefused, match="he_per_step makes 9 products"):
         run(9, per_step("paillier"))
+
+
+# ------------------------------------------------------------------ what keys are made for
+
+NARROW, MIDDLE, WIDE = 2, 5, 23
+
+
+def with_widths(widths: tuple[int, ...], name: str = "breast_cancer") -> VerticalDataset:
+    """Three parties of so many columns, the label party first."""
+    dataset = some_rows(load(name), 70)
+    rows = np.hstack([table.train for table in dataset.parties])
+    blocks = np.split(rows, np.cumsum(widths), axis=1)[:-1]
+    return dataset_of(blocks, as_classes(dataset.train_labels), standardize=True)
+
+
+CASES: dict[str, tuple[dict[str, object], dict[str, Any], dict[str, int]]] = {
+    "two trips": ({"scheme": "bfv", "round_trips": 2}, {}, {}),
+    "one trip": ({"scheme": "bfv", "round_trips": 1}, {}, {"summands": 2, "ahead": 1}),
+    "in turns": ({"scheme": "bfv"}, {"algorithm": "fedbcd-s"}, {}),
+    "masked predictions": ({"scheme": "bfv", "predictions": "masked"}, {}, {}),
+    "hide both": ({"scheme": "bfv", "hide": "both"}, {"loss": "squared"}, {"summands": 2}),
+    "paillier": ({"scheme": "paillier"}, {}, {}),
+    "ckks, both": ({"scheme": "ckks", "hide": "both"}, {"loss": "squared"}, {"summands": 2}),
+}
+
+
+@pytest.mark.parametrize(
+    "widths",
+    [(NARROW, MIDDLE, WIDE), (NARROW, WIDE, MIDDLE), (WIDE, NARROW, MIDDLE)],
+    ids=["third widest", "second widest", "label party widest"],
+)
+@pytest.mark.parametrize("case", CASES)
+def test_both_ends_of_every_key_are_sized_for_the_whole_job(
+    case: str, widths: tuple[int, ...]
+) -> None:
+    exchange, settings, expected = CASES[case]
+    seen, dataset = FormatsSeen(), with_widths(widths)
+    result = run_job(
+        dataset,
+        exchange,
+        Environment(keys=seen),
+        **{"rounds": 3, "batch_size": 16, "eval_every": 0, "intercept": False, **settings},
+    )
+    schedule = result.plan.schedule
+    largest_batch = max(len(schedule.batch(index)) for index in range(100))
+    assert largest_batch > 16  # 70 rows in about 4 batches
+    both = exchange.get("hide") == "both"
+    assert (len(seen.of_owners), len(seen.of_evaluators)) == ((3, 6) if both else (1, 2))
+    for fmt in (*seen.of_owners, *seen.of_evaluators):
+        assert fmt == seen.of_owners[0]
+        assert fmt.rounds == 3
+        assert fmt.columns == WIDE + expected.get("ahead", 0) * largest_batch
+        assert fmt.summands == expected.get("summands", 1)
+        assert fmt.rows == largest_batch
+        assert fmt.vectors == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "widths", "settings", "expected"),
+    [
+        (
+            "digits",
+            (WIDE, NARROW, MIDDLE),
+            {"batch_size": "full", "loss": "multinomial"},
+            {"columns": WIDE + 1, "vectors": 10, "rows": 70},
+        ),
+        (
+            "breast_cancer",
+            (NARROW, MIDDLE, WIDE),
+            {"batch_size": 16, "model": "mlp", "hidden": [3]},
+            {"columns": WIDE * 3 + 3 + 3 + 1, "rounds": 3, "summands": 1},
+        ),
+    ],
+)
+def test_the_constant_column_every_output_and_a_networks_parameters_count(
+    name: str, widths: tuple[int, ...], settings: Settings, expected: Settings
+) -> None:
+    seen, exchange = FormatsSeen(), {"scheme": "bfv", "round_trips": 2}
+    steps = {"rounds": 3, "eval_every": 0, **settings}
+    run_job(with_widths(widths, name), exchange, Environment(keys=seen), **steps)
+    for fmt in (*seen.of_owners, *seen.of_evaluators):
+        assert {field: getattr(fmt, field) for field in expected} == expected

@@ -1,6 +1,5 @@
 """Long work that is interrupted: what was done is there, marked, and nothing goes on behind it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,15 @@ import pytest
 
 from securevfl.cli import options
 from securevfl.training import train
-from tests.end_to_end.commands import LONG, living, run, started, two_organizations, wait_until
+from tests.end_to_end.commands import (
+    LONG,
+    living,
+    result_in,
+    run,
+    started,
+    two_organizations,
+    wait_until,
+)
 from tests.jobs import breast_cancer
 
 Capture = pytest.CaptureFixture[str]
@@ -41,7 +48,7 @@ def cut_short(*arguments: str, status: int = 130) -> tuple[dict[str, Any], list[
         lines += rest.splitlines()
         assert process.returncode == status, lines
         wait_until(None, lambda: not living(process.pid))
-    return json.loads(Path("out.json").read_text(encoding="utf-8")), lines, shown
+    return result_in(), lines, shown
 
 
 def _ends(lines: Sequence[str]) -> None:
@@ -104,7 +111,7 @@ def test_a_benchmark_gives_the_rows_that_were_done(
     signal.signal(signal.SIGINT, before)
     assert Path("out.json").exists() == bool(rows)
     if rows:
-        result = json.loads(Path("out.json").read_text(encoding="utf-8"))
+        result = result_in()
         assert [row["exchange"] for row in result["rows"]] == ["plain"]
         assert result["missing"] == ["ckks, Q = exact, run 1 of 1, round 0, and what follows it"]
         assert "PARTIAL" in capsys.readouterr().out
@@ -140,9 +147,9 @@ def test_a_first_look_is_marked_and_keeps_no_policy(capsys: Capture) -> None:
     shown = capsys.readouterr()
     assert shown.out.startswith("QUICK")
     assert "QUICK" in Path("out.html").read_text(encoding="utf-8")
-    message = json.loads(Path("out.json").read_text(encoding="utf-8"))
-    assert message["settings"]["quick"] is True
-    assert (message["rows"][0]["verdict"], message["settings"]["repeats"]) == ("immune", 1)
+    told = result_in()
+    assert told["settings"]["quick"] is True
+    assert (told["rows"][0]["verdict"], told["settings"]["repeats"]) == ("immune", 1)
     assert "ckks_key is not shown to resist under plain: QUICK" in shown.err
     assert run(*arguments, "--must-resist", "ckks_key") == 2
     assert run(*arguments, "--repeats", "3") == 2

@@ -15,7 +15,7 @@ from sklearn.svm import LinearSVC
 
 from bench.objective import Trail
 from securevfl.arrays import FloatArray
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError, TrainingDiverged
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
@@ -29,8 +29,8 @@ from securevfl.protocols.session.workplace import PathPoint
 from securevfl.protocols.vertical.dbcd import StepTaken
 from securevfl.protocols.vertical.dbcd_block import MaskedPenalties, Penalties
 from securevfl.training import Environment, TrainingResult, save_models
-from tests.jobs import Settings, breast_cancer, fit, received, scaled_blocks
-from tests.made_data import blocks_of, dataset_of, labels_of
+from tests.jobs import Settings, breast_cancer, fit, picked, received, scaled_blocks
+from tests.made_data import dataset_of, made
 
 L1 = 0.01
 LABEL = breast_cancer().label_party
@@ -39,18 +39,15 @@ HARD: dict[str, Any] = {"loss": "squared-hinge", "intercept": False, "l1": 1e-6,
 
 def run(
     dataset: VerticalDataset | None = None,
-    exchange: str | None = None,
-    environment: Environment | None = None,
-    /,
+    *how: Any,  # noqa: ANN401
     **settings: object,
 ) -> TrainingResult:
     """A job of dbcd to 1e-7 of the least objective, unless it says other."""
     job = {"algorithm": "dbcd", "rounds": 300, "tolerance": 1e-7, "eval_every": 0, "l1": L1}
-    return fit(dataset or breast_cancer(), exchange, environment, **{**job, **settings})
+    return fit(dataset or breast_cancer(), *how, **{**job, **settings})
 
 
 def columns_of(dataset: VerticalDataset) -> FloatArray:
-    """All parties' columns, scaled as the parties scale them."""
     blocks = scaled_blocks(dataset)
     label = blocks[dataset.label_party]
     return np.hstack(list((blocks | {dataset.label_party: label[:, :-1]}).values()))
@@ -63,7 +60,6 @@ def coefficients(result: TrainingResult) -> FloatArray:
 
 
 def intercept(result: TrainingResult) -> float:
-    """The label party's, 0 where there is none."""
     part = result.outcomes[result.plan.facts.label_party].model
     return float(part.weights[-1, 0]) if part.header.intercept else 0.0
 
@@ -71,20 +67,17 @@ def intercept(result: TrainingResult) -> float:
 def objective(
     dataset: VerticalDataset, weights: FloatArray, constant: float, *, loss: str, l1: float
 ) -> float:
-    """F at some weights."""
     predictions = columns_of(dataset) @ weights[:, None] + constant
     value = loss_for(loss, 2).value(predictions, dataset.train_labels)
     return value + l1 * float(np.abs(weights).sum())
 
 
 def objective_of(result: TrainingResult, dataset: VerticalDataset | None = None) -> float:
-    """F of a job at its end."""
     settings, at = result.job.job, (coefficients(result), intercept(result))
     return objective(dataset or breast_cancer(), *at, loss=settings.loss, l1=settings.l1)
 
 
 def path_of(result: TrainingResult) -> tuple[PathPoint, ...]:
-    """What the label party says of each λ₁."""
     return tuple(result.outcomes[result.plan.facts.label_party].path)
 
 
@@ -101,21 +94,20 @@ def optimum(dataset: VerticalDataset, loss: str, l1: float) -> FloatArray:
     return np.ravel(model.fit(columns_of(dataset), labels).coef_)
 
 
-def made(parties: int, *, noise: bool) -> VerticalDataset:
+def with_noise(parties: int) -> VerticalDataset:
     """Six columns a party that labels depend on, and as many that have nothing to do with them."""
-    generator = np.random.default_rng(5)
-    blocks = blocks_of(generator, parties, rows=200, columns=6)
-    labels = labels_of(generator, blocks)
-    if noise:
-        blocks = [np.hstack([block, generator.standard_normal(block.shape)]) for block in blocks]
-    return dataset_of(blocks, labels)
+    dataset, generator = made(5, parties, rows=200, columns=6), np.random.default_rng(6)
+    blocks = [
+        np.hstack([t.train, generator.standard_normal(t.train.shape)]) for t in dataset.parties
+    ]
+    return dataset_of(blocks, as_classes(dataset.train_labels))
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared-hinge"])
 @pytest.mark.parametrize("parties", [2, 3])
 @pytest.mark.parametrize("name", ["breast_cancer", "made"])
 def test_the_optimum_is_that_of_scikit_learn(name: str, parties: int, loss: str) -> None:
-    dataset = made(parties, noise=True) if name == "made" else breast_cancer(parties)
+    dataset = with_noise(parties) if name == "made" else breast_cancer(parties)
     l1 = 0.1 if loss == "squared-hinge" else 0.03
     result = run(dataset, l1=l1, loss=loss, intercept=False)
     expected = optimum(dataset, loss, l1)
@@ -352,7 +344,6 @@ def test_it_does_not_go_on_from_a_state() -> None:
 
 
 def with_cells(at: Any, value: float) -> VerticalDataset:  # noqa: ANN401
-    """Some cells of the first party changed."""
     first, *others = breast_cancer().parties
     train = first.train.copy()
     train[at] = value
@@ -373,19 +364,10 @@ def test_what_is_no_number_or_too_large_is_refused() -> None:
 
 
 def test_one_row_and_two() -> None:
-    def first(rows: int) -> VerticalDataset:
-        whole = breast_cancer()
-        some = np.argsort(whole.train_labels, kind="stable")[[0, -1]][:rows]
-        return replace(
-            whole,
-            parties=tuple(replace(t, train=t.train[some]) for t in whole.parties),
-            train_labels=whole.train_labels[some],
-            row_digests=whole.row_digests[some],
-        )
-
+    both = np.argsort(breast_cancer().train_labels, kind="stable")[[0, -1]]
     with pytest.raises(DataError):
-        run(first(1))
-    assert run(first(2), standardize=True).ended == "settled"
+        run(picked(breast_cancer(), both[:1]))
+    assert run(picked(breast_cancer(), both), standardize=True).ended == "settled"
 
 
 # ------------------------------------------------- a soft threshold after every local step
@@ -402,7 +384,7 @@ def test_one_row_and_two() -> None:
 def test_local_steps_with_a_threshold_lead_to_the_optimum(
     algorithm: str, exchange: str, parties: int, loss: str
 ) -> None:
-    dataset, settings = made(parties, noise=False), {"l1": 0.03, "loss": loss}
+    dataset, settings = made(5, parties, rows=200, columns=6), {"l1": 0.03, "loss": loss}
     best = run(dataset, **settings)
     result = run(dataset, exchange, algorithm=algorithm, batch_size="full", **settings)
     assert result.rounds == 300

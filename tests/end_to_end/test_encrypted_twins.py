@@ -26,6 +26,7 @@ PARAMETERS, AUC = 1e-4, 1e-3
 ALGORITHMS = ("fedsgd", "fedbcd-p", "fedbcd-s")
 HOMOMORPHIC = ("paillier", "ckks", "bfv")
 BOTH = {"hide": "both"}
+HIDDEN: list[Settings] = [{"scheme": scheme, **BOTH} for scheme in ("bfv", "paillier")]
 ONE_TRIP, TWO_TRIPS = ({"scheme": "bfv", "round_trips": trips} for trips in (1, 2))
 # Three batches: in four rounds one comes again.
 FEW = {"rounds": 4, "batch_size": 152, "learning_rate": 0.3}
@@ -43,18 +44,11 @@ HINGES: dict[str, dict[str, Any]] = {
     "squared hinge": {**FEW, "rounds": 6, "learning_rate": 0.02, "loss": "squared-hinge"},
     "hinge": {**FEW, "rounds": 6, "learning_rate": 0.02, "loss": "hinge", "local_rule": "frozen"},
 }
-REAL: dict[str, Any] = {
-    "loss": "squared",
-    "rounds": 4,
-    "tolerance": 0.0,
-    "local_steps": 3,
-    "batch_size": "full",
-}
+REAL = {"loss": "squared", "rounds": 4, "tolerance": 0.0, "local_steps": 3, "batch_size": "full"}
 
 
 @cache
 def diabetes(parties: int = 2) -> VerticalDataset:
-    """Real targets of 60 people."""
     return some_rows(load("diabetes", parties=parties), 60)
 
 
@@ -98,11 +92,10 @@ def cases() -> Iterator[Any]:
     yield "a product a step, ten classes", digits(), {**steps, "batch_size": 32}, each_step
     network = {**steps, "batch_size": 152, "model": "mlp", "hidden": [4], "activation": "tanh"}
     yield "a product a step of a network", breast_cancer(), network, each_step
-    hidden = [{"scheme": scheme, **BOTH} for scheme in ("bfv", "paillier")]
     in_clear = [ONE_TRIP, TWO_TRIPS, {"scheme": "ckks", "round_trips": 2}, {"scheme": "paillier"}]
-    yield "real targets", diabetes(), REAL, [*in_clear, *hidden]
+    yield "real targets", diabetes(), REAL, [*in_clear, *HIDDEN]
     turns = {**REAL, "rounds": 3, "local_steps": 2, "algorithm": "fedbcd-s"}
-    yield "real targets in turns", diabetes(3), turns, [{"scheme": "masked"}, hidden[0]]
+    yield "real targets in turns", diabetes(3), turns, [{"scheme": "masked"}, HIDDEN[0]]
 
 
 CASES = [
@@ -133,7 +126,9 @@ def test_protection_changes_nothing(
             pairs = [*scores, (found.scores[-1], exact)]
             apart = [abs(float(a.r2 or 0) - float(b.r2 or 0)) for a, b in pairs]
             assert found.scores[-1].rmse == pytest.approx(exact.rmse, rel=1e-4)
-            assert (found.scores[-1].mae is None) == (exchange in hidden_from_two(dataset))
+            # Two parties score by sums, of which no mean of absolutes follows.
+            by_sums = len(dataset.parties) == 2 and exchange in HIDDEN
+            assert (found.scores[-1].mae is None) == by_sums
         assert max(apart, default=0.0) <= AUC
         if name == "engines":
             assert isinstance(exchange, dict)
@@ -143,12 +138,6 @@ def test_protection_changes_nothing(
         # And not those of one step: the products of the later steps matter.
         one_step = once(dataset, **{**settings, "local_steps": 1})
         assert relative_difference(one_step, twin) > 0.01
-
-
-def hidden_from_two(dataset: VerticalDataset) -> list[Settings]:
-    """Exchanges under which two parties score by sums, of which no mean of absolutes follows."""
-    schemes = ("bfv", "paillier") if len(dataset.parties) == 2 else ()
-    return [{"scheme": scheme, **BOTH} for scheme in schemes]
 
 
 @pytest.mark.parametrize("scheme", HOMOMORPHIC)

@@ -25,7 +25,7 @@ from securevfl.training import train
 from tests import extension
 from tests.end_to_end.commands import rows_of, run
 from tests.end_to_end.contract import check_contract, few_rows
-from tests.jobs import all_weights
+from tests.jobs import all_weights, fit
 
 Rounded8 = type(extension.ROUNDED8)
 
@@ -146,35 +146,33 @@ def test_what_a_finished_exchange_has_is_not_inherited_in_silence() -> None:
     assert not isinstance(alike, SendsSingly | SendsResiduals)
 
 
-def refused(expected: str, **changes: object) -> None:
-    """Training with an exchange that says something else than ours does."""
-    class_ = type("Other", (Exchange,), {**own_of(Rounded8), "name": "other", **changes})
-    EXCHANGES.add(class_())
+LEARNS = extension.ROUNDED8.learns(Job())
+HIDDEN = replace(LEARNS, predictions="hidden")
+GRADIENTS = replace(LEARNS, residuals="hidden", gradients=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "algorithm", "error", "told"),
+    [
+        ({"learns": lambda *_: HIDDEN}, "fedbcd-p", ConfigError,
+         "'other' hides held-out predictions and has no sums"),
+        ({"learns": lambda *_: GRADIENTS}, "fedbcd-p", ConfigError,
+         "'other' reveals gradients and names no key_owners"),
+        ({"release": lambda *_: None}, "fdml", AttributeError,
+         "'NoneType' object has no attribute 'units'"),
+    ],
+    ids=["rows that are hidden", "gradients that nobody counts", "a release that says nothing"],
+)  # fmt: skip
+def test_an_exchange_that_contradicts_itself_is_refused(
+    changes: dict[str, object], algorithm: str, error: type[Exception], told: str
+) -> None:
+    own = {name: each for name, each in vars(Rounded8).items() if not name.startswith("_")}
+    EXCHANGES.add(type("Other", (Exchange,), {**own, "name": "other", **changes})())
     try:
-        with pytest.raises(ConfigError, match=expected):
-            train(Job.of(job={"rounds": 2}, exchange={"scheme": "other"}), few_rows(2))
+        with pytest.raises(error, match=told):
+            fit(few_rows(2), "other", algorithm=algorithm, rounds=2)
     finally:
         EXCHANGES.remove("other")
-
-
-def own_of(kind: type[object]) -> dict[str, object]:
-    """What a class has of its own."""
-    return {name: each for name, each in vars(kind).items() if not name.startswith("_")}
-
-
-LEARNS = extension.ROUNDED8.learns(Job())
-
-
-def test_who_hides_held_out_predictions_does_not_give_them_row_by_row() -> None:
-    refused(
-        "'other' hides held-out predictions and has no sums",
-        learns=lambda *_: replace(LEARNS, predictions="hidden"),
-    )
-
-
-def test_gradients_that_nobody_counts_are_refused() -> None:
-    expected = replace(LEARNS, residuals="hidden", gradients=True)
-    refused("'other' reveals gradients and names no key_owners", learns=lambda *_: expected)
 
 
 def test_a_word_that_no_guard_knows_is_refused() -> None:
@@ -183,18 +181,6 @@ def test_a_word_that_no_guard_knows_is_refused() -> None:
         replace(LEARNS, predictions=word)
     with pytest.raises(ConfigError, match="an exchange says residuals = 'secret', expected one"):
         replace(LEARNS, residuals=word)
-
-
-def test_a_release_that_says_nothing_is_not_taken_for_numbers_as_they_are() -> None:
-    silent = type("Silent", (Exchange,), {**own_of(Rounded8), "release": lambda *_: None})()
-    job = Job.of(job={"algorithm": "fdml", "rounds": 2}, exchange={"scheme": "other"})
-    silent.name = "other"
-    EXCHANGES.add(silent)
-    try:
-        with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'units'"):
-            train(job, few_rows(2))
-    finally:
-        EXCHANGES.remove("other")
 
 
 def test_its_own_settings_reach_the_algorithm() -> None:

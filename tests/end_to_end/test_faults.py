@@ -7,17 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl import errors
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import (
-    ConfigError,
-    KeyMismatch,
-    MalformedMessage,
-    PeerTimeout,
-    PeerViolation,
-    RangeExceeded,
-    TrainingDiverged,
-    UnexpectedMessage,
-)
 from securevfl.protocols.exchanges.class_sums import EncryptedHeldOut, EncryptedHeldOutProducts
 from securevfl.protocols.exchanges.encrypted import EncryptedStep
 from securevfl.protocols.exchanges.homomorphic import (
@@ -80,13 +71,10 @@ def run(exchange: str | Settings | None, tamper: Tamper, /, **more: object) -> N
 
 
 def cut(field: str, part: Any = slice(1, None)) -> Change:  # noqa: ANN401
-    """A part of what a message holds in a field."""
     return lambda m: replace(m, **{field: vars(m)[field][part]})
 
 
 def first_changed(change: Callable[[bytes], bytes]) -> Change:
-    """A message whose first ciphertext is changed."""
-
     def apply(message: Message) -> Message:
         field = "vectors" if isinstance(message, EncryptedValues) else "products"
         first, *others = vars(message)[field]
@@ -107,7 +95,7 @@ def test_a_bad_ciphertext_ends_the_round_and_names_the_peer(
 ) -> None:
     sender = "party[12]" if hide == "both" else ("party1" if kind is EncryptedValues else "party2")
     more = BOTH if hide == "both" else {}
-    with pytest.raises(MalformedMessage, match=f"from {sender}"):
+    with pytest.raises(errors.MalformedMessage, match=f"from {sender}"):
         run({**TWO_TRIPS[scheme], "hide": hide}, changed(kind, change, step=1), **more)
 
 
@@ -118,8 +106,8 @@ def test_a_bad_ciphertext_ends_the_round_and_names_the_peer(
         (lambda m: replace(m, scale=200), r"party2 scales by 2\^136"),  # beyond all doubles
     ],
 )
-def test_a_bad_step_ends_a_round_of_one_trip_as_well(change: Change, error_text: str) -> None:
-    with pytest.raises(MalformedMessage, match=error_text):
+def test_a_bad_step_ends_a_round_of_one_trip_as_well(change: Change, told: str) -> None:
+    with pytest.raises(errors.MalformedMessage, match=told):
         run(ONE_TRIP, changed(EncryptedStep, change, step=1))
 
 
@@ -199,14 +187,14 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     exchange, settings, data = job
     receiver = SERVER if settings is FDML else None
-    with pytest.raises(UnexpectedMessage, match=error_text):
+    with pytest.raises(errors.UnexpectedMessage, match=error_text):
         fit(data(), exchange, tampered(changed(kind, change, receiver=receiver)), **settings)
 
 
 def test_sums_of_held_out_rows_that_do_not_fit_are_refused_by_fdmls_parties() -> None:
     exchange, settings, data = OF_FDML
     wrong = changed(HeldOutPredictions, cut("values"), sender=SERVER)
-    with pytest.raises(UnexpectedMessage, match="server sent an array"):
+    with pytest.raises(errors.UnexpectedMessage, match="server sent an array"):
         fit(data(), exchange, tampered(wrong), **settings)
 
 
@@ -222,7 +210,7 @@ def test_a_bad_ciphertext_ends_transfer_learning(
     kind: type[Message], change: Change, error_text: str
 ) -> None:
     exchange, settings, data = OF_FTL_BFV
-    with pytest.raises(MalformedMessage, match=f"from {error_text}"):
+    with pytest.raises(errors.MalformedMessage, match=f"from {error_text}"):
         fit(data(), exchange, tampered(changed(kind, change)), **settings)
 
 
@@ -231,12 +219,12 @@ def test_a_bad_ciphertext_ends_transfer_learning(
     [("plain", Predictions), ("plain", Residuals), ("paillier", DecryptedProducts)],
 )
 def test_a_message_that_comes_again_is_refused(exchange: str, kind: type[Message]) -> None:
-    with pytest.raises(UnexpectedMessage, match="step 0"):
+    with pytest.raises(errors.UnexpectedMessage, match="step 0"):
         run(exchange, changed(kind, lambda m: replace(m, step=0), step=1))
 
 
 def test_a_lost_message_stalls_the_job_and_says_who_waits() -> None:
-    with pytest.raises(PeerTimeout, match="party1 for Predictions from party2"):
+    with pytest.raises(errors.PeerTimeout, match="party1 for Predictions from party2"):
         run("plain", changed(Predictions, lambda _: None, step=1))
 
 
@@ -254,7 +242,7 @@ def test_a_peer_with_another_job_or_key_is_refused(
     exchange: str | None, more: Settings, kind: type[Message], change: Settings, error_text: str
 ) -> None:
     receiver = SERVER if more else None
-    with pytest.raises(PeerViolation, match=error_text):
+    with pytest.raises(errors.PeerViolation, match=error_text):
         run(exchange, changed(kind, lambda m: replace(m, **change), receiver=receiver), **more)
 
 
@@ -266,7 +254,7 @@ class SmallKeysOfOwners(SmallKeys):
 
 def test_a_key_of_another_size_names_its_owner() -> None:
     environment = Environment(keys=SmallKeysOfOwners())
-    with pytest.raises(KeyMismatch, match=r"^key of party1: Paillier key of 384 bits"):
+    with pytest.raises(errors.KeyMismatch, match=r"^key of party1: Paillier key of 384 bits"):
         fit(breast_cancer(), "paillier", environment, **FEW)
 
 
@@ -278,37 +266,40 @@ def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(s
         sent.add(type(decode(data)))
         return data
 
-    with pytest.raises(RangeExceeded, match="bits"):
+    with pytest.raises(errors.RangeExceeded, match="bits"):
         run({"scheme": scheme, "value_fraction_bits": 40, "feature_fraction_bits": 32}, watch)
     assert sent == {Hello}
 
 
 def test_residuals_beyond_the_agreed_bound_are_refused_not_wrapped() -> None:
     exchange = {"scheme": "paillier", "prediction_bound": 0.25}
-    with pytest.raises(RangeExceeded, match="residuals"):
+    with pytest.raises(errors.RangeExceeded, match="residuals"):
         run_job(breast_cancer(), exchange, rounds=1, batch_size=64, loss="squared")
 
 
 @pytest.mark.parametrize("bits", [512, 1024, 4096])
 def test_no_job_gets_a_key_of_another_size(bits: int) -> None:
-    with pytest.raises(ConfigError, match="3072"):
+    with pytest.raises(errors.ConfigError, match="3072"):
         fit(breast_cancer(), {"scheme": "paillier", "key_bits": bits}, Environment(), **FEW)
 
 
 def test_predictions_that_explode_are_refused() -> None:
     steps = {"rounds": 60, "batch_size": 64, "learning_rate": 1e6, "loss": "squared"}
-    with np.errstate(all="ignore"), pytest.raises((RangeExceeded, MalformedMessage)):
+    with np.errstate(all="ignore"), pytest.raises((errors.RangeExceeded, errors.MalformedMessage)):
         run_job(breast_cancer(3), "masked", **steps)
 
 
 def test_weights_that_are_not_finite_end_training() -> None:
     settings = {**FTL, "learning_rate": 1e200, "local_steps": 5, "ftl": {"activation": "relu"}}
-    with pytest.raises(TrainingDiverged, match="use a smaller one"), np.errstate(all="ignore"):
+    with (
+        pytest.raises(errors.TrainingDiverged, match="use a smaller one"),
+        np.errstate(all="ignore"),
+    ):
         fit(transfer_data.made(), **settings)
 
 
 @pytest.mark.parametrize("word", ["backtrack", "stop"])
 def test_a_word_that_contradicts_itself_is_refused(word: str) -> None:
     contradiction = Decision(0, best=True, backtrack=word == "backtrack", stop=word == "stop")
-    with pytest.raises(UnexpectedMessage, match="calls a point the best one and leaves it"):
+    with pytest.raises(errors.UnexpectedMessage, match="calls a point the best one and leaves it"):
         run(None, changed(Decision, lambda _: contradiction, step=0), batch_size="full")

@@ -45,7 +45,6 @@ clientapp = "quadratics:client_app"
 
 
 def require_same(file: Path, methods: tuple[str, ...], clients: int, rounds: int) -> None:
-    """θ after every round, of Flower and of our own simulation."""
     found = np.load(file)
     every = problems(clients)
     ours = [every[index] for index in found["whose"]]
@@ -99,7 +98,6 @@ def test_flowers_simulation_trains_as_ours_does(
 
 
 def free_port() -> int:
-    """Of this machine, at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -107,7 +105,6 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -132,17 +129,11 @@ def superlink(place: dict[str, str], tmp_path: Path) -> Iterator[None]:
     try:
         for index, command in enumerate(commands):
             log = (tmp_path / f"{index}.log").open("wb")
+            program, *words = command.split()
+            line = [sys.executable, str(tmp_path / "bin" / program), *words]
             running.append(
                 subprocess.Popen(  # noqa: S603
-                    [
-                        sys.executable,
-                        str(tmp_path / "bin" / command.split()[0]),
-                        *command.split()[1:],
-                    ],
-                    env=place,
-                    cwd=tmp_path,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                    line, env=place, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT
                 )
             )
             log.close()

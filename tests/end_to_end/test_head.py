@@ -12,31 +12,23 @@ from torch import nn
 
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
-from securevfl.job import Job
 from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import Mechanism
 from securevfl.protocols.exchanges.plain import HeadResiduals
-from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.gathering import Predictions
-from securevfl.training import Environment, TrainingResult, save_models, train
-from securevfl.wire.codec import Message
-from tests.end_to_end.commands import run as run_command
-from tests.made_data import blocks_of, dataset_of, labels_of
+from securevfl.training import Environment, TrainingResult, save_models
+from tests.jobs import Kept, fit, received
+from tests.made_data import made
 
 WIDTH, LINE = 3, 5
 STEPS: dict[str, Any] = {
-    "head": "logistic",
-    "representation": WIDTH,
-    "rounds": 6,
-    "batch_size": 32,
-    "learning_rate": 0.5,
-    "schedule": "inverse-sqrt",
-    "l2": 0.01,
-    "proximal": 0.1,
-    "seed": 4,
+    **{"head": "logistic", "representation": WIDTH, "rounds": 6, "batch_size": 32, "seed": 4},
+    **{"learning_rate": 0.5, "schedule": "inverse-sqrt", "l2": 0.01, "proximal": 0.1},
 }
+# What one round with a step size of almost nothing leaves is θ⁰.
+STILL: dict[str, Any] = {"rounds": 1, "learning_rate": 1e-300}
 LOCAL: dict[str, dict[str, Any]] = {
     "mlp": {"model": "mlp", "hidden": [4]},
     "cnn": {"model": "cnn", "channels": [2, 3], "image_width": LINE},
@@ -44,23 +36,18 @@ LOCAL: dict[str, dict[str, Any]] = {
 }
 
 
-def made(parties: int, *, classes: int = 2, columns: int = 6 * LINE) -> VerticalDataset:
-    generator = np.random.default_rng([parties, classes])
-    blocks = blocks_of(generator, parties, rows=96, columns=columns)
-    return dataset_of(blocks, labels_of(generator, blocks, classes))
+def data(parties: int, classes: int = 2) -> VerticalDataset:
+    return made([parties, classes], parties, rows=96, columns=6 * LINE, classes=classes)
 
 
 def run(
-    dataset: VerticalDataset,
-    environment: Environment | None = None,
-    **sections: Any,  # noqa: ANN401
+    dataset: VerticalDataset, environment: Environment | None = None, /, **settings: object
 ) -> TrainingResult:
-    job = Job.of(**{**sections, "job": {**STEPS, **sections.get("job", {})}})
-    return train(job, dataset, environment or Environment(record_views=True))
+    exchange = "dp" if "privacy" in settings else "plain"
+    return fit(dataset, exchange, environment, **{**STEPS, **settings})
 
 
 def layers(kind: str, columns: int) -> nn.Module:
-    """Written out once more: what a party's network is."""
     if kind == "linear":
         return nn.Linear(columns, WIDTH, bias=False)
     if kind == "mlp":
@@ -200,10 +187,10 @@ class Reference:
 def test_parties_train_what_torch_alone_trains(
     kind: str, parties: int, classes: int, chosen: dict[str, Any]
 ) -> None:
-    dataset = made(parties, classes=classes)
+    dataset = data(parties, classes)
     settings = {**LOCAL[kind], **chosen}
-    trained = run(dataset, job=settings)
-    begun = run(dataset, job={**settings, "rounds": 1, "learning_rate": 1e-300})
+    trained = run(dataset, **settings)
+    begun = run(dataset, **{**settings, **STILL})
     reference = Reference(begun, dataset, kind)
     schedule = BatchSchedule(dataset.row_digests, STEPS["batch_size"], STEPS["seed"])
     reference.train(
@@ -233,44 +220,39 @@ def test_parties_train_what_torch_alone_trains(
         )
 
 
-def received(result: TrainingResult, party: str, kind: type[Message]) -> list[tuple[str, Any]]:
-    return [(each.sender, each.message) for each in result.views[party].received(kind)]
-
-
 @pytest.mark.parametrize("parties", [2, 3])
 def test_a_round_is_one_message_each_way_of_a_feature_party(parties: int) -> None:
-    dataset = made(parties)
-    result = run(dataset, job={**LOCAL["mlp"], "local_steps": 3, "eval_every": 0})
+    dataset = data(parties)
+    result = run(dataset, **LOCAL["mlp"], local_steps=3, eval_every=0)
     assert result.costs().messages == 2 * (parties - 1) * STEPS["rounds"]
     shown = received(result, "party0", Predictions)
     assert len(shown) == (parties - 1) * STEPS["rounds"]
     sizes = [len(result.plan.schedule.batch(index)) for index in range(STEPS["rounds"])]
-    of_each = [len(message.values) for sender, message in shown if sender == "party1"]
-    assert of_each == sizes
-    assert {message.values.shape[1] for _, message in shown} == {WIDTH}
+    of_each = received(result, "party0", Predictions, "party1")
+    assert [len(message.values) for message in of_each] == sizes
+    assert {message.values.shape[1] for message in shown} == {WIDTH}
     for table in dataset.parties[1:]:
-        got = received(result, table.name, HeadResiduals)
-        assert [sender for sender, _ in got] == ["party0"] * STEPS["rounds"]
-        assert [message.values.shape for _, message in got] == [(size, 1) for size in sizes]
-        assert {message.head.shape for _, message in got} == {(WIDTH, 1)}
+        told = received(result, table.name, HeadResiduals, "party0")
+        assert told == received(result, table.name, HeadResiduals)
+        assert [message.values.shape for message in told] == [(size, 1) for size in sizes]
+        assert {message.head.shape for message in told} == {(WIDTH, 1)}
 
 
 def test_a_feature_party_gets_its_own_part_of_the_head_alone() -> None:
-    result = run(made(3), job={**LOCAL["mlp"], "rounds": 1, "learning_rate": 1e-300})
+    result = run(data(3), **{**LOCAL["mlp"], **STILL})
     head = result.outcomes["party0"].model.head
     assert head is not None
     for number in (1, 2):
-        (_, got), *_ = received(result, f"party{number}", HeadResiduals)
-        np.testing.assert_array_equal(got.head, head[number * WIDTH :][:WIDTH])
+        told, *_ = received(result, f"party{number}", HeadResiduals)
+        np.testing.assert_array_equal(told.head, head[number * WIDTH :][:WIDTH])
 
 
 def test_noise_is_on_every_number_of_a_representation() -> None:
     privacy = {"noise_multiplier": 3.0, "clip": 0.25, "noise_seed": 1}
     settings = {**LOCAL["mlp"], "eval_every": "never", "rounds": 8}
-    noisy = run(made(2), job=settings, exchange={"scheme": "dp"}, privacy=privacy)
-    plain = run(made(2), job=settings)
-    (_, first), *rest = received(noisy, "party0", Predictions)
-    (_, exact), *_ = received(plain, "party0", Predictions)
+    noisy, plain = run(data(2), **settings, privacy=privacy), run(data(2), **settings)
+    first, *rest = received(noisy, "party0", Predictions)
+    exact, *_ = received(plain, "party0", Predictions)
     added = first.values - np.clip(exact.values, -0.25, 0.25)
     # One row moves all w numbers at once: 2β in each, 2β√w in Euclidean length.
     deviation = 3.0 * 2 * 0.25 * math.sqrt(WIDTH)
@@ -291,34 +273,26 @@ def test_noise_is_on_every_number_of_a_representation() -> None:
 def test_the_label_partys_own_steps_follow_the_noisy_residuals_it_gives() -> None:
     privacy = {"noise_multiplier": 1.0, "label_noise_multiplier": 5.0, "noise_seed": 1}
     settings = {**LOCAL["mlp"], "eval_every": "never", "rounds": 1, "l2": 0.0, "local_steps": 1}
-    result = run(made(2), job=settings, exchange={"scheme": "dp"}, privacy=privacy)
-    (_, got), *_ = received(result, "party1", HeadResiduals)
-    (_, given), *_ = received(result, "party0", Predictions)
-    assert got.values.std() > 2
+    result = run(data(2), **settings, privacy=privacy)
+    told, *_ = received(result, "party1", HeadResiduals)
+    given, *_ = received(result, "party0", Predictions)
+    assert told.values.std() > 2
     head = result.outcomes["party0"].model.head
     assert head is not None
-    stepped = got.head - STEPS["learning_rate"] * given.values.T @ got.values / len(got.values)
+    stepped = told.head - STEPS["learning_rate"] * given.values.T @ told.values / len(told.values)
     np.testing.assert_allclose(head[WIDTH:-1], stepped, rtol=0, atol=1e-12)
 
 
 def test_private_gradients_go_through_the_head() -> None:
-    privacy = {
-        "noise_multiplier": 1.0,
-        "gradient_clip": 0.5,
-        "gradient_noise_multiplier": 1.0,
-        "noise_seed": 1,
-    }
-    result = run(
-        made(2), job={**LOCAL["mlp"], "local_steps": 2}, exchange={"scheme": "dp"}, privacy=privacy
-    )
+    privacy = {"noise_multiplier": 1.0, "noise_seed": 1}
+    privacy |= {"gradient_clip": 0.5, "gradient_noise_multiplier": 1.0}
+    result = run(data(2), **LOCAL["mlp"], local_steps=2, privacy=privacy)
     assert result.privacy is not None
     assert result.privacy.epsilon_end_to_end is not None
 
 
 def test_single_precision_is_near_double() -> None:
-    double, single = (
-        run(made(2), job={**LOCAL["cnn"], "precision": each}) for each in ("double", "single")
-    )
+    double, single = (run(data(2), **LOCAL["cnn"], precision=each) for each in ("double", "single"))
     ends = [each.outcomes["party1"].held_out for each in (double, single)]
     difference = float(np.max(np.abs(ends[0] - ends[1])))
     assert 0 < difference < 1e-3
@@ -327,9 +301,9 @@ def test_single_precision_is_near_double() -> None:
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "linear"])
 @pytest.mark.parametrize("precision", ["double", "single"])
 def test_saved_models_score_as_the_trained_ones(kind: str, precision: str, tmp_path: Path) -> None:
-    dataset = made(3)
+    dataset = data(3)
     own = {} if kind == "linear" else {"precision": precision}
-    result = run(dataset, job={**LOCAL[kind], **own})
+    result = run(dataset, **LOCAL[kind], **own)
     save_models(result, tmp_path)
     models = {t.name: load_model(tmp_path / f"{t.name}.safetensors") for t in dataset.parties}
     parts = {t.name: models[t.name].predict(t.test) for t in dataset.parties}
@@ -344,43 +318,24 @@ def test_a_module_of_ones_own_gives_representations() -> None:
     def make(features: int, outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(features, outputs), nn.Tanh())
 
-    names = ("party0", "party1")
-    environment = Environment(modules=dict.fromkeys(names, make))
-    result = run(made(2), environment, job={"model": "custom", "rounds": 20})
+    environment = Environment(modules=dict.fromkeys(("party0", "party1"), make))
+    result = run(data(2), environment, model="custom", rounds=20)
     assert result.outcomes["party1"].held_out.shape == (96, WIDTH)
     assert result.scores[-1].auc > 0.7
 
 
-def test_a_job_file_trains_a_head_and_says_when_it_has_learned_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    text = """
-    [job]
-    dataset = "breast_cancer"
-    head = "logistic"
-    representation = 8
-    model = "mlp"
-    rounds = 20
-    learning_rate = LEARNING_RATE
-    """
-    Path("job.toml").write_text(text.replace("LEARNING_RATE", "0.1"), encoding="utf-8")
-    assert run_command("train", "job.toml", "--quiet") == 0
-    Path("job.toml").write_text(text.replace("LEARNING_RATE", "1e-9"), encoding="utf-8")
-    assert run_command("train", "job.toml", "--force", "--quiet") == 3
+def test_it_says_when_it_has_learned_nothing() -> None:
+    settings = {**LOCAL["mlp"], "rounds": 20, "representation": 8}
+    some, none = (run(data(2), **{**settings, "learning_rate": eta}) for eta in (0.5, 1e-9))
+    assert (some.learned, none.learned, none.status) == (True, False, 3)
 
 
 @pytest.mark.parametrize("algorithm", ["fedbcd-p", "fedbcd-s"])
 def test_a_job_goes_on_as_if_it_had_never_stopped(algorithm: str) -> None:
-    dataset, states = made(3), dict[int, dict[str, SessionState]]()
-
-    def keep(state: SessionState) -> None:
-        states.setdefault(state.rounds, {})[state.party] = state
-
+    dataset, kept = data(3), Kept()
     settings = {**LOCAL["mlp"], "algorithm": algorithm, "local_steps": 2}
-    whole = run(dataset, Environment(keep_state=keep), job=settings)
-    again = run(dataset, Environment(resume=states[3]), job=settings)
+    whole = run(dataset, Environment(keep_state=kept), **settings)
+    again = run(dataset, Environment(resume=kept[3]), **settings)
     for name, outcome in whole.outcomes.items():
         np.testing.assert_array_equal(again.outcomes[name].held_out, outcome.held_out)
     heads = [each.outcomes["party0"].model.head for each in (whole, again)]

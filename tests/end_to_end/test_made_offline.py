@@ -8,27 +8,18 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from securevfl.job import Job
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchange import Established, Session
 from securevfl.reports.training import SetupWatch
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, FixedCosts, Stopwatch
-from securevfl.training import Environment, train
+from securevfl.training import Environment
 from securevfl.wire.codec import encode
-from tests.end_to_end.commands import rows_of, run
+from tests.end_to_end.commands import example, rows_from
 from tests.extension import ROUNDED8
-from tests.jobs import breast_cancer
+from tests.jobs import breast_cancer, fit
 from tests.made_offline import Pad
 
 PAD = Pad(0, np.zeros((50_000, 1)))
-JOB = """
-[job]
-dataset = "breast_cancer"
-rounds = 20
-
-[exchange]
-scheme = "padded"
-"""
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place", "installed")
 
@@ -78,9 +69,8 @@ def test_training_says_what_was_made_offline(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fix_times(monkeypatch, SetupWatch)
-    Path("job.toml").write_text(JOB, encoding="utf-8")
-    assert run("train", "job.toml", "--json", "out.json", "--html", "out.html") == 0
-    (row,) = rows_of("out.json", "train")
+    job = example(('"bfv"', '"padded"'), ('"wan"', '"lan"'))
+    (row,) = rows_from("train", job, "--html", "out.html")
     assert row["offline_bytes"] == len(encode(PAD)) < row["bytes_sent"]
     assert (row["offline_messages"], row["offline_ciphertext_bytes"]) == (1, 0)
     assert row["offline_compute_s"] == row["compute_by_phase_s"][CORRELATED_RANDOMNESS] == 0.25
@@ -98,10 +88,9 @@ def test_training_says_what_was_made_offline(
 
 
 def test_a_result_shows_it_where_there_is_some() -> None:
-    environment = Environment(stopwatch=FixedCosts({CORRELATED_RANDOMNESS: 0.25}))
+    timed = Environment(stopwatch=FixedCosts({CORRELATED_RANDOMNESS: 0.25}))
     plain, padded = (
-        train(Job.of(job={"rounds": 2}, exchange={"scheme": scheme}), breast_cancer(), environment)
-        for scheme in ("plain", Padded.name)
+        fit(breast_cancer(), scheme, timed, rounds=2) for scheme in ("plain", Padded.name)
     )
     assert "made offline" not in repr(plain)
     # All of it was made before the first round.
@@ -112,10 +101,17 @@ def test_a_tradeoff_has_medians_of_it_beside_an_exchange_without(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fix_times(monkeypatch, Stopwatch)
-    arguments = ["--exchange", "plain,padded", "--local-steps", "1", "--repeats", "3"]
-    files = ["--json", "out.json", "--html", "out.html"]
-    assert run("bench", "tradeoff", *arguments, "--target-auc", "0.5", *files) == 0
-    plain, padded = rows_of("out.json", "bench tradeoff")
+    arguments = [
+        "--exchange",
+        "plain,padded",
+        "--local-steps",
+        "1",
+        "--repeats",
+        "3",
+        "--target-auc",
+        "0.5",
+    ]
+    plain, padded = rows_from("bench tradeoff", *arguments, "--html", "out.html")
     assert plain["offline_compute_s"] == plain["offline_bytes"] == plain["offline_messages"] == 0
     assert CORRELATED_RANDOMNESS not in plain["compute_by_phase_s"]
     first, middle, last = (each["offline_compute_s"] for each in padded["runs"])

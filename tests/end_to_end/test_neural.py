@@ -1,7 +1,5 @@
 """Networks as local models: in clear, under encryption, guarded, saved."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,20 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, LabelLeakRefused
-from securevfl.job import ExchangeSettings, Job, JobSettings, parse_job
 from securevfl.models.neural import NeuralModel, mlp
 from securevfl.models.storage import load_model
 from securevfl.protocols.session.agreement import Hello
-from securevfl.training import Environment, TrainingResult, save_models, train
-from tests.jobs import SmallKeys, all_weights, breast_cancer, relative_difference, run_job
+from securevfl.training import Environment, TrainingResult, save_models
+from tests.jobs import (
+    SmallKeys,
+    all_weights,
+    breast_cancer,
+    fit,
+    received,
+    relative_difference,
+    run_job,
+    scaled_blocks,
+)
 
 PARAMETERS = 1e-4
 AUC = 1e-3
@@ -32,12 +38,6 @@ NETWORK: dict[str, Any] = {"model": "mlp", "hidden": [4], "activation": "tanh", 
 def start_of(dataset: VerticalDataset, **settings: object) -> TrainingResult:
     """θ⁰ of a job: what one round with a step size of almost nothing leaves."""
     return run_job(dataset, **{**settings, "rounds": 1, "learning_rate": 1e-300})
-
-
-def moved_alike(a: TrainingResult, b: TrainingResult, start: TrainingResult) -> float:
-    """How far two runs end from each other, over how far the second went."""
-    ends = [all_weights(result) for result in (a, b, start)]
-    return float(np.linalg.norm(ends[0] - ends[1]) / np.linalg.norm(ends[1] - ends[2]))
 
 
 def tower(result: TrainingResult, party: str, hidden: int) -> nn.Module:
@@ -62,16 +62,13 @@ def test_at_one_local_step_the_parties_are_one_network_of_two_towers(
     towers = nn.ModuleList(tower(begun, name, 64) for name in names)
     optimizer = torch.optim.SGD(towers.parameters(), lr=0.3)
     schedule = BatchSchedule(dataset.row_digests, 256, 3)
-    identity = [Scaling(np.zeros(len(t.columns)), np.ones(len(t.columns))) for t in dataset.parties]
-    scalings = [
-        Scaling.fit(t.train) if dataset.standardize else same
-        for t, same in zip(dataset.parties, identity, strict=True)
-    ]
+    blocks = scaled_blocks(dataset)
+    blocks[dataset.label_party] = blocks[dataset.label_party][:, :-1]
     for t in range(50):
         rows = schedule.batch(t)
         logits = torch.zeros(len(rows), 1, dtype=torch.float64)
-        for table, scaling, each in zip(dataset.parties, scalings, towers, strict=True):
-            logits = logits + each(torch.tensor(scaling.apply(table.train[rows])))
+        for name, each in zip(names, towers, strict=True):
+            logits = logits + each(torch.tensor(blocks[name][rows]))
         labels = torch.tensor(dataset.train_labels[rows, None], dtype=torch.float64)
         optimizer.zero_grad()
         nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()  # type: ignore[no-untyped-call]
@@ -87,16 +84,9 @@ def test_at_one_local_step_the_parties_are_one_network_of_two_towers(
 def test_networks_on_a9a_are_at_least_as_good_as_the_linear_model(
     real_data: Callable[[str], VerticalDataset],
 ) -> None:
-    result = run_job(
-        real_data("a9a"),
-        model="mlp",
-        algorithm="fedsgd",
-        rounds=1000,
-        batch_size=256,
-        learning_rate=1.0,
-        l2=0.001,
-        eval_every=0,
-    )
+    steps = {"rounds": 1000, "batch_size": 256, "learning_rate": 1.0, "l2": 0.001}
+    network = {"model": "mlp", "algorithm": "fedsgd", "eval_every": 0}
+    result = run_job(real_data("a9a"), **network, **steps)
     assert result.scores[-1].auc >= 0.902
 
 
@@ -134,40 +124,16 @@ def test_networks_learn_ten_classes_in_clear(local_rule: str) -> None:
 def test_jacobians_beyond_the_announced_bound_are_scaled_and_not_refused() -> None:
     """Features as they are, up to 4254: the Hello says ±1 and tells nothing of them."""
     dataset = breast_cancer()
-    settings = {**NETWORK, "rounds": 2, "learning_rate": 1e-6, "standardize": False} | {
-        "hidden": [2],
-        "activation": "relu",
-    }
+    settings = {**NETWORK, "rounds": 2, "learning_rate": 1e-6, "standardize": False}
+    settings |= {"hidden": [2], "activation": "relu"}
     twin = run_job(dataset, local_rule="gauss-newton", **settings)
     encrypted = run_job(dataset, {"scheme": "bfv"}, **settings)
-    start = start_of(dataset, **settings)
-    assert moved_alike(encrypted, twin, start) <= PARAMETERS
-    hellos = [each.message for each in encrypted.views[dataset.label_party].received(Hello)]
-    (hello,) = [each for each in hellos if isinstance(each, Hello)]
+    ends = [all_weights(each) for each in (encrypted, twin, start_of(dataset, **settings))]
+    went = np.linalg.norm(ends[1] - ends[2])
+    assert np.linalg.norm(ends[0] - ends[1]) <= PARAMETERS * went
+    (hello,) = received(encrypted, dataset.label_party, Hello)
     assert (hello.columns, hello.feature_bound_bits) == (15 * 2 + 2 + 2 + 1, 0)
     assert hello.feature_fraction_bits == 32
-
-
-MIXED = """
-[job]
-rounds = 3
-batch_size = 64
-hidden = [4]
-activation = "tanh"
-local_rule = "gauss-newton"
-[[party]]
-name = "party1"
-role = "label"
-model = "{label}"
-[[party]]
-name = "party2"
-role = "feature"
-model = "{feature}"
-[exchange]
-scheme = "{scheme}"
-[network]
-preset = "intercontinental"
-"""
 
 
 @pytest.mark.parametrize(
@@ -178,9 +144,12 @@ def test_one_party_may_train_a_network_and_another_a_linear_model(
 ) -> None:
     """Three rounds on a long wide link: only a linear feature party can compute ahead."""
     dataset = breast_cancer()
+    roles = (("party1", "label", label), ("party2", "feature", feature))
+    parties = [dict(zip(("name", "role", "model"), each, strict=True)) for each in roles]
+    settings = {"rounds": 3, "batch_size": 64, "hidden": [4], "activation": "tanh"}
+    settings |= {"party": parties, "network": {"preset": "intercontinental"}}
     results = [
-        train(parse_job(MIXED.format(label=label, feature=feature, scheme=scheme)), dataset)
-        for scheme in ("plain", "bfv")
+        fit(dataset, scheme, local_rule="gauss-newton", **settings) for scheme in ("plain", "bfv")
     ]
     assert relative_difference(results[1], results[0]) <= PARAMETERS
     assert results[1].costs().round_trips == round_trips
@@ -193,12 +162,8 @@ def test_one_party_may_train_a_network_and_another_a_linear_model(
 
 def guarded(directory: Path | None, **settings: object) -> TrainingResult:
     common = {**NETWORK, "hidden": [1], "batch_size": 228, "rounds": 3, "eval_every": "never"}
-    job = Job(
-        job=JobSettings.model_validate(common | settings),
-        exchange=ExchangeSettings(scheme="paillier"),
-    )
     environment = Environment(keys=SmallKeys(), guard_directory=directory)
-    return train(job, breast_cancer(), environment)
+    return fit(breast_cancer(), "paillier", environment, **{**common, **settings})
 
 
 def test_every_visit_of_a_batch_by_a_network_counts(tmp_path: Path) -> None:
@@ -220,15 +185,11 @@ def gradient_and_jacobian(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """What the feature party holds after one encrypted round on 64 rows, and the labels."""
     dataset = breast_cancer()
-    job = Job(
-        job=JobSettings.model_validate(
-            {**NETWORK, "hidden": [hidden], "rounds": 1, "local_steps": 1, "learning_rate": 1.0}
-        ),
-        exchange=ExchangeSettings(scheme="bfv"),
-    )
-    trained = train(job, dataset)
-    begun = train(job.with_settings(learning_rate=1e-300), dataset)
-    states = [result.outcomes["party2"].model.state for result in (begun, trained)]
+    settings = {**NETWORK, "hidden": [hidden], "rounds": 1, "local_steps": 1}
+    states = [
+        fit(dataset, "bfv", **settings, learning_rate=eta).outcomes["party2"].model.state
+        for eta in (1e-300, 1.0)
+    ]
     assert states[0] is not None
     assert states[1] is not None
     module = mlp((hidden,), "tanh")(15, 1).to(torch.float64)
@@ -268,18 +229,11 @@ def test_any_module_may_be_trained_and_comes_back_from_its_file(tmp_path: Path) 
 
     dataset = breast_cancer()
     modules = dict.fromkeys(("party1", "party2"), make)
-    settings = JobSettings(model="custom", rounds=20, batch_size=64, learning_rate=0.1)
-    result = train(Job(job=settings), dataset, Environment(modules=modules))
+    settings, with_them = {"model": "custom", "batch_size": 64}, Environment(modules=modules)
+    result = run_job(dataset, None, with_them, rounds=20, **settings)
     assert result.scores[-1].auc > 0.95
     twin, encrypted = (
-        train(
-            Job(
-                job=settings.model_copy(update={"rounds": 2, "local_rule": "gauss-newton"}),
-                exchange=ExchangeSettings(scheme=scheme),
-            ),
-            dataset,
-            Environment(modules=modules),
-        )
+        run_job(dataset, scheme, with_them, rounds=2, local_rule="gauss-newton", **settings)
         for scheme in ("plain", "bfv")
     )
     assert relative_difference(encrypted, twin) <= PARAMETERS
@@ -296,18 +250,3 @@ def test_any_module_may_be_trained_and_comes_back_from_its_file(tmp_path: Path) 
 def test_a_module_for_a_party_that_takes_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="a module for 'party1', which is no party with"):
         run_job(breast_cancer(), None, Environment(modules={"party1": nn.Linear}), **NETWORK)
-
-
-def test_linear_jobs_do_without_torch() -> None:
-    program = (
-        "import sys\n"
-        "from securevfl.data.sources import load\n"
-        "from securevfl.job import ExchangeSettings, Job, JobSettings\n"
-        "from securevfl.training import train\n"
-        "for scheme in ('plain', 'bfv', 'paillier'):\n"
-        "    job = Job(job=JobSettings(rounds=1, batch_size=228, eval_every=0),\n"
-        "              exchange=ExchangeSettings(scheme=scheme))\n"
-        "    train(job, load('breast_cancer'))\n"
-        "    assert 'torch' not in sys.modules, scheme\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603

@@ -7,10 +7,10 @@ import numpy as np
 import platformdirs
 import pytest
 
-from securevfl.models.storage import load_model
 from securevfl.protocols.session.pad_store import PadStore
-from securevfl.reports.training import Forecast
-from tests.end_to_end.commands import rows_of, run, two_organizations
+from tests.end_to_end import commands
+from tests.end_to_end.commands import killed_after, rows_of, run, two_organizations, weights
+from tests.jobs import Killed
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
@@ -22,20 +22,10 @@ ROUNDS = 6
 ROUNDING = 0.01
 
 
-class Killed(BaseException):
-    """As good as kill -9: nothing may catch it."""
-
-
 def job(scheme: str = "blind", **settings: object) -> str:
-    """The path of a job on two tiny files."""
     given = {"rounds": ROUNDS, "batch_size": "full", "eval_every": "never", **settings}
     output = {"checkpoint_every": 2}
     return two_organizations({"allow_label_leak": True, **given}, scheme, output=output)
-
-
-def weights() -> np.ndarray:
-    parts = [load_model(Path(f"models/{name}.safetensors")).weights for name in PARTIES]
-    return np.concatenate(parts)
 
 
 def keys() -> Path:
@@ -44,19 +34,13 @@ def keys() -> Path:
 
 def refused(capsys: Capture, *arguments: str) -> str:
     """The one line that a command line is refused with."""
-    capsys.readouterr()
-    assert run(*arguments, "--quiet") == 2
-    (line,) = [
-        line
-        for line in capsys.readouterr().err.splitlines()
-        if not line.startswith(("party '", "securevfl: warning"))
-    ]
+    lines = commands.refused(capsys, *arguments, "--quiet").splitlines()
+    (line,) = [each for each in lines if not each.startswith(("party '", "securevfl: warning"))]
     return line
 
 
 @pytest.fixture(scope="module")
 def unaided(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """The parameters without anything made offline."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("unaided")
         patch.chdir(folder)
@@ -205,20 +189,6 @@ def test_killed_when_pads_were_taken_they_are_not_used_again(
     assert "taken already" in refused(capsys, "train", path) or taken == 2
     assert run("train", path, "--force", "--quiet") == 0
     np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
-
-
-def killed_after(rounds: int, *arguments: str) -> None:
-    """Run a command line, killed at the end of a round."""
-
-    def kill(_: Forecast, done: int, now: float) -> None:
-        del now
-        if done == rounds:
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Forecast, "after", kill)
-        with pytest.raises(Killed):
-            run(*arguments)
 
 
 def test_a_job_that_goes_on_makes_new_pads(

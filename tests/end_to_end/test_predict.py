@@ -8,23 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl import errors
 from securevfl.crypto.masks import MaskKey, PairwiseMasks
 from securevfl.data.tables import fingerprint
-from securevfl.errors import (
-    BudgetExhausted,
-    ConfigError,
-    DataError,
-    HeldOutLeakRefused,
-    PeerViolation,
-)
+from securevfl.job import Job
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.guards.held_out_guard import require_scoring_guard
 from securevfl.protocols.predicting import ScoringHello
 from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.scoring import JointModel
 from securevfl.scoring.outputs import metrics
-from securevfl.wire.codec import decode, encode
 from tests.scoring_jobs import features_of, parts_of, scored, trained
+from tests.tampering import changed
 
 BOTH: dict[str, Any] = {"scheme": "bfv", "hide": "both"}
 BLIND: dict[str, Any] = {"scheme": "blind"}
@@ -33,6 +28,7 @@ HEAD = {"head": "logistic", "representation": 2, "learning_rate": 0.1, "local_st
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "plain": (2, {}),
     "plain, K = 3": (3, {}),
+    "three classes": (2, {"classes": 3}),
     "masked": (3, {"exchange": {"scheme": "masked"}}),
     "bfv": (2, {"exchange": {"scheme": "bfv"}}),
     "bfv, masked": (3, {"exchange": {"scheme": "bfv", "predictions": "masked"}}),
@@ -94,13 +90,6 @@ def test_a_masked_part_alone_says_nothing() -> None:
         assert not small.any()
 
 
-def test_several_classes_and_a_loss_of_their_own() -> None:
-    result, dataset = trained(2, classes=3)
-    again = scored(result, dataset)
-    expected = result.plan.algorithm.together(result.plan, result.outcomes)
-    np.testing.assert_allclose(again.predictions, expected, atol=1e-12)
-
-
 NOISE: dict[str, Any] = {
     "exchange": {"scheme": "dp"},
     "privacy": {"noise_multiplier": 0.5, "clip": 0.25},
@@ -125,22 +114,20 @@ def test_noise_is_on_every_part_that_leaves_a_feature_party_and_is_a_release_of_
 
 def test_a_budget_holds_for_one_release_and_calibrates_it() -> None:
     result, dataset = trained(2, **NOISE)
-    over = result.job.model_copy(
-        update={"privacy": result.job.privacy.model_copy(update={"release_budget": 0.1})}
-    )
-    with pytest.raises(BudgetExhausted, match="1 releases of a new row"):
-        scored(result, dataset, job=over)
-    changes = {"release_budget": 2.0, "noise_multiplier": None}
-    within = result.job.model_copy(
-        update={"privacy": result.job.privacy.model_copy(update=changes)}
-    )
-    release = scored(result, dataset, job=within).release
+
+    def with_privacy(**changes: object) -> Job:
+        privacy = result.job.privacy.model_copy(update=changes)
+        return result.job.model_copy(update={"privacy": privacy})
+
+    with pytest.raises(errors.BudgetExhausted, match="1 releases of a new row"):
+        scored(result, dataset, job=with_privacy(release_budget=0.1))
+    within: dict[str, Any] = {"release_budget": 2.0, "noise_multiplier": None}
+    release = scored(result, dataset, job=with_privacy(**within)).release
     assert release is not None
     assert release.epsilon is not None
     assert 1.99 < release.epsilon <= 2.0
-    seeded = within.privacy.model_copy(update={"noise_seed": 1})
-    with pytest.raises(ConfigError, match="noise_seed promises nothing"):
-        scored(result, dataset, job=within.model_copy(update={"privacy": seeded}))
+    with pytest.raises(errors.ConfigError, match="noise_seed promises nothing"):
+        scored(result, dataset, job=with_privacy(**within, noise_seed=1))
 
 
 def test_parts_of_different_models_are_refused_by_the_parties_themselves() -> None:
@@ -152,9 +139,9 @@ def test_parts_of_different_models_are_refused_by_the_parties_themselves() -> No
     ):
         header = replace(parts["party1"].header, **change)
         mixed = {**parts, "party1": replace(parts["party1"], header=header)}
-        with pytest.raises(PeerViolation, match=words):
+        with pytest.raises(errors.PeerViolation, match=words):
             scored(result, dataset, parts=mixed)
-        with pytest.raises(DataError, match="parts of different models"):
+        with pytest.raises(errors.DataError, match="parts of different models"):
             JointModel(mixed)
 
 
@@ -162,23 +149,19 @@ def test_parts_of_different_models_are_refused_by_the_parties_themselves() -> No
 def test_other_rows_or_another_order_of_them_are_refused(field: str) -> None:
     result, dataset = trained()
 
-    def tamper(sender: str, receiver: str, data: bytes) -> bytes:
-        del receiver
-        message = decode(data)
-        if sender == "party1" and isinstance(message, ScoringHello):
-            other = {"rows": message.rows + 1, "rows_hash": b"\0" * 32}[field]
-            return encode(replace(message, **{field: other}))  # type: ignore[arg-type]
-        return data
+    def other(message: ScoringHello) -> ScoringHello:
+        values: dict[str, Any] = {"rows": message.rows + 1, "rows_hash": b"\0" * 32}
+        return replace(message, **{field: values[field]})
 
-    with pytest.raises(PeerViolation, match="party1 scores"):
-        scored(result, dataset, tamper=tamper)
+    with pytest.raises(errors.PeerViolation, match="party1 scores"):
+        scored(result, dataset, tamper=changed(ScoringHello, other, sender="party1"))
 
 
 def test_scores_of_transferred_models_are_refused_with_a_reason() -> None:
     result, dataset = trained(
         job={"algorithm": "ftl", "loss": "taylor-logistic", "learning_rate": 0.1}
     )
-    with pytest.raises(ConfigError, match="ftl"):
+    with pytest.raises(errors.ConfigError, match="ftl"):
         scored(result, dataset)
     # Where all parts lie in one place nobody has to be asked.
     model = JointModel(parts_of(result))
@@ -197,12 +180,12 @@ def test_the_same_model_may_score_the_same_rows_again_and_another_one_is_counted
     for _ in range(2):  # training has scored them
         scored(result, dataset, guard_directory=tmp_path)
     other, _ = trained(3, **masked, job={"seed": 1})
-    with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs show 2 columns"):
+    with pytest.raises(errors.HeldOutLeakRefused, match="after 1 of earlier jobs show 2 columns"):
         scored(other, dataset, guard_directory=tmp_path)
     fresh = {name: values + 1.0 for name, values in features_of(dataset).items()}
     for _ in range(2):
         scored(other, dataset, features=fresh, guard_directory=tmp_path)
-    with pytest.raises(HeldOutLeakRefused):
+    with pytest.raises(errors.HeldOutLeakRefused):
         scored(result, dataset, features=fresh, guard_directory=tmp_path)
     overruled = other.job.with_settings(allow_feature_leak=True)
     scored(other, dataset, job=overruled, guard_directory=tmp_path)
@@ -228,7 +211,7 @@ def test_rows_may_be_shown_by_fewer_models_than_their_columns_have_rank(
             )
 
         if shown == allowed:
-            with pytest.raises(HeldOutLeakRefused, match=f"at most {allowed} expected"):
+            with pytest.raises(errors.HeldOutLeakRefused, match=f"at most {allowed} expected"):
                 check()
             continue
         check()()
@@ -254,12 +237,8 @@ def test_a_refused_scoring_is_not_written_down(tmp_path: Path) -> None:
     parts = parts_of(result)
     header = replace(parts["party2"].header, rounds=1)
     mixed = {**parts, "party2": replace(parts["party2"], header=header)}
-    with pytest.raises(PeerViolation):
+    with pytest.raises(errors.PeerViolation):
         scored(result, dataset, parts=mixed, guard_directory=tmp_path)
-    assert not list(tmp_path.rglob("*.json"))
-
-
-def test_where_rounds_show_single_predictions_in_clear_nothing_is_counted(tmp_path: Path) -> None:
-    result, dataset = trained(2)
-    scored(result, dataset, guard_directory=tmp_path)
+    # Nor is anything where rounds show single predictions in clear.
+    scored(*trained(2), guard_directory=tmp_path)
     assert not list(tmp_path.rglob("*.json"))

@@ -1,7 +1,7 @@
 """`securevfl predict` and `securevfl model show` as a person runs them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from securevfl.data import load
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import ConfigError
 from securevfl.models.storage import load_model
 from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.scoring import load_models
@@ -222,6 +222,16 @@ def test_real_targets_come_out_in_their_own_units(capsys: Capture) -> None:
         model.predict_proba(rows)
 
 
+@pytest.fixture
+def unscored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be scored, as it would be sent and counted."""
+
+    def score(*_: object, **__: object) -> None:
+        raise AssertionError("rows were scored")
+
+    monkeypatch.setattr("securevfl.scoring.running.score", score)
+
+
 def swap_models() -> None:
     bank, shop = Path("models/bank.safetensors"), Path("models/shop.safetensors")
     shop.write_bytes(bank.read_bytes())
@@ -242,52 +252,43 @@ def nobody_in_common() -> None:
     new.write_csv("shop-new.csv")
 
 
+def no_such_class() -> None:
+    pl.read_csv("labelled.csv").with_columns(status=pl.lit("lost")).write_csv("labelled.csv")
+
+
+OUT = ("--out", "scores.csv")
+
+
 @pytest.mark.parametrize(
-    ("spoil", "output"),
+    ("spoil", "arguments", "told"),
     [
-        (swap_models, "the part of 'bank', not of 'shop'"),
-        (drop_columns, "lacks 2 columns of the model: 'visits', 'spent'"),
-        (mix_models, "parts of different models: 'bank' is of job"),
-        (nobody_in_common, "no common ids among the new rows ('bank' 40, 'shop' 37 ids)"),
+        (swap_models, OUT, "the part of 'bank', not of 'shop'"),
+        (drop_columns, OUT, "lacks 2 columns of the model: 'visits', 'spent'"),
+        (mix_models, OUT, "parts of different models: 'bank' is of job"),
+        (nobody_in_common, OUT, "no common ids among the new rows ('bank' 40, 'shop' 37 ids)"),
+        (no_such_class, (*OUT, "--rows", "bank=labelled.csv"),
+         "37 are not classes of the model, the first is 'lost'"),
+        (None, ("--out", "scores.xls"), "expected .csv, .parquet"),
+        (None, (*OUT, "--rows", "bank"), "expected NAME=FILE"),
+        (None, (*OUT, "--rows", "store=a.csv"), "rows of store: parties are bank, shop"),
+        (None, (*OUT, "--models", "nowhere"), "securevfl train"),
+        (None, (), "--out"),
     ],
-)
-def test_what_does_not_belong_together_is_refused(
-    job: str, capsys: Capture, spoil: object, output: str
+)  # fmt: skip
+@pytest.mark.usefixtures("unscored")
+def test_what_does_not_belong_together_and_a_mistake_get_one_line(
+    job: str,
+    capsys: Capture,
+    spoil: Callable[[], None] | None,
+    arguments: tuple[str, ...],
+    told: str,
 ) -> None:
-    assert callable(spoil)
-    spoil()
-    error = refused(capsys, "predict", job, "--out", "scores.csv", "--quiet")
-    assert output in error
+    if spoil is not None:
+        spoil()
+    error = refused(capsys, "predict", job, *arguments, "--quiet")
+    assert told in error
     assert error.count("\n") == 1
     assert not Path("scores.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "output"),
-    [
-        (["--out", "scores.xls"], "expected .csv, .parquet"),
-        (["--out", "scores.csv", "--rows", "bank"], "expected NAME=FILE"),
-        (["--out", "scores.csv", "--rows", "store=a.csv"], "rows of store: parties are bank, shop"),
-        (["--out", "scores.csv", "--models", "nowhere"], "securevfl train"),
-        ([], "--out"),
-    ],
-)
-def test_a_mistake_gets_one_line(
-    job: str, capsys: Capture, arguments: list[str], output: str
-) -> None:
-    error = refused(capsys, "predict", job, *arguments)
-    assert output in error
-    assert error.count("\n") == 1
-
-
-@pytest.fixture
-def unscored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing may be scored, as it would be sent and counted."""
-
-    def score(*_: object, **__: object) -> None:
-        raise AssertionError("rows were scored")
-
-    monkeypatch.setattr("securevfl.scoring.running.score", score)
 
 
 @pytest.mark.usefixtures("unscored")
@@ -297,17 +298,8 @@ def test_places_that_cannot_be_written_are_found_before_scoring(
 ) -> None:
     Path("taken").write_text("a file, and no folder", encoding="utf-8")
     places = {"--out": "scores.csv", "--json": "out.json", option: "taken/it.csv"}
-    assert run("predict", job, *(word for pair in places.items() for word in pair)) == 2
-    assert "taken cannot be written to" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("unscored")
-def test_labels_of_no_class_are_reported(job: str, capsys: Capture) -> None:
-    rows = pl.read_csv("labelled.csv").with_columns(status=pl.lit("lost"))
-    rows.write_csv("labelled.csv")
-    assert "37 are not classes of the model, the first is 'lost'" in refused(
-        capsys, "predict", job, "--rows", "bank=labelled.csv", "--out", "scores.csv"
-    )
+    words = (word for pair in places.items() for word in pair)
+    assert "taken cannot be written to" in refused(capsys, "predict", job, *words)
 
 
 def test_a_model_is_shown_with_its_coefficients_by_name(job: str, capsys: Capture) -> None:
@@ -330,17 +322,3 @@ def test_a_model_is_shown_with_its_coefficients_by_name(job: str, capsys: Captur
     shown = [line.split()[1] for line in lines if line.split()[:1] in (["bank"], ["shop"])]
     assert shown[2:] == [*largest, "(constant)", "(constant)"]  # after a line of each part
     assert json.loads(Path("out.json").read_text())["settings"] == {"files": files}
-
-
-def test_rows_that_do_not_fit_a_model_are_refused(job: str) -> None:
-    model = load_models("models")
-    good = np.zeros((4, 2))
-    for rows, output in (
-        ({"bank": good}, "the model is of bank, shop"),
-        ({"bank": good, "shop": good[:3]}, "different numbers of rows"),
-        ({"bank": good, "shop": np.zeros((4, 3))}, "expected 2 columns"),
-        ({"bank": good, "shop": np.full((4, 2), np.nan)}, "'visits' 4, 'spent' 4"),
-        ({"bank": good, "shop": pl.DataFrame({"a": [1]})}, "'visits', 'spent'"),
-    ):
-        with pytest.raises(DataError, match=output):
-            model.decision_function(rows)

@@ -1,4 +1,4 @@
-"""Two organizations' files as they come, trained on at once."""
+"""Two organizations' files as they come, and as shards of them, trained on at once."""
 
 import json
 import os
@@ -8,31 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 
+from securevfl.data import tables
 from securevfl.models.storage import load_model
-from tests.end_to_end.commands import refused, rows_of, run
+from tests.end_to_end.commands import refused, rows_of, run, two_organizations, write_job
+from tests.jobs import Settings
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
 
-JOB = """
-[job]
-rounds = 30
-[[party]]
-name = "bank"
-role = "label"
-data = "bank.csv"
-label_column = "default"
-[[party]]
-name = "shop"
-role = "feature"
-data = "shop.csv"
-id_column = "customer"
-[exchange]
-scheme = "bfv"
-"""
 
-
-def write_files() -> None:
+def write_files(scheme: str = "bfv", **preprocess: Settings) -> None:
     """Semicolons, decimal commas, Windows-1252, a byte order mark, text, gaps; ids partly alike."""
     generator = np.random.default_rng(0)
     income, spent = generator.normal(2000, 500, 400), generator.normal(50, 9, 400)
@@ -55,13 +40,12 @@ def write_files() -> None:
     ]
     Path("bank.csv").write_bytes("\r\n".join(bank).encode("cp1252"))
     Path("shop.csv").write_bytes("\n".join([*shop, ""]).encode("utf-8-sig"))
+    write_job({"rounds": 30}, exchange={"scheme": scheme}, **preprocess)
 
 
 def test_without_preprocess_all_obstacles_are_named_in_one_line(capsys: Capture) -> None:
     write_files()
-    Path("job.toml").write_text(JOB)
-    assert run("train", "job.toml", "--quiet") == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "train", "job.toml", "--quiet")
     assert error.count("\n") == 1
     for column in ("'income'", "'city'", "'member'", "'since'"):
         assert f"column {column}" in error
@@ -69,8 +53,7 @@ def test_without_preprocess_all_obstacles_are_named_in_one_line(capsys: Capture)
 
 
 def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
-    write_files()
-    Path("job.toml").write_text(JOB + '[preprocess]\nmissing = ["k. A."]\n')
+    write_files(preprocess={"missing": ["k. A."]})
     assert run("train", "job.toml", "--json", "out.json") == 0
     printed = capsys.readouterr()
     output = " ".join(printed.err.split())
@@ -127,15 +110,70 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     )
 
 
-def test_a_copied_label_is_warned_of_even_where_little_is_reported(capsys: Capture) -> None:
-    write_files()
+def test_a_copied_label_is_warned_of_even_where_little_is_told(capsys: Capture) -> None:
+    write_files("plain", preprocess={"missing": ["k. A."]})
     text = Path("bank.csv").read_bytes().decode("cp1252")
     lines = [f"{line};{line[-1] == 'a'}" for line in text.split("\r\n")[2:]]
     head = "id;income;city;unit;default;paid"
     Path("bank.csv").write_text("\n".join([head, *lines]), "utf-8")
-    Path("job.toml").write_text(
-        JOB.replace('"bfv"', '"plain"') + '[preprocess]\nmissing = ["k. A."]\n'
-    )
     assert run("train", "job.toml", "--quiet") == 0
     error = capsys.readouterr().err
     assert "warning: party 'bank': column 'paid=True' is a copy of the label" in error
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two organizations' CSV files and shards of them, and a job on each."""
+    folder = tmp_path_factory.mktemp("jobs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        text = Path(two_organizations()).read_text().replace("ckks", "plain")
+        Path("files.toml").write_text(text)
+        convert = ("data", "convert", "--quiet")
+        bank = ("bank.csv", "--to", "bank", "--label-column", "default")
+        assert run(*convert, *bank) == 0
+        assert run(*convert, "shop.csv", "--to", "shop", "--id-column", "customer") == 0
+        named = text.replace('"bank.csv"', '"bank"').replace('"shop.csv"', '"shop"')
+        kept = [
+            line for line in named.splitlines() if not line.strip().startswith(("label_c", "id_c"))
+        ]
+        Path("shards.toml").write_text("\n".join(kept))
+        for job in ("files", "shards"):
+            assert run("train", f"{job}.toml", "--quiet", "--json", f"{job}.json", "--force") == 0
+            score = ("--out", f"{job}.csv", "--json", f"{job}-scored.json")
+            assert run("predict", f"{job}.toml", "--quiet", *score) == 0
+    return folder
+
+
+@pytest.fixture
+def shards(clean_place: None, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made)
+
+
+@pytest.mark.usefixtures("shards")
+def test_shards_train_and_score_as_their_files_do() -> None:
+    files, shards = (rows_of(f"{job}.json", "train")[0] for job in ("files", "shards"))
+    assert shards["rounds"] == files["rounds"]
+    # Rows stand in other orders, and the random start goes with them.
+    assert shards["auc"] == pytest.approx(files["auc"], abs=0.02)
+    scores, others = (pl.read_csv(f"{job}.csv") for job in ("files", "shards"))
+    assert set(scores[scores.columns[0]]) == set(others[others.columns[0]])
+    assert rows_of("shards-scored.json", "predict")[0]["auc"] > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shards")
+def test_an_audit_takes_few_rows_as_arrays() -> None:
+    audit = ("audit", "shards.toml", "--quick", "--attack", "labels_from_residuals")
+    assert run(*audit, "--quiet", "--json", "audit.json") == 0
+    assert rows_of("audit.json", "audit")
+
+
+@pytest.mark.usefixtures("shards")
+@pytest.mark.parametrize("command", ["audit", "predict"])
+def test_rows_that_are_too_many_as_arrays_are_refused(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(tables, "MOST_CELLS", 100)
+    out = ("--out", "scored.csv") if command == "predict" else ("--quick",)
+    assert "sparse columns need" in refused(capsys, command, "shards.toml", *out)

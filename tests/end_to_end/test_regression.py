@@ -1,40 +1,34 @@
 """Regression: real targets through the exchanges, against scikit-learn and against twins."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from sklearn.linear_model import Lasso, Ridge
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
+from securevfl.arrays import FloatArray
 from securevfl.data.join import load_files
 from securevfl.data.read import FileSource
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
-from securevfl.job import Job
 from securevfl.models.storage import load_model
 from securevfl.protocols.guards.person_record import PersonRecord
-from securevfl.training import Environment, TrainingResult, save_models, train
-from tests.end_to_end.commands import rows_of, run
-from tests.jobs import SmallKeys
+from securevfl.training import Environment
+from tests import jobs
+from tests.end_to_end.commands import rows_from, run, write_job
 
-FloatArray = NDArray[np.float64]
 SLACK = 1e-8
 
 
-def fit(
-    dataset: VerticalDataset, settings: Mapping[str, object] | None = None, **sections: object
-) -> TrainingResult:
-    job = Job.of(job={"loss": "squared", **(settings or {})}, **sections)
-    return train(job, dataset, Environment(keys=SmallKeys()))
+fit = partial(jobs.fit, loss="squared")
 
 
 def in_one_place(dataset: VerticalDataset) -> tuple[FloatArray, FloatArray]:
-    """All columns, standardized by the training rows."""
     rows = np.hstack([party.train for party in dataset.parties])
     held_out = np.hstack([party.test for party in dataset.parties])
     mean, scale = rows.mean(axis=0), rows.std(axis=0)
@@ -54,7 +48,7 @@ def test_exact_steps_end_at_scikit_learns_ridge(parties: int, intercept: bool) -
     l2 = 0.3
     ridge = Ridge(alpha=l2 * len(inputs), fit_intercept=intercept).fit(inputs, dataset.train_labels)
     settings = {"rounds": 250, "tolerance": 0.0, "l2": l2, "intercept": intercept, "eval_every": 0}
-    result = fit(dataset, settings)
+    result = fit(dataset, **settings)
     due = ridge.predict(held_out)
     assert result.predictions[:, 0] == pytest.approx(
         due, abs=SLACK * float(np.std(dataset.train_labels))
@@ -75,27 +69,26 @@ def test_l1_block_descent_ends_at_scikit_learns_lasso(diabetes: VerticalDataset)
     inputs, held_out = in_one_place(diabetes)
     l1, deviation = 0.05, float(np.std(diabetes.train_labels))
     lasso = Lasso(alpha=l1 * deviation, tol=1e-12).fit(inputs, diabetes.train_labels)
-    result = fit(diabetes, {"algorithm": "dbcd", "l1": l1, "rounds": 300, "tolerance": 1e-12})
+    result = fit(diabetes, algorithm="dbcd", l1=l1, rounds=300, tolerance=1e-12)
     assert result.predictions[:, 0] == pytest.approx(lasso.predict(held_out), rel=1e-5)
     zeros = np.concatenate([each.model.weights[:, 0] for each in result.outcomes.values()]) == 0
     assert zeros.sum() == np.sum(lasso.coef_ == 0) > 0
 
 
 @pytest.mark.parametrize(
-    ("settings", "sections"),
+    ("exchange", "settings"),
     [
-        ({"algorithm": "fdml", "learning_rate": 0.5, "rounds": 60}, {}),
-        ({"local_rule": "exact", "learning_rate": 0.2, "rounds": 60}, {}),
-        ({"algorithm": "fedsgd", "rounds": 60}, {}),
-        ({"rounds": 60, "batch_size": 100}, {"privacy": {"noise_multiplier": 0.05}}),
+        ("plain", {"algorithm": "fdml", "learning_rate": 0.5}),
+        ("plain", {"local_rule": "exact", "learning_rate": 0.2}),
+        ("plain", {"algorithm": "fedsgd"}),
+        ("dp", {"batch_size": 100, "privacy": {"noise_multiplier": 0.05}}),
     ],
     ids=["fdml", "exact rule", "fedsgd", "dp"],
 )
 def test_other_algorithms_and_noise_learn(
-    diabetes: VerticalDataset, settings: dict[str, object], sections: dict[str, object]
+    diabetes: VerticalDataset, exchange: str, settings: jobs.Settings
 ) -> None:
-    exchange = {"scheme": "dp" if sections else "plain"}
-    result = fit(diabetes, {**settings, "eval_every": 0}, exchange=exchange, **sections)
+    result = fit(diabetes, exchange, rounds=60, eval_every=0, **settings)
     assert result.learned
     assert result.exact_score.r2 is not None
     assert result.exact_score.r2 > 0.4
@@ -105,31 +98,21 @@ def test_networks_learn_what_is_not_linear(generator: np.random.Generator) -> No
     inputs = generator.standard_normal((240, 4))
     dataset = parted(inputs, np.abs(inputs[:, 0]) + np.abs(inputs[:, 2]))
     settings = {"model": "mlp", "hidden": [16], "local_steps": 5, "learning_rate": 0.5}
-    result = fit(dataset, {**settings, "rounds": 20, "batch_size": "full", "eval_every": 0})
+    result = fit(dataset, rounds=20, batch_size="full", eval_every=0, **settings)
     assert result.scores[-1].r2 is not None
     assert result.scores[-1].r2 > 0.3  # linear models have none
 
 
 def parted(inputs: FloatArray, targets: FloatArray) -> VerticalDataset:
-    base = load("diabetes")
-    half = inputs.shape[1] // 2
-    last = len(inputs) * 3 // 4
-    tables = [
-        replace(
-            party,
-            columns=tuple(f"c{i}" for i in range(part.shape[1])),
-            train=part[:last],
-            test=part[last:],
-        )
-        for party, part in zip(base.parties, (inputs[:, :half], inputs[:, half:]), strict=True)
-    ]
-    return replace(
-        base,
-        parties=tuple(tables),
-        train_labels=targets[:last],
-        test_labels=targets[last:],
-        row_digests=np.arange(last, dtype=np.uint64),
+    """Half of the columns at each party, a quarter of the rows held out."""
+    base, last = load("diabetes"), len(inputs) * 3 // 4
+    tables = tuple(
+        replace(party, columns=("a", "b"), train=part[:last], test=part[last:])
+        for party, part in zip(base.parties, np.split(inputs, 2, axis=1), strict=True)
     )
+    digests, labels = np.arange(last, dtype=np.uint64), targets[:last]
+    made = replace(base, parties=tables, train_labels=labels, row_digests=digests)
+    return replace(made, test_labels=targets[last:])
 
 
 def test_what_says_nothing_of_targets_has_learned_nothing(generator: np.random.Generator) -> None:
@@ -147,8 +130,9 @@ def test_heavy_tails_neither_overflow_nor_lose_precision(
     targets = np.exp(inputs @ [0.5, 0.2, 0.5, 0.2] + 1.5 * generator.standard_normal(1200))
     dataset = parted(inputs, 1e9 * targets)
     settings = {"rounds": 12, "tolerance": 0.0, "eval_every": 0}
-    exchange = {"scheme": "bfv", "hide": hide}
-    protected, twin = fit(dataset, settings, exchange=exchange), fit(dataset, settings)
+    protected, twin = (
+        fit(dataset, each, **settings) for each in ({"scheme": "bfv", "hide": hide}, "plain")
+    )
     distance = np.abs(protected.predictions - twin.predictions).max()
     assert distance <= 1e-3 * np.std(dataset.train_labels)
     assert protected.scores[-1].r2 == pytest.approx(protected.exact_score.r2, abs=1e-3)
@@ -159,19 +143,21 @@ def test_one_enormous_target_is_not_summed_with_others(generator: np.random.Gene
     targets = generator.standard_normal(80)
     targets[-1] = 1e4
     with pytest.raises(ConfigError, match="weigh as much as 1"):
-        fit(parted(inputs, targets), exchange={"scheme": "bfv", "hide": "both"})
+        fit(parted(inputs, targets), {"scheme": "bfv", "hide": "both"})
 
 
-def written(folder: Path, targets: Sequence[object]) -> list[FileSource]:
-    generator = np.random.default_rng(0)
-    values = generator.standard_normal((len(targets), 2))
-    bank = ["id,income,amount"]
+def written(
+    folder: Path, targets: Sequence[object], values: FloatArray | None = None
+) -> list[FileSource]:
+    if values is None:
+        values = np.random.default_rng(0).standard_normal((len(targets), 2))
+    bank = ["id,income,default"]
     bank += [f"{i},{values[i, 0]},{target}" for i, target in enumerate(targets)]
     shop = ["id,visits", *(f"{i},{values[i, 1]}" for i in range(len(targets)))]
     (folder / "bank.csv").write_text("\n".join(bank), encoding="utf-8")
     (folder / "shop.csv").write_text("\n".join(shop), encoding="utf-8")
     return [
-        FileSource("bank", folder / "bank.csv", "id", "amount"),
+        FileSource("bank", folder / "bank.csv", "id", "default"),
         FileSource("shop", folder / "shop.csv", "id"),
     ]
 
@@ -202,18 +188,15 @@ def test_numbers_that_are_no_classes_need_the_squared_loss(
         ([2.5 * (i % 2) for i in range(40)], 2),
         (["no", "yes"] * 20, 2),
         ([f"c{i % 30}" for i in range(400)], 30),
+        ([i % 10 for i in range(200)], 10),
     ],
 )
-def test_two_values_and_words_are_classes_under_any_loss(
+def test_two_values_and_words_are_classes_under_any_loss_and_digits_under_some(
     tmp_path: Path, targets: list[object], classes: int
 ) -> None:
-    dataset = load_files(written(tmp_path, targets), regression=True)
+    dataset = load_files(written(tmp_path, targets), regression=classes != 10)
     assert dataset.classes == classes
     assert dataset.train_labels.dtype == np.int64
-
-
-def test_ten_digits_are_classes_where_the_loss_is_not_squared(tmp_path: Path) -> None:
-    assert load_files(written(tmp_path, [i % 10 for i in range(200)])).classes == 10
 
 
 def test_a_regression_on_own_files_comes_out_in_the_targets_units(
@@ -222,24 +205,9 @@ def test_a_regression_on_own_files_comes_out_in_the_targets_units(
     generator = np.random.default_rng(1)
     values = generator.standard_normal((500, 2))
     targets = 2000 + 300 * values[:, 0] + 100 * values[:, 1] + 20 * generator.standard_normal(500)
-    for name, column in (("bank", 0), ("shop", 1)):
-        lines = [f"{i},{values[i, column]}" for i in range(500)]
-        if column == 0:
-            lines = [f"{line},{target}" for line, target in zip(lines, targets, strict=True)]
-        header = "id,x,amount" if column == 0 else "id,z"
-        Path(f"{name}.csv").write_text("\n".join([header, *lines]), encoding="utf-8")
-    parties = "".join(
-        f'[[party]]\nname = "{name}"\nrole = "{role}"\ndata = "{name}.csv"\n{more}\n'
-        for name, role, more in (
-            ("bank", "label", 'label_column = "amount"'),
-            ("shop", "feature", ""),
-        )
-    )
-    Path("job.toml").write_text(
-        f'[job]\nloss = "squared"\n{parties}[exchange]\nscheme = "bfv"\n', encoding="utf-8"
-    )
-    assert run("train", "job.toml", "--quiet", "--json", "out.json") == 0
-    (row,) = rows_of("out.json", "train")
+    written(tmp_path, targets.tolist(), values)
+    job = write_job({"loss": "squared"}, "id", exchange={"scheme": "bfv"})
+    (row,) = rows_from("train", job, "--quiet")
     assert row["auc"] is None
     assert row["r2"] > 0.98
     assert 15 < row["rmse"] < 26
@@ -250,21 +218,7 @@ def test_a_regression_on_own_files_comes_out_in_the_targets_units(
     assert models[0].together(parts)[:, 0] == pytest.approx([2400, 2000], abs=10)
     with pytest.raises(DataError, match="use the label party's model"):
         models[1].together(parts)
-    Path("job.toml").write_text(
-        Path("job.toml").read_text("utf-8").replace('"squared"', '"logistic"')
-    )
-    assert run("train", "job.toml", "--quiet") == 2
-
-
-def test_saved_models_give_what_was_scored(diabetes: VerticalDataset, tmp_path: Path) -> None:
-    result = fit(diabetes)
-    models = [load_model(path) for path in save_models(result, tmp_path)]
-    parts = {
-        table.name: model.predict(table.test)
-        for table, model in zip(diabetes.parties, models, strict=True)
-    }
-    total = models[0].together(parts)
-    assert r2_score(diabetes.test_labels, total[:, 0]) == pytest.approx(result.scores[-1].r2)
+    assert run("train", write_job({"loss": "logistic"}, "id"), "--quiet") == 2
 
 
 def test_the_label_guard_tells_targets_apart_by_all_their_digits(
@@ -272,12 +226,10 @@ def test_the_label_guard_tells_targets_apart_by_all_their_digits(
 ) -> None:
     inputs = generator.standard_normal((400, 4))
     targets = inputs.sum(axis=1) + generator.standard_normal(400)
-    settings = {"loss": "squared", "rounds": 1, "eval_every": "never"}
-    job = Job.of(job=settings, exchange={"scheme": "bfv"})
-    seen = []
+    seen, guarded = [], Environment(guard_directory=tmp_path)
     for each in (targets, targets, targets + 1e-6 * generator.standard_normal(400)):
         dataset = parted(inputs, each)
-        train(job, dataset, Environment(guard_directory=tmp_path))
+        fit(dataset, "bfv", guarded, rounds=1, eval_every="never")
         record = PersonRecord.load(tmp_path / "labels.safetensors")
         places = np.searchsorted(record.people, dataset.row_digests)
         seen.append(record.revealed(places, 1.0)[0])

@@ -1,12 +1,13 @@
 """A session that goes on from what was saved after a round ends where an unbroken one ends."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError, PeerError
 from securevfl.job import Job
 from securevfl.protocols.plan import ROW_OFFSETS
@@ -28,7 +29,6 @@ def job_of(exchange: str | Settings = "plain", **settings: object) -> Job:
 
 
 def whole_run(job: Job, dataset: VerticalDataset | None = None) -> tuple[TrainingResult, Kept]:
-    """A whole run, and what it kept after every round."""
     kept = Kept()
     environment = Environment(keys=SmallKeys(), keep_state=kept)
     return train(job, dataset or breast_cancer(), environment), kept
@@ -37,7 +37,6 @@ def whole_run(job: Job, dataset: VerticalDataset | None = None) -> tuple[Trainin
 def unbroken(
     job: Job, folder: Path, dataset: VerticalDataset | None = None
 ) -> tuple[TrainingResult, States]:
-    """A whole run, and what it kept in files on the way."""
     result, kept = whole_run(job, dataset)
     for name, state in kept[BROKEN_AT].items():
         state.save(folder / f"{name}.state")
@@ -132,30 +131,21 @@ def test_a_state_holds_no_mask_no_noise_and_no_key(tmp_path: Path) -> None:
     assert all(size < 4000 + offsets * (name == label) for name, size in sizes.items())
 
 
-def test_the_state_of_another_job_or_party_is_refused(tmp_path: Path) -> None:
-    job = job_of()
-    _, states = unbroken(job, tmp_path)
-    first, second = states
-    swapped = {first: states[second], second: states[first]}
-    for other, given in ((job.with_settings(learning_rate=0.2), states), (job, swapped)):
-        with pytest.raises(ConfigError, match="state of party"):
-            resumed(other, given)
-
-
-def test_a_party_that_fits_another_ones_state_does_not_take_it() -> None:
+def test_the_state_of_another_job_or_party_is_refused() -> None:
+    """A party's that fits: the two have as many columns."""
     dataset, job = made(1, 3), job_of()
     kept = whole_run(job, dataset)[1][1]
     swapped = {"party0": kept["party0"], "party1": kept["party2"], "party2": kept["party1"]}
-    with pytest.raises(ConfigError, match=r"state of party 'party[12]'"):
-        resumed(job, swapped, dataset)
+    for other, given in ((job.with_settings(learning_rate=0.2), kept), (job, swapped)):
+        with pytest.raises(ConfigError, match=r"state of party 'party\d'"):
+            resumed(other, given, dataset)
 
 
 def test_a_session_does_not_go_on_with_other_data() -> None:
-    generator, job = np.random.default_rng(1), job_of()
-    blocks = blocks_of(generator, 2)
-    labels = labels_of(generator, blocks)
-    kept = whole_run(job, dataset_of(blocks, labels))[1][1]
-    changed = dataset_of([blocks[0], blocks[1] + 0.5], labels)
+    dataset, job = made(1), job_of()
+    kept = whole_run(job, dataset)[1][1]
+    first, second = (table.train for table in dataset.parties)
+    changed = dataset_of([first, second + 0.5], as_classes(dataset.train_labels))
     with pytest.raises(DataError, match="'party1': its data differ from those of the session"):
         resumed(job, kept, changed)
 
@@ -192,33 +182,29 @@ def test_what_was_saved_is_not_changed_by_going_on(tmp_path: Path) -> None:
     assert {name: repr(state.revealed) for name, state in states.items()} == before
 
 
-def test_a_session_that_has_ended_does_not_go_on() -> None:
+def test_a_session_that_has_ended_does_not_go_on_nor_one_of_fdml() -> None:
     job = job_of()
+    _, kept = whole_run(job)
     with pytest.raises(ConfigError, match="after 6 rounds"):
-        resumed(job, whole_run(job)[1][ROUNDS])
-
-
-def test_fdml_keeps_no_state(tmp_path: Path) -> None:
-    _, states = unbroken(job_of(), tmp_path)
+        resumed(job, kept[ROUNDS])
     with pytest.raises(ConfigError, match="keeps no state"):
-        resumed(job_of(algorithm="fdml"), states)
+        resumed(job_of(algorithm="fdml"), kept[BROKEN_AT])
 
 
-def test_a_state_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda data, cut=cut: data[:cut] for cut in (0, 7, 40, -1)),
+        lambda data: data.replace(b"in flight.sum", b"in_flight.sum"),
+    ],
+    ids=["0", "7", "40", "all but one", "something else in it"],
+)
+def test_a_damaged_state_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "bank.state"
     SessionState("ab", "bank", 3, np.ones((2, 1)), in_flight={"sum": np.ones(2)}).save(path)
-    assert set(SessionState.load(path).in_flight) == {"sum"}
-    path.write_bytes(path.read_bytes().replace(b"in flight.sum", b"in_flight.sum"))
-    with pytest.raises(DataError, match="is damaged"):
-        SessionState.load(path)
-
-
-@pytest.mark.parametrize("cut", [0, 7, 40, -1])
-def test_a_damaged_state_is_refused(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "bank.state"
-    SessionState("ab", "bank", 3, np.ones((2, 1))).save(path)
     assert SessionState.load(path).rounds == 3
-    path.write_bytes(path.read_bytes()[:cut])
+    assert set(SessionState.load(path).in_flight) == {"sum"}
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match="is damaged"):
         SessionState.load(path)
     with pytest.raises(DataError, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""How commands begin and how an interrupt ends them."""
+"""How commands begin, what they load and do without, and how an interrupt ends them."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ import pytest
 from securevfl import __version__
 from tests.end_to_end.commands import run, started, wait_until
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("clean_place")
 SLOW = {
     *("torch", "sklearn", "scipy", "matplotlib", "tenseal", "polars", "dp_accounting"),
@@ -30,14 +31,14 @@ finally:
 """
 
 
+def python(code: str, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=check)  # noqa: S603
+
+
 def loaded(arguments: str) -> tuple[set[str], str]:
     """The modules that a command line imports, and its first line on stderr."""
-    ended = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", SAYS_WHAT_IS_LOADED, *arguments.split()],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = python(SAYS_WHAT_IS_LOADED, *arguments.split(), check=False)
     *warning, last = ended.stderr.splitlines()
     assert last.startswith("loaded ")
     return set(last.split()), warning[0] if warning else ""
@@ -45,10 +46,7 @@ def loaded(arguments: str) -> tuple[set[str], str]:
 
 def test_the_package_loads_nothing_before_it_is_asked_for_something() -> None:
     code = "import securevfl, sys; dir(securevfl); sys.stderr.write(' '.join(sys.modules))"
-    ended = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    modules = set(ended.stderr.split())
+    modules = set(python(code).stderr.split())
     assert "securevfl" in modules
     assert not modules & (SLOW | NEEDED_BY_WORK | {"typer", "pydantic"})
 
@@ -60,16 +58,16 @@ from securevfl.data.sources import load
 from securevfl.job import Job
 from securevfl.training import train
 data = load("breast_cancer")
-for scheme in ("plain", "bfv"):
-    train(Job.of(job={"rounds": 1}, exchange={"scheme": scheme}), data)
+for scheme in ("plain", "bfv", "paillier"):
+    job = {"rounds": 1, "batch_size": "full", "eval_every": 0}
+    train(Job.of(job=job, exchange={"scheme": scheme}), data)
     print(scheme, *sys.modules)
 """
-    ended = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    modules = {line.split()[0]: set(line.split()[1:]) for line in ended.stdout.splitlines()}
+    lines = [line.split() for line in python(code).stdout.splitlines()]
+    modules = {scheme: set(names) for scheme, *names in lines}
     assert not modules["plain"] & SLOW
     assert modules["bfv"] & SLOW == {"tenseal"}
+    assert modules["paillier"] & SLOW == {"tenseal", "gmpy2", "phe"}
 
 
 def test_the_version_is_printed_and_nothing_else_wanted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +75,7 @@ def test_the_version_is_printed_and_nothing_else_wanted(capsys: pytest.CaptureFi
     assert capsys.readouterr() == (f"securevfl {__version__}\n", "")
 
 
-def test_help_loads_nothing_that_is_slow() -> None:
+def test_help_of_every_command_loads_nothing_that_is_slow() -> None:
     # One process for all of them: whichever loads something shows it.
     every = "; ".join(
         f"sys.argv = {['securevfl', *command.split(), '--help']!r}; run()"
@@ -89,61 +87,67 @@ def test_help_loads_nothing_that_is_slow() -> None:
         "        assert not ended.code, sys.argv\n"
         f"{every}\nsys.stderr.write(' '.join(sys.modules))"
     )
-    ended = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    modules = set(ended.stderr.split())
+    modules = set(python(code).stderr.split())
     assert "typer" in modules
     assert not modules & (SLOW | NEEDED_BY_WORK)
 
 
+MALFORMED, UNKNOWN, MOVED = "[job", "[job]\nround = 3\n", "[job]\nstaleness = 2\n"
+OWN = '[job]\ndataset = "breast_cancer"\n[fdml]\nstaleness = 2\n'
+FILES = """
+[[party]]
+name = "bank"
+role = "label"
+data = "bank.csv"
+id_column = "id"
+label_column = "y"
+[[party]]
+name = "shop"
+role = "feature"
+data = "shop.csv"
+id_column = "id"
+"""
+
+
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "job", "said"),
     [
-        ("bench tradeoff --exchang plain", "--exchange"),
-        ("train nowhere.toml", "nowhere.toml"),
-        ("predict nowhere.toml --out scores.csv", "nowhere.toml"),
-        ("train malformed.toml", "not TOML"),
-        ("train unknown.toml", "nearest known key is 'rounds'"),
-        ("train moved.toml", "staleness belongs in [fdml]"),
+        ("bench tradeoff --exchang plain", "", "--exchange"),
+        ("train nowhere.toml", "", "nowhere.toml"),
+        ("predict nowhere.toml --out scores.csv", "", "nowhere.toml"),
+        ("train job.toml", MALFORMED, "not TOML"),
+        ("train job.toml", UNKNOWN, "nearest known key is 'rounds'"),
+        ("train job.toml", MOVED, "staleness belongs in [fdml]"),
     ],
 )
-def test_a_mistake_that_is_seen_at_once_loads_nothing_for_work(arguments: str, said: str) -> None:
-    Path("malformed.toml").write_text("[job", encoding="utf-8")
-    Path("unknown.toml").write_text("[job]\nround = 3\n", encoding="utf-8")
-    Path("moved.toml").write_text("[job]\nstaleness = 2\n", encoding="utf-8")
-    modules, warning = loaded(arguments)
-    assert said in warning
+def test_a_mistake_that_is_seen_at_once_loads_nothing_for_work(
+    arguments: str, job: str, said: str
+) -> None:
+    Path("job.toml").write_text(job, encoding="utf-8")
+    modules, told = loaded(arguments)
+    assert said in told
     assert not modules & (SLOW | NEEDED_BY_WORK)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "job", "said"),
     [
-        ("bench tradeoff --dataset brest_cancer", "breast_cancer"),
-        ("bench tradeoff --dataset a9a", "data get a9a"),
-        ("bench tradeoff --exchange plian", "nearest is 'plain'"),
-        ("bench tradeoff --batch-size 100000", "456"),
-        ("sweep noise --dataset breast_cancer --clip 0", "clip"),
-        ("audit --exchange bvf", "'bvf'"),
-        ("audit --dataset brest_cancer", "breast_cancer"),
-        ("train files.toml", "bank.csv"),
-        ("train own.toml", "[fdml] is for algorithm 'fdml', not 'fedbcd-p'"),
-        ("data where a9b", "a9a"),
+        ("bench tradeoff --dataset brest_cancer", "", "breast_cancer"),
+        ("bench tradeoff --dataset a9a", "", "data get a9a"),
+        ("bench tradeoff --exchange plian", "", "nearest is 'plain'"),
+        ("bench tradeoff --batch-size 100000", "", "456"),
+        ("sweep noise --dataset breast_cancer --clip 0", "", "clip"),
+        ("audit --exchange bvf", "", "'bvf'"),
+        ("audit --dataset brest_cancer", "", "breast_cancer"),
+        ("train job.toml", FILES, "bank.csv"),
+        ("train job.toml", OWN, "[fdml] is for algorithm 'fdml', not 'fedbcd-p'"),
+        ("data where a9b", "", "a9a"),
     ],
 )
-def test_a_mistake_loads_nothing_that_is_slow(arguments: str, said: str) -> None:
-    Path("files.toml").write_text(
-        '[[party]]\nname = "bank"\nrole = "label"\ndata = "bank.csv"\nid_column = "id"\n'
-        'label_column = "y"\n[[party]]\nname = "shop"\nrole = "feature"\ndata = "shop.csv"\n'
-        'id_column = "id"\n',
-        encoding="utf-8",
-    )
-    Path("own.toml").write_text(
-        '[job]\ndataset = "breast_cancer"\n[fdml]\nstaleness = 2\n', encoding="utf-8"
-    )
-    modules, warning = loaded(arguments)
-    assert said in warning
+def test_a_mistake_loads_nothing_that_is_slow(arguments: str, job: str, said: str) -> None:
+    Path("job.toml").write_text(job, encoding="utf-8")
+    modules, told = loaded(arguments)
+    assert said in told
     assert not modules & SLOW
 
 
@@ -162,6 +166,78 @@ def test_an_interrupt_while_something_is_imported_is_no_traceback(library: str) 
     assert process.returncode == 130
 
 
-def test_a_command_named_here_is_a_command() -> None:
-    for command in COMMANDS:
-        assert run(*command.split(), "--help") == 0
+# ----------------------------------------------------------------------------- without torch
+
+
+def test_networks_on_sparse_rows_load_no_torch() -> None:
+    python(f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from securevfl.job import Job
+from securevfl.training import train
+from tests.sparse_data import few_ones, sparse
+job = Job.of(job={{"rounds": 1, "model": "mlp", "learning_rate": 0.1}})
+train(job, sparse(few_ones()))
+assert "torch" not in sys.modules
+""")
+
+
+NEED_TORCH = "securevfl: error: networks need torch: pip install 'securevfl[networks]'"
+# Blocked where modules are found: scipy stumbles over a None among those that are loaded.
+WITHOUT_TORCH = """
+import runpy, sys
+from importlib.machinery import PathFinder
+class WithoutTorch(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.split(".")[0] == "torch" else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutTorch
+for line in sys.argv[1:]:
+    sys.argv = ["securevfl", *line.split()]
+    try:
+        runpy.run_module("securevfl", run_name="__main__")
+    except SystemExit as ended:
+        print("status", ended.code or 0)
+"""
+JOB = """
+[job]
+dataset = "breast_cancer"
+rounds = 2
+model = "MODEL"
+[exchange]
+scheme = "bfv"
+[output]
+directory = "MODEL"
+"""
+
+
+def run_without_torch(*lines: str) -> tuple[list[int], str]:
+    """Exit statuses of command lines in a process where torch cannot be imported, and stderr."""
+    for model in ("linear", "mlp"):
+        Path(f"{model}.toml").write_text(JOB.replace("MODEL", model), encoding="utf-8")
+    ended = python(WITHOUT_TORCH, *lines)
+    told = [line.split() for line in ended.stdout.splitlines()]
+    return [int(words[1]) for words in told if words[:1] == ["status"]], ended.stderr
+
+
+def test_linear_jobs_run_without_torch_and_a_network_is_one_line_before_any_work() -> None:
+    statuses, said = run_without_torch(
+        "train linear.toml",
+        "train mlp.toml",
+        "sweep noise --dataset breast_cancer --model nn --noise 1",
+    )
+    assert statuses == [0, 2, 2], said
+    errors = [line for line in said.splitlines() if line.startswith("securevfl: ")]
+    assert errors == [NEED_TORCH] * 2
+    assert Path("linear").exists()
+    assert not Path("mlp").exists()
+
+
+@pytest.mark.slow
+def test_sweeps_and_audits_of_linear_models_take_no_torch() -> None:
+    statuses, said = run_without_torch(
+        "sweep noise --dataset breast_cancer --model lr --noise 1 --epochs 1 --repeats 1 "
+        "--learning-rate 0.1 --own-prediction noisy --workers 1 --quiet",
+        "audit linear.toml --exchange plain --attack gram --repeats 1 --workers 1 --quiet",
+    )
+    assert statuses == [0, 0], said

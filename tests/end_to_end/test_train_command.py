@@ -16,6 +16,7 @@ from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.reports.training import Forecast
 from tests.end_to_end.commands import (
     example,
+    killed_after,
     refused,
     rows_from,
     rows_of,
@@ -23,6 +24,7 @@ from tests.end_to_end.commands import (
     started,
     two_organizations,
     wait_until,
+    weights,
 )
 from tests.jobs import Settings
 
@@ -32,12 +34,7 @@ pytestmark = pytest.mark.usefixtures("clean_place")
 EVERY = 3
 EVERY_THREE = {"checkpoint_every": EVERY}
 NOISE = {"noise_multiplier": 1.0}
-KILLED_AFTER = 8
 PARTIES = ("bank", "shop")
-
-
-class Killed(BaseException):
-    """As good as kill -9: nothing may catch it."""
 
 
 def job(scheme: str = "plain", output: Settings | None = None, /, **settings: object) -> str:
@@ -49,25 +46,6 @@ def job(scheme: str = "plain", output: Settings | None = None, /, **settings: ob
 def said(error: str) -> int:
     """Lines of standard error beside those on what the files are like."""
     return sum(not line.startswith("party '") for line in error.splitlines())
-
-
-def weights() -> np.ndarray:
-    parts = [load_model(Path(f"models/{name}.safetensors")).weights for name in PARTIES]
-    return np.concatenate(parts)
-
-
-def killed(path: str, after: int = KILLED_AFTER, *more: str) -> None:
-    """Run a job, killed at the end of a round."""
-
-    def kill(_: Forecast, done: int, now: float) -> None:
-        del now
-        if done == after:
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Forecast, "after", kill)
-        with pytest.raises(Killed):
-            run("train", path, *more)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +62,7 @@ def test_a_killed_job_goes_on_to_the_same_parameters(
     path = job(scheme, **settings)
     assert run("train", path, "--quiet") == 0
     whole = weights()
-    killed(path, KILLED_AFTER, "--force")
+    killed_after(8, "train", path, "--force")
     assert next(iter(last_session(Path("models"), PARTIES).values())).rounds == 6
     capsys.readouterr()
     (row,) = rows_from("train", path, "--resume")
@@ -101,13 +79,13 @@ def test_a_killed_job_goes_on_to_the_same_parameters(
 def test_a_job_killed_before_its_first_checkpoint_starts_again_uncounted() -> None:
     """What guards wrote down then would refuse a second start."""
     path = job("bfv", label_guard="visits")
-    killed(path, after=2)
+    killed_after(2, "train", path)
     assert run("train", path, "--force", "--quiet") == 2
     assert run("train", path, "--resume", "--quiet") == 0
 
 
 def test_states_are_for_their_owner_alone_and_hold_the_last_two(tmp_path: Path) -> None:
-    killed(job())
+    killed_after(8, "train", job())
     for name in PARTIES:
         checkpoints = Checkpoints(tmp_path / "models", name)
         assert set(checkpoints.load()) == {3, 6}
@@ -115,23 +93,9 @@ def test_states_are_for_their_owner_alone_and_hold_the_last_two(tmp_path: Path) 
             assert stat.S_IMODE(path.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
 
 
-@pytest.mark.parametrize("rounds", [3, 6])
-def test_parties_killed_between_two_writes_have_a_round_in_common(rounds: int) -> None:
+def test_an_unfinished_session_is_told_and_not_overwritten(capsys: Capture) -> None:
     path = job()
-    assert run("train", path, "--quiet") == 0
-    whole = weights()
-    killed(path, KILLED_AFTER, "--force")
-    if rounds == 3:  # the shop had not written its last one
-        newer = Checkpoints(Path("models"), "shop")
-        newer.before.replace(newer.newest)
-    assert last_session(Path("models"), PARTIES)["bank"].rounds == rounds
-    assert run("train", path, "--resume", "--quiet") == 0
-    np.testing.assert_array_equal(weights(), whole)
-
-
-def test_an_unfinished_session_is_reported_and_not_overwritten(capsys: Capture) -> None:
-    path = job()
-    killed(path)
+    killed_after(8, "train", path)
     before = {each: each.read_bytes() for each in Path("models").iterdir()}
     for arguments, message in (
         ((), "holds a checkpoint of this job after 6 rounds: --resume continues"),
@@ -143,19 +107,13 @@ def test_an_unfinished_session_is_reported_and_not_overwritten(capsys: Capture) 
     assert {each: each.read_bytes() for each in Path("models").iterdir()} == before
 
 
-def test_a_session_goes_on_with_the_data_it_had(capsys: Capture) -> None:
+def test_a_session_that_is_damaged_or_has_other_data_does_not_go_on(capsys: Capture) -> None:
     path = job()
-    killed(path)
+    killed_after(8, "train", path)
     shop = Path("shop.csv").read_text(encoding="utf-8")
     Path("shop.csv").write_text(re.sub(r"(?m)^3,(-?)", r"3,\g<1>9", shop), encoding="utf-8")
-    assert "party 'shop': its data differ from those of the session" in refused(
-        capsys, "train", path, "--resume"
-    )
-
-
-def test_a_damaged_session_is_reported(capsys: Capture) -> None:
-    path = job()
-    killed(path)
+    told = "party 'shop': its data differ from those of the session"
+    assert told in refused(capsys, "train", path, "--resume")
     Path("models/bank.state").write_bytes(b"half of it")
     assert "is damaged; --force starts again" in refused(capsys, "train", path, "--resume")
     assert run("train", path, "--force", "--quiet") == 0
@@ -193,10 +151,10 @@ def test_what_cannot_go_on_says_so_first_and_when_it_is_asked(
     path = job(**settings)
     if scheme == "dp":
         path = two_organizations({"rounds": 12}, "dp", output=EVERY_THREE, privacy=NOISE)
-    killed(path, after=4)
-    message = " ".join(capsys.readouterr().err.split())
-    assert "cannot be resumed after an interrupt" in message
-    assert why in message
+    killed_after(4, "train", path)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "cannot be resumed after an interrupt" in told
+    assert why in told
     assert not list(Path("models").glob("*.state*"))
     assert why in refused(capsys, "train", path, "--resume")
 
@@ -232,10 +190,15 @@ def test_a_disk_without_room_is_found_before_training(
 
 
 def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> None:
-    assert run("train", job("bfv"), "--html", "page.html") == 0
+    (row,) = rows_from("train", job("bfv"), "--html", "page.html")
+    assert (row["auc"] > 0.97, row["dropped_rows"]) == (True, {"bank": 20, "shop": 0})
     printed = capsys.readouterr()
     page = Path("page.html").read_text(encoding="utf-8")
-    for text in ("bank alone", "Training loss by rounds", "train job.toml --html page.html"):
+    for text in (
+        "bank alone",
+        "Training loss by rounds",
+        "train job.toml --html page.html --json out.json",
+    ):
         assert text in page
     assert "bank alone" in printed.out
     message = printed.err
@@ -310,7 +273,7 @@ def test_a_process_that_is_stopped_can_go_on(how: signal.Signals) -> None:
         )
         assert last == "securevfl: interrupted"
     assert load_model(Path("models/bank.safetensors")).header.rounds % EVERY == 0
-    killed(path, 2, "--seed", "1", "--resume")
+    killed_after(2, "train", path, "--seed", "1", "--resume")
     assert not list(Path("models").glob(".*.safetensors-*")) or how == signal.SIGKILL
 
 
@@ -358,13 +321,6 @@ def test_a_seed_on_the_command_line_replaces_the_jobs() -> None:
     assert first["job_hash"] != second["job_hash"]
 
 
-def test_files_of_two_organizations_train_one_model(capsys: Capture) -> None:
-    (row,) = rows_from("train", two_organizations())
-    assert row["auc"] > 0.97
-    assert row["dropped_rows"] == {"bank": 20, "shop": 0}
-    assert "not every party has them: bank 20 of 400\n" in capsys.readouterr().out
-
-
 def test_labels_that_follow_from_nothing_end_with_a_status_of_their_own(capsys: Capture) -> None:
     path = two_organizations()
     lines = Path("bank.csv").read_text(encoding="utf-8").splitlines()
@@ -377,14 +333,6 @@ def test_labels_that_follow_from_nothing_end_with_a_status_of_their_own(capsys: 
     assert not row["learned"]
     assert row["auc"] > 0.52
     assert {each.stem for each in Path("models").iterdir()} == {"bank", "shop"}
-
-
-def test_a_step_size_that_is_far_too_large_ends_with_it_too(capsys: Capture) -> None:
-    path = example(
-        ("seed = 0", "seed = 0\nlearning_rate = 1000\nrounds = 7"), ("rounds = 100 ", "#")
-    )
-    assert run("train", path, "--quiet") == 3
-    assert "warning" in capsys.readouterr().err
 
 
 def test_a_job_with_noise_says_what_it_promises(capsys: Capture) -> None:
@@ -416,18 +364,12 @@ def test_fdml_is_a_job_like_others(capsys: Capture) -> None:
     (row,) = rows_from("train", path)
     assert row["algorithm"] == "fdml"
     assert row["auc"] > 0.97
-    assert "models:" in capsys.readouterr().out
-
-
-def test_the_row_of_a_job_says_how_well_it_is_calibrated() -> None:
-    (row,) = rows_from(
-        "train", example(('"bfv"', '"plain"'), ("rounds = 100", "rounds = 8")), "--quiet"
-    )
     assert 0 < row["brier"] < 0.1
     assert 0 < row["log_loss"] < 0.2
     assert 0 < row["calibration_error"] < 0.1
     assert sum(each["rows"] for each in row["reliability"]) == 113
     assert row["r2"] is None
+    assert "models:" in capsys.readouterr().out
 
 
 def test_data_list_and_where_say_what_is_here(capsys: Capture) -> None:

@@ -1,19 +1,24 @@
-"""The joint model beside each party alone."""
+"""What a result says beside its scores: each party alone, calibration and the training loss."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss, log_loss
 
+from bench.objective import Objective
 from securevfl import verdict
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.training import TrainingResult, train
+from securevfl.training import TrainingResult
 from tests import transfer_data
-from tests.jobs import breast_cancer, job_of
+from tests.jobs import Settings, breast_cancer, fit
 from tests.made_data import blocks_of, dataset_of, labels_of
 from tests.transfer_data import FTL
+
+BOTH = {"scheme": "bfv", "hide": "both"}
 
 
 def data(useless: int = 1, classes: int = 2) -> VerticalDataset:
@@ -29,7 +34,7 @@ def data(useless: int = 1, classes: int = 2) -> VerticalDataset:
 
 
 def trained(dataset: VerticalDataset, **settings: object) -> TrainingResult:
-    return train(Job.of(job={"rounds": 30, **settings}), dataset)
+    return fit(dataset, **{"rounds": 30, **settings})
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -59,36 +64,25 @@ def test_a_party_alone_is_what_scikit_learn_makes_of_its_columns(classes: int) -
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
-def odd_rows(kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels that a fit could trip over."""
+def odd_rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     random = np.random.default_rng(8)
-    rows, columns = {"two rows": (2, 3), "more columns than rows": (20, 60)}.get(kind, (90, 3))
-    features = random.standard_normal((rows, columns))
-    labels = np.arange(rows) % (3 if kind == "three classes, one far off" else 2)
-    scales = {"a column of zeros": 0.0, "squares beyond float64": 1e200, "very small": 1e-200}
-    features[:, 0] *= scales.get(kind, 1.0)
-    if kind == "separable":
-        labels = (features[:, 0] > 0).astype(int)
-    if kind == "three classes, one far off":
-        features[labels == 2] += 10.0
-    return features, labels
+    usual, labels = random.standard_normal((90, 3)), np.arange(90)
+    far = usual + 10.0 * (labels % 3 == 2)[:, None]
+    return {
+        "two rows": (usual[:2], labels[:2]),
+        "more columns than rows": (random.standard_normal((20, 60)), labels[:20] % 2),
+        "a column of zeros": (usual * [0, 1, 1], labels % 2),
+        "separable": (usual, (usual[:, 0] > 0).astype(int)),
+        "squares beyond float64": (usual * [1e200, 1, 1], labels % 2),
+        "very small": (usual * [1e-200, 1, 1], labels % 2),
+        "three classes, one far off": (far, labels % 3),
+    }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "two rows",
-        "more columns than rows",
-        "a column of zeros",
-        "separable",
-        "squares beyond float64",
-        "very small",
-        "three classes, one far off",
-    ],
-)
+@pytest.mark.parametrize("kind", odd_rows())
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_odd_rows_are_fitted_as_scikit_learn_fits_them(kind: str) -> None:
-    features, labels = odd_rows(kind)
+    features, labels = odd_rows()[kind]
     theirs = LogisticRegression(max_iter=1000).fit(features, labels)
     weights, intercepts = verdict._logistic(features, labels)
     np.testing.assert_allclose(weights, theirs.coef_, rtol=1e-6, atol=1e-9)
@@ -115,8 +109,7 @@ def test_a_party_alone_is_better_by_what_is_certain_and_worth_it(
 
 def test_a_party_of_transfer_learning_is_not_better_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     # It is for rows that one party does not hold, and the other has no labels of.
-    job = {**FTL, "rounds": 20}
-    result = train(job_of(**job), transfer_data.made(rows=200, test=200))
+    result = fit(transfer_data.made(rows=200, test=200), **{**FTL, "rounds": 20})
     monkeypatch.setattr(verdict, "_difference", lambda *_: (1.0, 0.0, "AUC"))
     assert result.learned
     assert result.warnings == ()
@@ -132,14 +125,12 @@ def test_it_costs_nothing_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         result.alone  # noqa: B018
 
 
-def test_large_data_are_thinned_out_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "MOST_ROWS", 60)
-    assert {each.rows for each in trained(data(), rounds=1).alone.values()} == {60}
-
-
-def test_thinning_out_leaves_every_class_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_are_thinned_out_and_every_class_keeps_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(verdict, "MOST_ROWS", 60)
     rare = data()
+    assert {each.rows for each in trained(rare, rounds=1).alone.values()} == {60}
     kept = np.linspace(0, 99, 60).astype(int)
     labels = np.zeros(100, np.int64)
     labels[np.setdiff1d(np.arange(100), kept)[:3]] = 1
@@ -156,12 +147,8 @@ def test_two_of_three_classes_in_training_still_make_three_columns() -> None:
 
 
 def test_noise_that_makes_the_scores_worse_is_said() -> None:
-    job = Job.of(
-        job={"rounds": 20, "batch_size": "full"},
-        exchange={"scheme": "dp"},
-        privacy={"noise_multiplier": 6.0, "noise_seed": 3},
-    )
-    result = train(job, breast_cancer())
+    noise = {"noise_multiplier": 6.0, "noise_seed": 3}
+    result = fit(breast_cancer(), "dp", rounds=20, batch_size="full", privacy=noise)
     assert result.clear_auc > 0.97
     assert result.status == 4
     assert "joint model's noisy predictions" in result.warnings[0].text
@@ -169,6 +156,69 @@ def test_noise_that_makes_the_scores_worse_is_said() -> None:
 
 def test_one_round_is_judged_by_its_score() -> None:
     result = trained(data(), rounds=1)
-    assert result.rounds == 1
-    assert result.learned == (result.scores[-1].auc > 0.6)
-    assert result.learned
+    assert (result.rounds, result.learned) == (1, True)
+    assert result.scores[-1].auc > 0.6
+
+
+# ------------------------------------------------------------------------------ calibration
+
+
+def test_a_job_reports_scikit_learns_figures() -> None:
+    result = fit(breast_cancer(), rounds=8, eval_every=0)
+    given = expit(result.predictions[:, 0])
+    assert result.calibration is not None
+    assert result.calibration.brier == pytest.approx(brier_score_loss(result.test_labels, given))
+    assert result.calibration.log_loss == pytest.approx(log_loss(result.test_labels, given))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "settings"),
+    [
+        ("dp", {"rounds": 8, "privacy": {"noise_multiplier": 0.1}}),
+        (BOTH, {"loss": "taylor-logistic"}),
+        ("plain", {"loss": "hinge", "learning_rate": 0.1, "local_rule": "frozen"}),
+        ("plain", {"eval_every": "never"}),
+    ],
+    ids=["noise", "sums over classes", "no probabilities", "no scoring"],
+)
+def test_there_is_none_where_nobody_has_seen_it(
+    exchange: str | Settings, settings: Settings
+) -> None:
+    settings = {"rounds": 2, "eval_every": 0, **settings}
+    assert fit(breast_cancer(), exchange, **settings).calibration is None
+
+
+# ---------------------------------------------------------------------------- training loss
+
+ROUNDS, STEPS = 4, 5
+COMMON: Settings = {
+    **{"rounds": ROUNDS, "local_steps": STEPS, "batch_size": "full", "learning_rate": 0.1},
+    **{"start": "zero", "allow_label_leak": True},
+}
+
+
+@pytest.mark.parametrize(("scheme", "parties"), [("plain", 2), ("masked", 3), ("bfv", 2)], ids=str)
+def test_it_is_the_loss_at_each_round_s_exchange(scheme: str, parties: int) -> None:
+    dataset = breast_cancer(parties)
+    objective = Objective.of(dataset)
+    path = objective.follow(Job.of(job={**COMMON, "eval_every": 0}))
+    exchanged = [objective.loss(path[index * STEPS]) for index in range(ROUNDS)]
+    means = [sum(exchanged[:2]) / 2, sum(exchanged[2:]) / 2]
+    for every, expected in ((1, exchanged), (2, means)):
+        scores = fit(dataset, scheme, eval_every=every, **COMMON).scores
+        assert [score.training_loss for score in scores] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "settings"),
+    [
+        (BOTH, {"loss": "taylor-logistic"}),
+        ("dp", {"batch_size": 114, "start": "random", "privacy": {"noise_multiplier": 1.0}}),
+    ],
+    ids=["both sides hidden", "noise"],
+)
+def test_there_is_none_where_predictions_are_hidden_or_noisy(
+    exchange: str | Settings, settings: Settings
+) -> None:
+    scores = fit(breast_cancer(), exchange, **{**COMMON, "eval_every": 1, **settings}).scores
+    assert [score.training_loss for score in scores] == [None] * ROUNDS

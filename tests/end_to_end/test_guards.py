@@ -1,0 +1,513 @@
+"""Jobs that would tell labels or held-out rows are refused, across jobs and restarts.
+
+And what a refusal says would pass does pass, and one less does not.
+"""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl import files
+from securevfl.data.partition import fixed_partition
+from securevfl.data.tables import VerticalDataset, as_classes
+from securevfl.errors import DataError, HeldOutLeakRefused, LabelLeakRefused, PeerViolation
+from securevfl.protocols.guards import held_out_guard
+from securevfl.protocols.guards.person_record import label_variance
+from securevfl.protocols.session.scoring import GatheredScoring
+from securevfl.protocols.vertical import runner
+from securevfl.training import Environment, TrainingResult
+from tests.jobs import Killed, Settings, SmallKeys, breast_cancer, fit, picked
+from tests.made_data import dataset_of
+from tests.scoring_jobs import features_of, scored, trained
+
+BOTH = {"scheme": "bfv", "hide": "both"}
+
+
+def run(
+    directory: Path | None,
+    dataset: VerticalDataset | None = None,
+    exchange: str | Settings = "paillier",
+    watched: Settings | None = None,
+    /,
+    **settings: object,
+) -> TrainingResult:
+    """Two rounds whose gradients are counted, not scored unless it says other."""
+    environment = Environment(keys=SmallKeys(), guard_directory=directory, **(watched or {}))
+    common: Settings = {"rounds": 2, "eval_every": "never"}
+    return fit(dataset or breast_cancer(), exchange, environment, **{**common, **settings})
+
+
+def one_column_each(seed: int, *, told: bool = True) -> VerticalDataset:
+    """4000 rows, whose labels the label party's column tells something of, or nothing does."""
+    generator = np.random.default_rng(seed)
+    blocks = [generator.standard_normal((4000, 1)) for _ in range(2)]
+    if told:
+        labels = blocks[0][:, 0] + generator.standard_normal(4000) > 0
+    else:
+        labels = generator.random(4000) < 0.5
+    return dataset_of(blocks, labels.astype(np.int64))
+
+
+def with_columns(columns: slice) -> VerticalDataset:
+    label, table = breast_cancer().parties
+    train, test = (each[:, columns] for each in (table.train, table.test))
+    chosen = replace(table, columns=table.columns[columns], train=train, test=test)
+    return replace(breast_cancer(), parties=(label, chosen))
+
+
+def test_full_batches_pass_however_often(tmp_path: Path) -> None:
+    for seed in range(5):
+        assert run(tmp_path, seed=seed).label_guard_ratio == pytest.approx(15 / 456)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"batch_size": 128}, 'batch_size = "full"'),
+        ({"batch_size": 200}, 'batch_size = "full"'),
+        ({"batch_size": 200, "sampling": "shuffle"}, "labels"),
+        ({"start": "zero"}, "start = 'zero' reveals labels"),
+    ],
+)
+def test_small_or_reshuffled_batches_and_a_known_start_are_refused_without_a_trace(
+    tmp_path: Path, settings: Settings, told: str
+) -> None:
+    with pytest.raises(LabelLeakRefused, match=told):
+        run(tmp_path, **settings)
+    assert run(tmp_path).rounds == 2
+
+
+def test_a_start_at_zero_is_allowed_where_asked_for_and_where_no_gradient_is_revealed() -> None:
+    with pytest.raises(LabelLeakRefused, match="start = 'zero' reveals labels"):
+        run(None, start="zero")
+    run(None, start="zero", allow_label_leak=True, rounds=1)
+    run(None, None, "plain", start="zero")
+
+
+def test_batches_of_200_rows_for_a_column_and_unit_of_variance_pass(tmp_path: Path) -> None:
+    large, settings = one_column_each(3, told=False), {"rounds": 40, "learning_rate": 0.1}
+    run(tmp_path / "passes", large, "bfv", batch_size=1000, **settings)
+    # The smallest size that parts 4000 rows in four, not five, whose smallest would have too few.
+    with pytest.raises(LabelLeakRefused, match=r"batch_size = 801 is the smallest"):
+        run(tmp_path / "not", large, "bfv", batch_size=700, **settings)
+
+
+def test_other_columns_of_the_same_number_are_other_equations(tmp_path: Path) -> None:
+    for first in range(4):
+        run(tmp_path, with_columns(slice(first, first + 12)))
+    with pytest.raises(LabelLeakRefused, match=r"those of earlier jobs .* take fewer columns"):
+        run(tmp_path, with_columns(slice(3, 15)), standardize=False)
+
+
+def test_the_same_columns_are_known_again_by_their_commitment_alone(tmp_path: Path) -> None:
+    for _ in range(6):
+        run(tmp_path)
+    for _ in range(2):
+        (tmp_path / "party2" / "commitment.key").unlink()
+        run(tmp_path)
+    (tmp_path / "party2" / "commitment.key").unlink()
+    with pytest.raises(LabelLeakRefused, match="fewer columns"):
+        run(tmp_path)
+
+
+def test_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
+    whole = breast_cancer()
+    for changed in range(3):
+        labels = whole.train_labels.copy()
+        labels[:changed] = 1 - labels[:changed]
+        run(tmp_path, replace(whole, train_labels=labels))
+    with pytest.raises(LabelLeakRefused):
+        run(tmp_path, replace(whole, train_labels=1 - whole.train_labels))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "scheme", "told"),
+    [
+        (breast_cancer(), "paillier", "other rows than before"),
+        (one_column_each(5), "bfv", "1 rows would be in other sets"),
+    ],
+    ids=["small", "large"],
+)
+def test_one_row_less_tells_its_label(
+    tmp_path: Path, dataset: VerticalDataset, scheme: str, told: str
+) -> None:
+    run(tmp_path, dataset, scheme)
+    with pytest.raises(LabelLeakRefused, match=told):
+        run(tmp_path, picked(dataset, slice(1, None)), scheme)
+
+
+def test_commitments_of_another_length_are_no_commitments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "commitments", lambda *_: b"short")
+    with pytest.raises(PeerViolation, match="commits to its columns in 5 bytes, expected 16"):
+        run(tmp_path)
+
+
+def test_every_visit_counts_where_the_job_asks_for_it(tmp_path: Path) -> None:
+    with pytest.raises(LabelLeakRefused, match="at most 3 rounds pass"):
+        run(tmp_path, rounds=4, label_guard="visits")
+    run(tmp_path, rounds=3, label_guard="visits")
+    with pytest.raises(LabelLeakRefused, match="not even one round passes"):
+        run(tmp_path, rounds=1, label_guard="visits")
+
+
+def test_a_job_that_allows_the_leak_is_remembered_under_any_name_of_the_label_party(
+    tmp_path: Path,
+) -> None:
+    whole = breast_cancer()
+    run(tmp_path, batch_size=64, allow_label_leak=True)
+    parties = (replace(whole.parties[0], name="bank"), whole.parties[1])
+    for dataset in (whole, replace(whole, parties=parties, label_party="bank")):
+        with pytest.raises(LabelLeakRefused):
+            run(tmp_path, dataset)
+
+
+def test_a_job_that_is_killed_has_been_remembered(tmp_path: Path) -> None:
+    def kill(rounds: int) -> None:
+        raise Killed
+
+    allowed: dict[str, Any] = {"eval_every": 0, "allow_label_leak": True}
+    with pytest.raises(Killed):
+        run(tmp_path, None, "paillier", {"progress": kill}, rounds=20, batch_size=200, **allowed)
+    with pytest.raises(LabelLeakRefused):
+        run(tmp_path)
+
+
+def test_residuals_in_clear_have_no_ratio(tmp_path: Path) -> None:
+    assert run(tmp_path, None, "plain", batch_size=64).label_guard_ratio is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_benchmarks_report_the_ratio_and_score_without_refusing() -> None:
+    batches = len(fixed_partition(breast_cancer().row_digests, 64))
+    ratio = run(None, batch_size=64, rounds=60).label_guard_ratio
+    assert ratio == pytest.approx(batches * 15 / 456)
+    assert len(show(None, eval_every=1, rounds=15).scores) == 15
+
+
+def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Path) -> None:
+    """Two columns at the feature party: few equations on labels, 28 on its own predictions."""
+    columns = np.hstack([table.train for table in breast_cancer().parties])
+    labels = as_classes(breast_cancer().train_labels)
+    lopsided = dataset_of([columns[:, 2:], columns[:, :2]], labels, standardize=True)
+    both = {"scheme": "paillier", "hide": "both"}
+    settings = {"eval_every": 0, "loss": "taylor-logistic"}
+    for _ in range(2):
+        run(tmp_path, lopsided, both, **settings)
+    # Nobody's columns have changed, but the feature party no longer knows those of the label party,
+    # 29 with its intercept, and these tell of its predictions.
+    for _ in range(16):
+        (tmp_path / "party0" / "commitment.key").unlink()
+        try:
+            run(tmp_path, lopsided, both, **settings)
+        except LabelLeakRefused:
+            return
+    pytest.fail("the feature party counts nothing")
+
+
+@pytest.mark.parametrize("record", ["labels.safetensors", "party2/held-out.json"])
+def test_a_record_that_another_job_is_writing_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.05)
+    with (
+        files.only_one(tmp_path / record, "record"),
+        pytest.raises(DataError, match="another job holds it"),
+    ):
+        run(tmp_path, eval_every=0)
+
+
+def written(directory: Path) -> set[str]:
+    everything = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)) for path in everything if path.suffix != ".lock"}
+
+
+def test_every_party_remembers_for_itself(tmp_path: Path) -> None:
+    run(tmp_path)
+    assert written(tmp_path) == {"labels.safetensors", "party2/commitment.key"}
+    assert (tmp_path / "party2" / "commitment.key").stat().st_mode & 0o077 == 0
+
+
+# ---------------------------------------------------------------------------- held-out rows
+
+# Eight of the fifteen columns' rank.
+HALF: dict[str, Any] = {"eval_every": 1, "rounds": 8}
+
+
+def show(
+    directory: Path | None,
+    dataset: VerticalDataset | None = None,
+    exchange: str | Settings = "bfv",
+    watched: Settings | None = None,
+    /,
+    **settings: object,
+) -> TrainingResult:
+    """Two rounds of full batches, scored as often as the exchange has it."""
+    common = {"learning_rate": 0.1, "batch_size": "full", "eval_every": None}
+    return run(directory, dataset, exchange, watched, **{**common, **settings})
+
+
+def record(directory: Path, party: str = "party2") -> dict[str, int]:
+    shown: dict[str, int] = json.loads((directory / party / "held-out.json").read_bytes())
+    return shown
+
+
+def test_one_scoring_at_the_end_passes_and_is_written_down(tmp_path: Path) -> None:
+    assert len(show(tmp_path).scores) == 1
+    assert set(record(tmp_path).values()) == {1}
+    assert len(record(tmp_path)) == 113
+    assert not (tmp_path / "party1" / "held-out.json").exists()
+
+
+def test_a_scoring_every_round_is_refused_before_it_starts_and_written_down_nowhere(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(HeldOutLeakRefused, match="15 scorings x 1 outputs show 15 columns"):
+        show(tmp_path, eval_every=1, rounds=15)
+    assert {Path(each).name for each in written(tmp_path)} <= {"commitment.key"}
+    show(tmp_path, eval_every=1, rounds=14)
+
+
+def test_a_target_asks_for_scorings_and_all_of_them_count(tmp_path: Path) -> None:
+    with pytest.raises(HeldOutLeakRefused, match="19 scorings"):
+        show(tmp_path, target_auc=0.6, rounds=19)
+
+
+def test_a_second_job_adds_up(tmp_path: Path) -> None:
+    show(tmp_path, **HALF)
+    show(tmp_path, seed=1)
+    with pytest.raises(HeldOutLeakRefused, match="after 9 of earlier jobs show 17"):
+        show(tmp_path, **HALF)
+    assert show(tmp_path, eval_every="never").scores == []
+    assert set(record(tmp_path).values()) == {9}
+
+
+def test_a_row_more_or_less_is_no_other_data_set(tmp_path: Path) -> None:
+    whole = breast_cancer()
+    fewer = picked(whole, test=slice(1, None))
+    show(tmp_path, fewer, **HALF)
+    with pytest.raises(HeldOutLeakRefused):
+        show(tmp_path, whole, **HALF)
+    others = replace(
+        whole,
+        parties=tuple(replace(each, test=each.train[:113]) for each in whole.parties),
+        test_labels=whole.train_labels[:113],
+    )
+    assert len(show(tmp_path, others, **HALF).scores) == 8
+    # What others have shown since is remembered beside it.
+    with pytest.raises(HeldOutLeakRefused):
+        show(tmp_path, fewer, **HALF)
+
+
+def test_a_job_may_say_that_it_shows_rows_and_is_remembered(tmp_path: Path) -> None:
+    scores = show(tmp_path, eval_every=1, rounds=15, allow_feature_leak=True).scores
+    assert len(scores) == 15
+    assert set(record(tmp_path).values()) == {15}
+    with pytest.raises(HeldOutLeakRefused):
+        show(tmp_path)
+
+
+def test_scorings_of_a_job_that_is_killed_have_been_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def killed(*_: object, **__: object) -> bool:
+        raise Killed
+
+    monkeypatch.setattr(GatheredScoring, "stops", killed)
+    with pytest.raises(Killed):
+        show(tmp_path)
+    assert set(record(tmp_path).values()) == {1}
+
+
+def test_sums_count_at_every_feature_party(tmp_path: Path) -> None:
+    """By columns as the file has them: other training rows scale the same rows in another way."""
+    three = breast_cancer(3)
+    show(tmp_path, three, "masked")
+    assert record(tmp_path, "party2").keys().isdisjoint(record(tmp_path, "party3"))
+    for dataset in (three, picked(three, slice(50, None))):
+        with pytest.raises(HeldOutLeakRefused):
+            show(tmp_path, dataset, "masked")
+
+
+def test_dbcd_counts_its_scorings_as_well(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"algorithm": "dbcd", "l1": 0.01, "eval_every": 0}
+    run(tmp_path, breast_cancer(3), "masked", **settings)
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, breast_cancer(3), "masked", **settings)
+
+
+def test_what_another_job_has_written_down_since_the_first_check_counts(tmp_path: Path) -> None:
+    three, own, checked = breast_cancer(3), tmp_path / "own", set[str]()
+    show(tmp_path / "other", three, "masked")
+
+    def written_meanwhile(sender: str, _to: str, data: bytes) -> bytes:
+        checked.add(sender)
+        if {"party2", "party3"} <= checked and not own.exists():
+            shutil.copytree(tmp_path / "other", own)
+        return data
+
+    with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs"):
+        show(own, three, "masked", {"tamper": written_meanwhile})
+
+
+def test_it_is_written_down_while_nobody_else_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+    write = files.replace_file
+
+    def watched(path: Path, data: bytes, what: str) -> None:
+        monkeypatch.setattr(files, "PATIENCE_SECONDS", 0.01)
+        try:
+            with files.only_one(path, "record"):
+                held.append(False)
+        except DataError:
+            held.append(True)
+        write(path, data, what)
+
+    monkeypatch.setattr(held_out_guard, "replace_file", watched)
+    show(tmp_path)
+    result, dataset = trained(3, guard=tmp_path, exchange={"scheme": "masked"})
+    fresh = {name: values + 1.0 for name, values in features_of(dataset).items()}
+    scored(result, dataset, features=fresh, guard_directory=tmp_path)
+    # Twice each: what is planned, and which model has scored.
+    assert held == [True] * 10
+
+
+def test_sums_by_class_of_two_show_no_row_and_sums_of_three_do(tmp_path: Path) -> None:
+    settings = {"eval_every": 1, "loss": "taylor-logistic"}
+    for _ in range(2):
+        assert len(show(tmp_path, None, BOTH, **settings).scores) == 2
+    assert not (tmp_path / "party2" / "held-out.json").exists()
+    with pytest.raises(HeldOutLeakRefused):
+        show(tmp_path, breast_cancer(3), BOTH, **settings)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "dp"])
+def test_where_rounds_show_as_much_of_training_rows_nothing_is_counted(
+    tmp_path: Path, scheme: str
+) -> None:
+    privacy = {"noise_multiplier": 5.0} if scheme == "dp" else {}
+    assert len(show(tmp_path, None, scheme, privacy=privacy).scores) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_another_guard_refuses_uses_nothing_up(tmp_path: Path) -> None:
+    with pytest.raises(LabelLeakRefused):
+        show(tmp_path, batch_size=32, rounds=60)
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+# --------------------------------------------------------------------------------- remedies
+
+ROWS, MANY_ROWS = 3000, 7000
+
+
+class Passed(Exception):
+    """The guards have written the job down and a round is done."""
+
+
+def rows_of(columns: int = 1, rows: int = ROWS, rare: float = 0.5) -> VerticalDataset:
+    """Labels of which so many are of one class, one column at their party."""
+    generator = np.random.default_rng(4)
+    blocks = [generator.standard_normal((rows, width)) for width in (1, columns)]
+    return dataset_of(blocks, (generator.random(rows) < rare).astype(np.int64))
+
+
+def begin(directory: Path, dataset: VerticalDataset, settings: Settings) -> None:
+    def stop(done: int) -> None:
+        assert done == 1
+        raise Passed
+
+    run(directory, dataset, "bfv", {"progress": stop}, **{"rounds": 1, **settings})
+
+
+def passes(directory: Path, dataset: VerticalDataset, **settings: object) -> None:
+    with pytest.raises(Passed):
+        begin(directory, dataset, settings)
+
+
+def refused(directory: Path, dataset: VerticalDataset, **settings: object) -> str:
+    with pytest.raises((LabelLeakRefused, HeldOutLeakRefused)) as caught:
+        begin(directory, dataset, settings)
+    return str(caught.value)
+
+
+def number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    assert found, text
+    return int(found[1])
+
+
+@pytest.mark.parametrize("rare", [0.5, 0.3])
+def test_the_smallest_batch(tmp_path: Path, rare: float) -> None:
+    dataset = rows_of(rare=rare)
+    text = refused(tmp_path, dataset, batch_size=64)
+    size = number(r"batch_size = (\d+) is the smallest that passes", text)
+    # 200 rows for a column and unit of variance, and the smallest batch must have them.
+    smallest = min(map(len, fixed_partition(dataset.row_digests, size)))
+    assert smallest >= 200 / label_variance(dataset.train_labels)
+    refused(tmp_path, dataset, batch_size=size - 1)
+    passes(tmp_path, dataset, batch_size=size)
+
+
+def test_other_batches_than_before_have_to_be_all_rows(tmp_path: Path) -> None:
+    """Where two ways to part the rows cut across one another, few rows are in the same batches."""
+    dataset, rounds = rows_of(rows=MANY_ROWS), 40
+    passes(tmp_path, dataset, batch_size=1300, rounds=rounds)
+    text = refused(tmp_path, dataset, batch_size=1000, rounds=rounds)
+    assert 'batch_size = "full" passes' in text
+    passes(tmp_path, dataset, batch_size="full", rounds=rounds)
+
+
+def test_all_rows_where_no_part_of_them_passes(tmp_path: Path) -> None:
+    dataset = rows_of(columns=4)
+    text = refused(tmp_path, dataset, batch_size=ROWS // 2)
+    assert 'batch_size = "full" passes' in text
+    passes(tmp_path, dataset, batch_size="full")
+
+
+@pytest.mark.parametrize("batch_size", ["full", 50])
+def test_the_most_columns(tmp_path: Path, batch_size: object) -> None:
+    text = refused(tmp_path, rows_of(40, rows=240), batch_size=batch_size)
+    most = number(r"fewer columns \(at most (\d+) of peers pass\)", text)
+    assert ('batch_size = "full"' in text) == (batch_size != "full")
+    refused(tmp_path, rows_of(most + 1, rows=240))
+    passes(tmp_path, rows_of(most, rows=240))
+
+
+def test_the_most_rounds(tmp_path: Path) -> None:
+    dataset, settings = rows_of(rows=240), {"label_guard": "visits"}
+    text = refused(tmp_path, dataset, **settings, rounds=500)
+    most = number(r"at most (\d+) rounds pass", text)
+    refused(tmp_path, dataset, **settings, rounds=most + 1)
+    passes(tmp_path, dataset, **settings, rounds=most)
+    # Nothing is left of what was allowed.
+    assert "not even one round passes" in refused(tmp_path, dataset, **settings)
+
+
+def test_the_most_rounds_of_all_rows_where_no_batch_of_a_network_passes(tmp_path: Path) -> None:
+    dataset = rows_of(rows=MANY_ROWS)
+    network: dict[str, object] = {"model": "mlp", "hidden": [1]}
+    text = refused(tmp_path, dataset, **network, rounds=90, batch_size=300)
+    most = number(r'with batch_size = "full" at most (\d+) rounds pass', text)
+    refused(tmp_path, dataset, **network, rounds=most + 1, batch_size="full")
+    passes(tmp_path, dataset, **network, rounds=most, batch_size="full")
+
+
+def test_the_most_scorings(tmp_path: Path) -> None:
+    dataset, rounds = rows_of(6, rows=400), 23
+    text = refused(tmp_path, dataset, eval_every=1, rounds=rounds)
+    every = number(r"at most 5 times: eval_every = (\d+) passes", text)
+    refused(tmp_path, dataset, eval_every=every - 1, rounds=rounds)
+    passes(tmp_path, dataset, eval_every=every, rounds=rounds)
+    # After these five nothing is left.
+    assert "eval_every = 'never'" in refused(tmp_path, dataset, eval_every=0)
+    passes(tmp_path, dataset)
