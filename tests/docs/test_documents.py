@@ -73,8 +73,8 @@ def test_a_symbol_has_one_meaning_and_one_name_in_code() -> None:
     symbols, names = ([row[column] for row in rows] for column in (0, 1))
     assert len(set(symbols)) == len(symbols) > 30
     assert len(set(names)) == len(names)
-    code = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "securevfl").rglob("*.py"))
-    words = set(re.findall(r"\w+", code))
+    code = [path for part in ("securevfl", "bench") for path in (ROOT / part).rglob("*.py")]
+    words = set(re.findall(r"\w+", "\n".join(p.read_text(encoding="utf-8") for p in code)))
     assert {name.strip("`") for name in names} <= words
 
 

@@ -38,6 +38,7 @@ JOB = Job.of(
         "batch_size": 64,
         "learning_rate": 0.1,
         "seed": 3,
+        "start": "seeded",
     },
     output={"checkpoint_every": 1},
 )

@@ -33,7 +33,8 @@ from tests.jobs import all_weights
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
-SETTINGS: dict[str, object] = {"rounds": 300, "batch_size": 64, "learning_rate": 0.1, "seed": 3}
+STEPS: dict[str, object] = {"rounds": 300, "batch_size": 64, "learning_rate": 0.1}
+SETTINGS = {**STEPS, "seed": 3, "start": "seeded"}
 
 
 @dataclass
@@ -78,6 +79,7 @@ def job_of(**sections: dict[str, object]) -> Job:
 def of_files(scheme: str = "plain", /, **settings: object) -> Job:
     """A job on two organizations' files; sections that algorithms have are sections."""
     own = {name: settings.pop(name) for name in ("fdml", "output") if name in settings}
+    settings = {"start": "seeded", **settings}
     return read_job(Path(two_organizations(settings, scheme, **own)))  # type: ignore[arg-type]
 
 
@@ -170,6 +172,14 @@ def test_processes_learn_and_count_what_the_simulation_does(
         if scheme == "plain":
             assert costs.bytes_sent == ledger.bytes_sent
         assert set(ledger.path) <= set(costs.path)
+
+
+def test_parties_start_where_no_job_file_says(tmp_path: Path) -> None:
+    steps: dict[str, Any] = {"rounds": 3, "local_steps": 1, "learning_rate": 0.1}
+    job = of_files(start="random", **steps)
+    result, _ = by_actors(job, tmp_path, ProcessHost())
+    apart = np.abs(all_weights(result) - all_weights(in_one_process(job, tmp_path)))
+    assert apart.min() > 1e-6
 
 
 def killing(victim: str, folder: Path, **more: Any) -> KillingHost:  # noqa: ANN401

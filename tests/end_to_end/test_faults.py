@@ -106,8 +106,8 @@ def test_a_bad_ciphertext_ends_the_round_and_names_the_peer(
         (lambda m: replace(m, scale=200), r"party2 scales by 2\^136"),  # beyond all doubles
     ],
 )
-def test_a_bad_step_ends_a_round_of_one_trip_as_well(change: Change, told: str) -> None:
-    with pytest.raises(errors.MalformedMessage, match=told):
+def test_a_bad_step_ends_a_round_of_one_trip_as_well(change: Change, error_text: str) -> None:
+    with pytest.raises(errors.MalformedMessage, match=error_text):
         run(ONE_TRIP, changed(EncryptedStep, change, step=1))
 
 

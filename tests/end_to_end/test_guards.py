@@ -116,14 +116,27 @@ def test_the_same_columns_are_known_again_by_their_commitment_alone(tmp_path: Pa
         run(tmp_path)
 
 
-def test_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
-    whole = breast_cancer()
-    for changed in range(3):
-        labels = whole.train_labels.copy()
-        labels[:changed] = 1 - labels[:changed]
-        run(tmp_path, replace(whole, train_labels=labels))
-    with pytest.raises(LabelLeakRefused):
-        run(tmp_path, replace(whole, train_labels=1 - whole.train_labels))
+def relabelled(changed: int) -> VerticalDataset:
+    labels = breast_cancer().train_labels.copy()
+    labels[:changed] = 1 - labels[:changed]
+    return replace(breast_cancer(), train_labels=labels)
+
+
+@pytest.mark.parametrize("exchange", ["bfv", "blind"])
+def test_few_changed_labels_would_name_their_people(tmp_path: Path, exchange: str) -> None:
+    run(tmp_path, None, exchange)
+    for changed in (1, 119):
+        with pytest.raises(LabelLeakRefused, match=f"{changed} labels differ .* fewer than 120"):
+            run(tmp_path, relabelled(changed), exchange)
+    run(tmp_path, None, exchange)
+    run(tmp_path, relabelled(1), exchange, allow_label_leak=True)
+
+
+def test_many_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
+    for changed in (0, 150, 300):
+        run(tmp_path, relabelled(changed))
+    with pytest.raises(LabelLeakRefused, match="gradients of all rows"):
+        run(tmp_path, relabelled(456))
 
 
 @pytest.mark.parametrize(
@@ -231,8 +244,10 @@ def written(directory: Path) -> set[str]:
 
 def test_every_party_remembers_for_itself(tmp_path: Path) -> None:
     run(tmp_path)
-    assert written(tmp_path) == {"labels.safetensors", "party2/commitment.key"}
-    assert (tmp_path / "party2" / "commitment.key").stat().st_mode & 0o077 == 0
+    keys = {"commitment.key", "party2/commitment.key"}
+    assert written(tmp_path) == {"labels.safetensors", *keys}
+    for key in keys:
+        assert (tmp_path / key).stat().st_mode & 0o077 == 0
 
 
 # ---------------------------------------------------------------------------- held-out rows

@@ -96,7 +96,7 @@ def require_order(events: Events, job: Job, parties: tuple[str, ...], *, goes_on
         assert seen.index(WRITTEN) < first(seen, shows=True)
         counted = [each for each in seen if isinstance(each, str) and each.startswith(COUNTED)]
         owners = parties if job.exchange.hide == "both" else parties[:1]
-        due = job.exchange.scheme == "bfv" and party in owners
+        due = job.exchange.scheme in ("bfv", "blind") and party in owners
         assert counted == [f"{COUNTED}{', goes on' if goes_on else ''}"] * due
         if due:
             assert seen.index(counted[0]) < first(seen, shows=False)
