@@ -73,8 +73,8 @@ class SparseRows(Shown):
         cells = len(self.indices) if self.values is None else len(self.values)
         if not self.pointers[0] == 0 or not self.pointers[-1] == len(self.indices) == cells:
             raise DataError(
-                f"sparse rows: pointers from {self.pointers[0]} to {self.pointers[-1]}, with "
-                f"{len(self.indices)} indices and {cells} values"
+                "sparse rows do not fit together: pointers run from "
+                f"{self.pointers[0]} to {self.pointers[-1]} for {len(self.indices)} indices and {cells} values"
             )
 
     @override

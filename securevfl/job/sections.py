@@ -347,7 +347,8 @@ class PrivacySettings(Section):
         label_noise_multiplier: z for residuals; 0 adds no noise.
         release_budget: the largest ε of the released values, if the model itself is considered
             public.
-        budget: the largest end-to-end ε.
+        budget: the largest end-to-end ε; it needs `standardize = false` and no [preprocess],
+            because nothing that is fitted to a party's own rows has noise.
         noise_seed: makes the noise reproducible for experiments, which voids every privacy
             guarantee.
     """

@@ -144,7 +144,9 @@ class FlatModule:
             raise ConfigError(f"accuracy of predictions {scores.shape}: expected a score a class")
         found = scores.argmax(axis=1)
         if found.shape != expected.shape:  # NumPy would broadcast
-            raise ConfigError(f"labels of {expected.shape}: predicted classes are {found.shape}")
+            raise ConfigError(
+                f"labels have shape {expected.shape}, predicted classes {found.shape}"
+            )
         return float(np.mean(found == expected))
 
 

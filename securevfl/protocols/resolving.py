@@ -241,7 +241,7 @@ def networks_of(
     if networks and job.job.start == "zero":
         raise ConfigError("start = 'zero' gives a network no gradient: use 'random'")
     if networks and job.privacy.gradient_clip and job.job.local_rule == "gauss-newton":
-        raise ConfigError("gradient_clip needs gradients of networks: local_rule = 'curvature'")
+        raise ConfigError("gradient_clip needs local_rule = 'curvature' for networks")
     if precision == "single" and not networks:
         raise ConfigError("precision = 'single' is for networks: no party trains one")
     return networks

@@ -48,7 +48,9 @@ def features_of(model: SavedModel, rows: Any) -> FloatArray:  # noqa: ANN401  # 
             return _by_recipe(party, model.header.recipe, rows)
         rows = np.column_stack([np.asarray(rows[column]) for column in columns])
     elif model.header.recipe is not None:
-        raise DataError(f"party {party!r}: rows without names, expected a frame of raw columns")
+        raise DataError(
+            f"party {party!r}: an array has no column names, expected a data frame of raw columns"
+        )
     try:
         features = np.asarray(rows, np.float64)
     except (TypeError, ValueError) as error:

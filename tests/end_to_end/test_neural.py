@@ -174,9 +174,7 @@ def test_every_visit_of_a_batch_by_a_network_counts(tmp_path: Path) -> None:
 
 
 def test_a_network_job_above_the_limit_is_refused_before_its_first_round(tmp_path: Path) -> None:
-    with pytest.raises(
-        LabelLeakRefused, match=r"of a network reveals .* not even one round"
-    ):
+    with pytest.raises(LabelLeakRefused, match=r"of a network reveals .* not even one round"):
         guarded(tmp_path, rounds=4)
     assert {path.suffix for path in tmp_path.iterdir()} <= {".key", ".lock"}
     assert guarded(tmp_path, rounds=4, allow_label_leak=True).rounds == 4

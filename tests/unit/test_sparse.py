@@ -110,7 +110,7 @@ def test_sparse_rows_become_no_array_by_themselves() -> None:
     ("part", "value", "message"),
     [
         ("pointers", np.array([0, 2, 1, 3]), "pointers descend"),
-        ("pointers", np.array([0, 1, 2, 4]), "pointers from 0 to 4, with 3 indices"),
+        ("pointers", np.array([0, 1, 2, 4]), "pointers run from 0 to 4 for 3 indices"),
         ("pointers", np.array([0, 1, 2, 3], np.int32), "int64"),
         ("indices", np.array([0, 1, 4], np.uint16), "index 4, expected 0 to 3"),
         ("indices", np.array([0, 1, 2], np.int32), "uint16 or uint32"),

@@ -267,7 +267,7 @@ def test_losses_that_are_means_of_rows_are_taken(
 def test_accuracy_is_of_a_class_a_row() -> None:
     flat, (inputs, labels) = FlatModule(small()), data()
     for wrong in (labels[:, None], labels[:-1]):
-        with pytest.raises(ConfigError, match=r"predicted classes are \(6,\)"):
+        with pytest.raises(ConfigError, match=r"predicted classes \(6,\)"):
             flat.accuracy(flat.weights(), inputs, wrong)
     one = FlatModule(nn.Linear(3, 1).double())
     with pytest.raises(ConfigError, match=r"predictions \(6, 1\): expected a score a class"):

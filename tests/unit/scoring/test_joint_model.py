@@ -45,7 +45,7 @@ def test_raw_columns_of_a_frame_go_through_the_party_s_recipe(frame: type[Any]) 
     ("shop", "recipe", "said"),
     [
         (pl.DataFrame({"a": [1.0, 2.0]}), None, "party 'shop': 1 columns .* missing: 'b'"),
-        (BANK, RECIPE, "party 'shop': rows without names"),
+        (BANK, RECIPE, "party 'shop': an array has no column names"),
         ([["low", "high"]] * 2, None, "party 'shop': values that are not numbers"),
         (BANK[:, :1], None, r"party 'shop': rows of shape \(2, 1\), expected 2 columns"),
         (BANK[0], None, r"party 'shop': rows of shape \(2,\)"),
