@@ -74,7 +74,8 @@ class SparseRows(Shown):
         if not self.pointers[0] == 0 or not self.pointers[-1] == len(self.indices) == cells:
             raise DataError(
                 "sparse rows do not fit together: pointers run from "
-                f"{self.pointers[0]} to {self.pointers[-1]} for {len(self.indices)} indices and {cells} values"
+                f"{self.pointers[0]} to {self.pointers[-1]} for {len(self.indices)} indices and "
+                f"{cells} values"
             )
 
     @override

@@ -343,8 +343,8 @@ def test_a_job_with_noise_says_what_it_promises(capsys: Capture) -> None:
         ("# target_auc = 0.99", "learning_rate = 0.3\neval_every = 0\nstandardize = false"),
     )  # fmt: skip
     # Noise is fresh in every run, and decides whether a party alone is better (status 4) or the
-    # loss has risen by the end (5).
-    assert run("train", path, "--json", "out.json") in (0, 4, 5)
+    # loss has risen by the end (5), or is no lower than that of a constant (3).
+    assert run("train", path, "--json", "out.json") in (0, 3, 4, 5)
     shown = capsys.readouterr().out
     assert max(len(line) for line in shown.splitlines()) <= 80
     held_out = "held-out rows: releases = 1"
