@@ -43,7 +43,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 @pytest.mark.framework
 @pytest.mark.usefixtures("clean_place")
 def test_a_small_job_runs_on_a_cluster_of_its_own() -> None:
-    text = "[job]\ndataset = 'breast_cancer'\nrounds = 3\nstart = 'seeded'\n[output]\ndirectory = '{}'\n"
+    steps = "dataset = 'breast_cancer'\nrounds = 3\nstart = 'seeded'\n"
+    text = f"[job]\n{steps}[output]\ndirectory = '{{}}'\n"
     for where in ("here", "there"):
         Path(f"{where}.toml").write_text(text.format(where), encoding="utf-8")
     assert run("train", "here.toml", "--quiet") == 0
