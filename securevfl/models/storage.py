@@ -332,7 +332,7 @@ def _require_numbers(
 def _check_header(path: Path, header: ModelHeader) -> None:
     """Refuse another version, or an invalid header."""
     if header.format != FORMAT:
-        raise DataError(f"model file {path}: format {header.format}, this reads {FORMAT}")
+        raise DataError(f"model file {path}: format {header.format}, this version reads {FORMAT}")
     _check_job(path, header)
     if header.head is not None and header.head[:1] != (header.party,):
         raise DataError(f"model file {path}: the head of {header.head[:1]} at {header.party!r}")

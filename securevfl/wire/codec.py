@@ -271,7 +271,7 @@ def decode(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Message:
     if magic != b"SVFL":
         raise MalformedMessage("not a securevfl message")
     if version != PROTOCOL_VERSION:
-        raise MalformedMessage(f"protocol version {version}, this is {PROTOCOL_VERSION}")
+        raise MalformedMessage(f"protocol version {version}, this party has {PROTOCOL_VERSION}")
     if number not in _KINDS:
         raise MalformedMessage(f"unknown kind {number}")
     reader = _Reader(data, _HEADER.size)
@@ -339,7 +339,7 @@ def open_envelope(data: bytes, max_message_bytes: int = MAX_MESSAGE_BYTES) -> En
     if magic != b"SVFE":
         raise MalformedMessage("not a securevfl envelope")
     if version != ENVELOPE_VERSION:
-        raise MalformedMessage(f"envelope version {version}, this is {ENVELOPE_VERSION}")
+        raise MalformedMessage(f"envelope version {version}, this party has {ENVELOPE_VERSION}")
     names_at = _ENVELOPE.size + sender_bytes
     path_at = names_at + names_bytes
     try:

@@ -92,7 +92,7 @@ def test_the_layout_is_the_documented_one() -> None:
     [
         (b"", "0 bytes is shorter than its header"),
         (b"SVFX" + seal(EXAMPLE)[4:], "not a securevfl envelope"),
-        (b"SVFE\2" + seal(EXAMPLE)[5:], "envelope version 2, this is 1"),
+        (b"SVFE\2" + seal(EXAMPLE)[5:], "envelope version 2, this party has 1"),
         (by_hand(b"local", -1.0), "negative"),
         (by_hand(b"local", float("nan")), "no finite sum"),
         (by_hand(b"a\0b", 1.0, float("nan")), "no finite sum"),

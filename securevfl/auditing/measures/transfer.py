@@ -141,7 +141,9 @@ def _from_units(subject: Subject, target: str, by: str) -> Finding:
     generator = np.random.default_rng([subject.seed, 5])
     known = spread_anchors(factor, factor.shape[1], generator)
     if len(known) >= len(rows):
-        raise ConfigError(f"{len(rows)} rows of rank {factor.shape[1]}: none is left to estimate")
+        raise ConfigError(
+            f"{len(rows)} rows of rank {factor.shape[1]}: too few, as many as the rank are known"
+        )
     estimate = features_from_units(factor, known, features[known])
     alone = features_alone(own, features, known)
     return Finding(

@@ -131,7 +131,7 @@ OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "format 2, this reads 1"),
+        ({"format": 2}, "format 2, this version reads 1"),
         *(
             (changes, "not a securevfl model")
             for changes in (
