@@ -20,6 +20,7 @@ from securevfl.cli.reporting import leave_if_cut, measured, say, show
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.job import NetworkSettings
 from securevfl.job.keys import parted, values_of
 from securevfl.reports import results
 from securevfl.reports.tables import Column
@@ -32,6 +33,21 @@ Shown = tuple[str, Sequence[Column[Any]], Sequence[Any]]
 Several = Annotated[
     tuple[T, ...], BeforeValidator(lambda v: v if isinstance(v, (tuple, list)) else (v,))
 ]
+
+
+def _network(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    latency, colon, bandwidth = value.partition(":")
+    if colon:
+        return NetworkSettings(latency_ms=float(latency), bandwidth_mbit=float(bandwidth))
+    preset = NetworkSettings(preset=value)
+    preset.resolve()  # refuses a name that is none
+    return preset
+
+
+Network = Annotated[NetworkSettings, BeforeValidator(_network)]
+"""`wan`, `20:100` for milliseconds and Mbit/s, or {latency_ms = 20, bandwidth_mbit = 100}."""
 
 
 class Settings(BaseModel):

@@ -1,9 +1,17 @@
 """Columns that tables of several experiments have."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.tables import TRADEOFF, Column, Row, rate
+
+T = TypeVar("T")
+
+
+def or_dash(value: T | None, show: Callable[[T], str]) -> str:
+    """How a value is shown; a dash where there is none."""
+    return "-" if value is None else show(value)
 
 
 def shown(*names: str) -> tuple[Column[Any], ...]:

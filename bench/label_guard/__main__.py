@@ -12,11 +12,10 @@ The label guard's limit rests on this (docs/decisions/0016-label-guard-by-person
 
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import PositiveFloat, PositiveInt
-from typing_extensions import TypedDict
 
 from bench.documents import by_columns
 from bench.experiment import DataSettings, Experiment, Run, main
@@ -34,6 +33,12 @@ from securevfl.job import Job
 from securevfl.reports.tables import Column, Row
 
 LEARNING_RATE = 1.0
+METRICS = {
+    "auc": AUC,
+    "top_precision": TOP_PRECISION,
+    "true_positives": TRUE_POSITIVES,
+    "accuracy": ACCURACY,
+}
 
 
 class LabelGuardSettings(DataSettings):
@@ -55,38 +60,12 @@ class LabelGuardSettings(DataSettings):
         return self.load() if self.planted is None else planted(self.planted, self.seed)
 
 
-class LabelGuardRow(TypedDict):
-    """What a feature party reads at one ratio: means over seeds.
+def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterator[dict[str, Any]]:
+    """A row for the full batch and for every ratio that leaves two batches; means over seeds.
 
-    `own_` is the best model of its columns, figure by figure; `bound_` an attacker that knows all
-    predictions as well; `rarest` the share of the rarest class.
+    `own_` is the best model of a feature party's columns, figure by figure; `bound_` an attacker
+    that knows all predictions as well; `rarest` the share of the rarest class.
     """
-
-    dataset: str
-    rows: int
-    columns: int
-    rarest: float
-    ratio: float
-    batch_size: int
-    sampling: str
-    rounds: int
-    auc: float
-    auc_std: float
-    own_auc: float
-    bound_auc: float
-    top_precision: float
-    own_top_precision: float
-    bound_top_precision: float
-    true_positives: float
-    own_true_positives: float
-    bound_true_positives: float
-    accuracy: float
-    own_accuracy: float
-    exposed_rows: int
-
-
-def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterator[LabelGuardRow]:
-    """A row for the full batch and for every ratio that leaves two batches."""
     dataset = settings.data
     party = Subject(Job.of(), dataset, 0).feature_party
     columns = len(table_of(dataset, party).columns)
@@ -110,18 +89,17 @@ def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterat
             "batch_size": size,
             "sampling": settings.sampling,
             "rounds": runs[0].result.rounds,
-            "auc": _mean(read, AUC),
+            **{
+                f"{whose}{name}": figure
+                for name, metric in METRICS.items()
+                for whose, figure in (
+                    ("", _mean(read, metric)),
+                    # The same for all seeds and attacks.
+                    ("own_", float(read[0][0].detail[metric.name]["model_alone"])),
+                    ("bound_", _mean(bounds, metric)),
+                )
+            },
             "auc_std": float(np.std([each.value for (each,) in read])),
-            "own_auc": _own(read, AUC),
-            "bound_auc": _mean(bounds, AUC),
-            "top_precision": _mean(read, TOP_PRECISION),
-            "own_top_precision": _own(read, TOP_PRECISION),
-            "bound_top_precision": _mean(bounds, TOP_PRECISION),
-            "true_positives": _mean(read, TRUE_POSITIVES),
-            "own_true_positives": _own(read, TRUE_POSITIVES),
-            "bound_true_positives": _mean(bounds, TRUE_POSITIVES),
-            "accuracy": _mean(read, ACCURACY),
-            "own_accuracy": _own(read, ACCURACY),
             "exposed_rows": _exposed(shown[0]),
         }
 
@@ -187,11 +165,6 @@ def _mean(seeds: Sequence[Sequence[Finding]], metric: Metric) -> float:
     return float(np.mean(most))
 
 
-def _own(seeds: Sequence[Sequence[Finding]], metric: Metric) -> float:
-    """What the best own model reads: the same for all seeds and attacks."""
-    return float(seeds[0][0].detail[metric.name]["model_alone"])
-
-
 def _times(row: Row, figure: str) -> str:
     """The attack's and the bound's over the own model's."""
     own = row[f"own_{figure}"]
@@ -200,7 +173,7 @@ def _times(row: Row, figure: str) -> str:
     return f"x{row[figure] / own:.2f} {row[f'bound_{figure}'] / own:.2f}"
 
 
-COLUMNS: tuple[Column[LabelGuardRow], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("ratio", lambda row: f"{row['ratio']:.4f}"),
     ("S", lambda row: str(row["batch_size"])),
     ("rounds", lambda row: str(row["rounds"])),

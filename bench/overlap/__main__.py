@@ -6,13 +6,13 @@ that party could do by itself if it had the labels of the overlap, and the label
 
 import statistics
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
-from typing_extensions import TypedDict
 
 from bench.experiment import DataSettings, Experiment, Run, main
 from securevfl.arrays import FloatArray
@@ -21,7 +21,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset, overlapping
 from securevfl.job import Job
 from securevfl.models.scores import auc
-from securevfl.reports.tables import Column
+from securevfl.reports.tables import Column, Row
 from securevfl.training import train
 
 MAX_ITERATIONS, NETWORK_ITERATIONS = 2000, 200
@@ -59,32 +59,13 @@ class OverlapSettings(DataSettings):
         )
 
 
-class OverlapRow(TypedDict):
-    """AUCs at one size of the overlap: medians over seeds, which also draw its rows.
+def overlap(settings: OverlapSettings, report: Report) -> Iterator[dict[str, Any]]:
+    """A row per size of the overlap: medians of AUCs over seeds, which also draw its rows.
 
     `alone_` are models of the unlabelled party's columns on the labels of the overlap: logistic
     regression, and a network with as many units. `label_party_auc` is of a logistic regression on
     the label party's columns and all its rows.
     """
-
-    dataset: str
-    overlap: int
-    own_rows: int
-    local_steps: int
-    rounds: int
-    alignment: float
-    auc: float
-    best_auc: float
-    alone_auc: float
-    alone_network_auc: float
-    label_party_auc: float
-    learning_rate: float
-    repeats: int
-    aucs: Sequence[float]
-
-
-def overlap(settings: OverlapSettings, report: Report) -> Iterator[OverlapRow]:
-    """A row per size of the overlap."""
     dataset = settings.load()
     seeds = range(settings.seed, settings.seed + settings.repeats)
     for part in settings.overlaps:
@@ -98,16 +79,11 @@ def overlap(settings: OverlapSettings, report: Report) -> Iterator[OverlapRow]:
             "dataset": dataset.name,
             "overlap": rows,
             "own_rows": len(dataset.train_labels) - rows,
-            "local_steps": settings.local_steps,
-            "rounds": settings.rounds,
-            "alignment": settings.alignment,
             "auc": statistics.median(aucs),
             "best_auc": statistics.median(max(s.auc for s in each.scores) for each in results),
             "alone_auc": statistics.median(logistic for logistic, _ in alone),
             "alone_network_auc": statistics.median(network for _, network in alone),
             "label_party_auc": _logistic(dataset, _scaled(_table(dataset, labels=True))),
-            "learning_rate": settings.learning_rate,
-            "repeats": settings.repeats,
             "aucs": aucs,
         }
 
@@ -146,7 +122,7 @@ def _logistic(dataset: VerticalDataset, rows: tuple[FloatArray, FloatArray]) -> 
     return auc(np.asarray(model.decision_function(test_rows))[:, None], dataset.test_labels)
 
 
-COLUMNS: tuple[Column[OverlapRow], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("data", lambda row: row["dataset"]),
     ("overlap", lambda row: f"{row['overlap']:,}"),
     ("own", lambda row: f"{row['own_rows']:,}"),
