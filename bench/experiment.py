@@ -227,10 +227,11 @@ def run_one(
         return
     assert of.settings is not None  # noqa: S101
     assert of.measure is not None  # noqa: S101
-    measure, changed = (
-        of.measure,
-        {key: _one(values_of(text)) for key, text in map(parted, changes)},
-    )
+    measure = of.measure
+    changed = {}
+    for key, text in map(parted, changes):
+        values = values_of(text)
+        changed[key] = values[0] if len(values) == 1 else values
     small = of.quick if quick and isinstance(of.quick, Mapping) else {}
     place = {"data_dir": data_dir} if data_dir else {}
     try:
@@ -265,10 +266,6 @@ def _chosen(of: Experiment[Any], names: Sequence[str]) -> dict[str, Run]:
         for name, run in of.runs.items()
         if not names or any(name.startswith(each) for each in names)
     }
-
-
-def _one(values: tuple[Any, ...]) -> Any:  # noqa: ANN401
-    return values[0] if len(values) == 1 else values
 
 
 def _typed(settings: Mapping[str, Any]) -> str:

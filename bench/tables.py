@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from bench.documents import MakeCells, by_columns
 from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.tables import TRADEOFF, Column, Row, rate
 
@@ -18,6 +19,12 @@ def shown(*names: str) -> tuple[Column[Any], ...]:
     """Columns of `bench tradeoff` by their headings."""
     columns = dict(TRADEOFF)
     return tuple((name, columns[name]) for name in names)
+
+
+def by_target(*columns: Column[Any]) -> MakeCells:
+    """A table with one line a row, by target."""
+    cells = by_columns(*columns)
+    return lambda rows: cells(sorted(rows, key=lambda row: row["target_auc"]))
 
 
 def homomorphic_s(row: Row) -> float:

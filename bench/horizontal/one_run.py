@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from bench.horizontal.images import dirichlet_split, load_images
-from bench.horizontal.rows import HorizontalRun
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.arrays import FloatArray, RealArray
 from securevfl.errors import ConfigError, TrainingDiverged
@@ -175,7 +175,7 @@ def federation_of(settings: HorizontalSettings, task: Task, sizes: Mapping[str, 
 
 def run(
     settings: HorizontalSettings, task: Task, tell: Callable[[str, float, float], None]
-) -> HorizontalRun:
+) -> dict[str, Any]:
     """Train, and score every so many rounds.
 
     Raises:
@@ -220,8 +220,13 @@ def run(
 
 def _told(
     federation: Federation, seed: int, spent: Sequence[Round], rows: float, seconds: float
-) -> HorizontalRun:
-    """What a run cost until each of its scorings; no scorings of one that diverged."""
+) -> dict[str, Any]:
+    """What a run cost until each of its scorings; no scorings of one that diverged.
+
+    `counted` and `uploaded` are in models (p numbers) a client that takes part, the former as the
+    FedBCGD paper counts, the latter as the bytes of float32 that were sent; `downloaded` as bytes,
+    `gradients` in passes over a client's rows.
+    """
     blocks, clients = federation.blocks, federation.settings.taking_part
     at = [index for index, each in enumerate(spent) if each.score is not None]
 
