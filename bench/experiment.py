@@ -170,8 +170,7 @@ def main(of: Experiment[Any]) -> None:
         ] = None,
         html: Annotated[Path | None, typer.Option(help="Folder for pages of plots.")] = None,
         record: Annotated[
-            bool,
-            typer.Option("--record", help="Write result files and tables in the experiment."),
+            bool, typer.Option("--record", help="Write result files and tables in the experiment.")
         ] = False,
         quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no table.")] = False,
     ) -> None:

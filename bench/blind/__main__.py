@@ -120,10 +120,7 @@ def blind(settings: BlindSettings, report: Report) -> Iterator[dict[str, Any]]:
 def job_of(settings: BlindSettings, steps: str, loss: Loss, exchange: str) -> Job:
     """One exchange's job of a comparison, whose step size may still have to be tuned."""
     count, _, rows = steps.partition(":")
-    counted = {
-        "learning_rate": settings.learning_rate or GRID[0],
-        "schedule": settings.schedule,
-    }
+    counted = {"learning_rate": settings.learning_rate or GRID[0], "schedule": settings.schedule}
     job = Job.of(
         job={
             "name": "blind",
@@ -339,13 +336,7 @@ EXPERIMENT = Experiment(
         ),
         "auc-5": Run(
             45,
-            {
-                "dataset": "a9a",
-                "steps": "5:256",
-                "rounds": 100,
-                "learning_rate": 0.5,
-                "repeats": 1,
-            },
+            {"dataset": "a9a", "steps": "5:256", "rounds": 100, "learning_rate": 0.5, "repeats": 1},
         ),
         "icu2012": Run(
             50,

@@ -76,10 +76,7 @@ def _job(settings: CostLawSettings, scheme: str, q: int) -> Job:
             "eval_every": 0,
             "seed": settings.seed,
         },
-        exchange={
-            "scheme": scheme,
-            "key_bits": 2048 if SCHEMES[scheme].key_sizes else None,
-        },
+        exchange={"scheme": scheme, "key_bits": 2048 if SCHEMES[scheme].key_sizes else None},
     )
 
 

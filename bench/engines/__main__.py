@@ -15,8 +15,7 @@ RUNS = {
     "crypto": Run(180, "bench crypto"),
     "crypto-large-binary": Run(10, f"{FULL_BATCHES} --samples 32561 --features 56 --zero-one"),
     "crypto-large": Run(
-        70,
-        f"{FULL_BATCHES} --samples 24000,8000,8000,11982,60000 --features 15,114,357,392,392",
+        70, f"{FULL_BATCHES} --samples 24000,8000,8000,11982,60000 --features 15,114,357,392,392"
     ),
 }
 

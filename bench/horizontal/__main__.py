@@ -10,13 +10,7 @@ from typing import Any
 from bench.documents import by_columns
 from bench.experiment import Experiment, Run, main
 from bench.horizontal.comparison import horizontal
-from bench.horizontal.rows import (
-    COSTS,
-    HORIZONTAL,
-    HORIZONTAL_NOTES,
-    WITH_PAPERS,
-    horizontal_page,
-)
+from bench.horizontal.rows import COSTS, HORIZONTAL, HORIZONTAL_NOTES, WITH_PAPERS, horizontal_page
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.reports.tables import Row
 

@@ -206,11 +206,7 @@ def _warm(
 
 
 def _row(
-    settings: L1Settings,
-    dataset: VerticalDataset,
-    problem: Problem,
-    run: Followed,
-    method: Method,
+    settings: L1Settings, dataset: VerticalDataset, problem: Problem, run: Followed, method: Method
 ) -> dict[str, Any]:
     result, path = run
     gaps, final = problem.objectives(path) / problem.least - 1, path[-1]

@@ -23,7 +23,7 @@ from bench.label_guard.labels_from_sums import labels_from_sums
 from bench.label_guard.planted import Planted, planted
 from securevfl.arrays import IntArray
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, distinct
-from securevfl.auditing.figures import OwnModel, label_finding, own_models
+from securevfl.auditing.figures import label_finding, own_models
 from securevfl.auditing.judging import ACCURACY, AUC, TOP_PRECISION, TRUE_POSITIVES, Finding, Metric
 from securevfl.auditing.measures.labels import read_labels
 from securevfl.auditing.subject import Recording, Subject, table_of
@@ -69,7 +69,9 @@ def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterat
     dataset = settings.data
     party = Subject(Job.of(), dataset, 0).feature_party
     columns = len(table_of(dataset, party).columns)
-    rows, spread = len(dataset.train_labels), _spread(dataset)
+    rows = len(dataset.train_labels)
+    shares = np.bincount(dataset.train_labels, minlength=dataset.classes) / rows
+    spread = float(np.min(shares * (1 - shares)))
     seeds = range(settings.seed, settings.seed + settings.repeats)
     visits = settings.epochs if settings.sampling == "shuffle" else 1
     sizes = [ceil(visits * columns / (ratio * spread)) for ratio in settings.ratios]
@@ -84,10 +86,9 @@ def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterat
             "dataset": dataset.name,
             "rows": rows,
             "columns": columns,
-            "rarest": float(np.bincount(dataset.train_labels).min() / rows),
+            "rarest": float(shares.min()),
             "ratio": (visits if size < rows else 1) * columns / (size * spread),
             "batch_size": size,
-            "sampling": settings.sampling,
             "rounds": runs[0].result.rounds,
             **{
                 f"{whose}{name}": figure
@@ -102,13 +103,6 @@ def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterat
             "auc_std": float(np.std([each.value for (each,) in read])),
             "exposed_rows": _exposed(shown[0]),
         }
-
-
-def _spread(dataset: VerticalDataset) -> float:
-    """The variance v = π(1 − π) of the rarest class."""
-    labels = dataset.train_labels
-    share = np.bincount(labels, minlength=dataset.classes) / len(labels)
-    return float(np.min(share * (1 - share)))
 
 
 def _run(settings: LabelGuardSettings, dataset: VerticalDataset, size: int, seed: int) -> Recording:
@@ -139,18 +133,14 @@ def _bounds(
     """What label sums tell, from each of the attacker's own models."""
     labels = run.dataset.train_labels
     alone = own_models(run.adversary(party).inputs, labels)
-    truth = (labels[:, None] == _classes(alone[0])).astype(np.float64)
+    count = alone[0].probabilities.shape[1]
+    classes = np.arange(count) if count > 1 else [1]
+    truth = (labels[:, None] == classes).astype(np.float64)
     sums = [space.basis.T @ truth[rows] for rows, space in shown]
     return [
         label_finding(labels_from_sums(sums, shown, model.probabilities), labels, alone, {})
         for model in alone
     ]
-
-
-def _classes(model: OwnModel) -> IntArray:
-    """Of the columns of its probabilities: class 1 alone, or all."""
-    count = model.probabilities.shape[1]
-    return np.array([1]) if count == 1 else np.arange(count)
 
 
 def _exposed(shown: Sequence[tuple[IntArray, RowSpace]]) -> int:

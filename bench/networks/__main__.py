@@ -105,8 +105,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 
 RUNS = {
     f"3v8-{name}-0.3": Run(
-        300,
-        {"algorithms": (name[:8],), "local_steps": int(name[9:] or 1), "max_rounds": rounds},
+        300, {"algorithms": (name[:8],), "local_steps": int(name[9:] or 1), "max_rounds": rounds}
     )
     for name, rounds in (
         ("fedbcd-p-3", 30),

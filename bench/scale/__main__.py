@@ -244,12 +244,7 @@ EXPERIMENT = Experiment(
             },
         ),
         "law": Run(
-            300,
-            {
-                "rows": (111_112, 333_334, 1_111_112, 5_000_000),
-                "epochs": 1,
-                "processes": True,
-            },
+            300, {"rows": (111_112, 333_334, 1_111_112, 5_000_000), "epochs": 1, "processes": True}
         ),
         "columns": Run(
             120,

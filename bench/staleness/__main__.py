@@ -110,11 +110,7 @@ def _job(settings: StalenessSettings, limit: Staleness, seed: int) -> Job:
 
 
 def _run(
-    settings: StalenessSettings,
-    objective: Objective,
-    straggler: str,
-    limit: Staleness,
-    seed: int,
+    settings: StalenessSettings, objective: Objective, straggler: str, limit: Staleness, seed: int
 ) -> dict[str, Any]:
     trails = Trails()
     result = train(
@@ -158,10 +154,7 @@ def _paces(straggler: str, names: list[str]) -> Mapping[str, Pace]:
 
 
 def _seconds_to(
-    target: float,
-    objective: Objective,
-    trails: Trails,
-    times: Mapping[str, list[float]],
+    target: float, objective: Objective, trails: Trails, times: Mapping[str, list[float]]
 ) -> float | None:
     """The first of evenly spread moments at which the parties' weights reach the target."""
     end = max(each[-1] for each in times.values())

@@ -130,7 +130,7 @@ def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
 
     def made_up(_settings: object, task: Task, _tell: object) -> dict[str, Any]:
         tuning_seed = settings.seed + one_run.TUNING_SEED if task.tuning else None
-        scored = one_run._images("digits", 300, None, tuning_seed)
+        scored, *_ = one_run._images("digits", 300, None, tuning_seed)
         told.append((task, len(scored.test_labels)))
         best = 0.1 if task.method == "fedavg" else 0.3
         return a_run(task.seed, [1.0 - abs(task.learning_rate - best)] if task.tuning else [0.5])
