@@ -20,6 +20,7 @@ from securevfl.cli.reporting import leave_if_cut, measured, say, show
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.job import NetworkSettings
 from securevfl.job.keys import parted, values_of
 from securevfl.reports import results
 from securevfl.reports.tables import Column
@@ -32,6 +33,21 @@ Shown = tuple[str, Sequence[Column[Any]], Sequence[Any]]
 Several = Annotated[
     tuple[T, ...], BeforeValidator(lambda v: v if isinstance(v, (tuple, list)) else (v,))
 ]
+
+
+def _network(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    latency, colon, bandwidth = value.partition(":")
+    if colon:
+        return NetworkSettings(latency_ms=float(latency), bandwidth_mbit=float(bandwidth))
+    preset = NetworkSettings(preset=value)
+    preset.resolve()  # refuses a name that is none
+    return preset
+
+
+Network = Annotated[NetworkSettings, BeforeValidator(_network)]
+"""`wan`, `20:100` for milliseconds and Mbit/s, or {latency_ms = 20, bandwidth_mbit = 100}."""
 
 
 class Settings(BaseModel):
@@ -154,8 +170,7 @@ def main(of: Experiment[Any]) -> None:
         ] = None,
         html: Annotated[Path | None, typer.Option(help="Folder for pages of plots.")] = None,
         record: Annotated[
-            bool,
-            typer.Option("--record", help="Write result files and tables in the experiment."),
+            bool, typer.Option("--record", help="Write result files and tables in the experiment.")
         ] = False,
         quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no table.")] = False,
     ) -> None:
@@ -211,10 +226,11 @@ def run_one(
         return
     assert of.settings is not None  # noqa: S101
     assert of.measure is not None  # noqa: S101
-    measure, changed = (
-        of.measure,
-        {key: _one(values_of(text)) for key, text in map(parted, changes)},
-    )
+    measure = of.measure
+    changed = {}
+    for key, text in map(parted, changes):
+        values = values_of(text)
+        changed[key] = values[0] if len(values) == 1 else values
     small = of.quick if quick and isinstance(of.quick, Mapping) else {}
     place = {"data_dir": data_dir} if data_dir else {}
     try:
@@ -249,10 +265,6 @@ def _chosen(of: Experiment[Any], names: Sequence[str]) -> dict[str, Run]:
         for name, run in of.runs.items()
         if not names or any(name.startswith(each) for each in names)
     }
-
-
-def _one(values: tuple[Any, ...]) -> Any:  # noqa: ANN401
-    return values[0] if len(values) == 1 else values
 
 
 def _typed(settings: Mapping[str, Any]) -> str:

@@ -72,14 +72,27 @@ class Trail(LinearModel):
         super().__setattr__(name, value)
 
 
+class Trails(dict[str, Trail]):
+    """Those of all parties by name, in a training whose environment wraps models by `keep`."""
+
+    def keep(self, name: str, model: LocalModel) -> Trail:
+        """The party's model as one that keeps its trail."""
+        self[name] = Trail(model)
+        return self[name]
+
+    def joint(self, dataset: VerticalDataset) -> FloatArray:
+        """Every Θ of the parties together, shape (T, P)."""
+        return np.hstack([np.hstack(self[table.name].past).T for table in dataset.parties])
+
+
 @dataclass(frozen=True, eq=False)
 class Objective:
     """L(Θ) = (1/N) Σ_i f(Σ_k x_ik θ_k, y_i) for the logistic f.
 
     Attributes:
         dataset: the data.
-        blocks: X_k as party k trains on it, scaled, with the label party's constant column;
-            shape (N, P_k).
+        blocks: X_k as party k trains on it, scaled, with the label party's constant column if
+            there is an intercept; shape (N, P_k).
         held_out: the same of the held-out rows, by party.
     """
 
@@ -88,9 +101,10 @@ class Objective:
     held_out: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, dataset: VerticalDataset) -> "Objective":
+    def of(cls, dataset: VerticalDataset, *, intercept: bool = True) -> "Objective":
         """The loss on a data set, two classes and linear models, with the defaults of a job."""
-        plan = plan_for(Job.of(job={"start": "zero", "batch_size": "full"}), dataset)
+        job = {"start": "zero", "batch_size": "full", "intercept": intercept}
+        plan = plan_for(Job.of(job=job), dataset)
         generator = np.random.default_rng()
         parts = [LocalPart(plan, table, generator) for table in dataset.parties]
         names = [table.name for table in dataset.parties]
@@ -193,15 +207,9 @@ class Objective:
         Raises:
             TrainingDiverged: weights overflow.
         """
-        trails: dict[str, Trail] = {}
-
-        def keep(name: str, model: LocalModel) -> LocalModel:
-            trails[name] = Trail(model)
-            return trails[name]
-
-        train(job, self.dataset, Environment(wrap_model=keep))
-        names = [party.name for party in self.dataset.parties]
-        return np.hstack([np.hstack(trails[name].past).T for name in names])
+        trails = Trails()
+        train(job, self.dataset, Environment(wrap_model=trails.keep))
+        return trails.joint(self.dataset)
 
     def _residuals(self, path: FloatArray) -> Iterator[FloatArray]:
         """Residuals d of all rows, shape (N, ≤ CHUNK), chunk by chunk of a path."""

@@ -1,15 +1,30 @@
 """Columns that tables of several experiments have."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from bench.documents import MakeCells, by_columns
 from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.tables import TRADEOFF, Column, Row, rate
+
+T = TypeVar("T")
+
+
+def or_dash(value: T | None, show: Callable[[T], str]) -> str:
+    """How a value is shown; a dash where there is none."""
+    return "-" if value is None else show(value)
 
 
 def shown(*names: str) -> tuple[Column[Any], ...]:
     """Columns of `bench tradeoff` by their headings."""
     columns = dict(TRADEOFF)
     return tuple((name, columns[name]) for name in names)
+
+
+def by_target(*columns: Column[Any]) -> MakeCells:
+    """A table with one line a row, by target."""
+    cells = by_columns(*columns)
+    return lambda rows: cells(sorted(rows, key=lambda row: row["target_auc"]))
 
 
 def homomorphic_s(row: Row) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 
 from bench.documents import Cells, by_columns
-from bench.experiment import DataSettings, Experiment, Run, Several, main
+from bench.experiment import DataSettings, Experiment, Network, Run, Several, main
 from bench.tables import NETWORK
 from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report, rounds_done
@@ -56,7 +56,6 @@ class BlindSettings(DataSettings):
         rounds: at most, where there are targets.
         learning_rate: of a counted Q; tuned on a validation fifth if absent.
         schedule: of the step sizes of a counted Q.
-        network: `lan`, or {latency_ms = 20, bandwidth_mbit = 100}.
     """
 
     exchanges: Several[str] = ("bfv", "blind")
@@ -67,9 +66,7 @@ class BlindSettings(DataSettings):
     learning_rate: PositiveFloat | None = None
     schedule: Literal["constant", "inverse-sqrt"] = "constant"
     repeats: PositiveInt = 3
-    network: Annotated[
-        NetworkSettings, BeforeValidator(lambda v: {"preset": v} if isinstance(v, str) else v)
-    ] = NetworkSettings(preset="lan")
+    network: Network = NetworkSettings(preset="lan")
 
 
 def blind(settings: BlindSettings, report: Report) -> Iterator[dict[str, Any]]:
@@ -123,10 +120,7 @@ def blind(settings: BlindSettings, report: Report) -> Iterator[dict[str, Any]]:
 def job_of(settings: BlindSettings, steps: str, loss: Loss, exchange: str) -> Job:
     """One exchange's job of a comparison, whose step size may still have to be tuned."""
     count, _, rows = steps.partition(":")
-    counted = {
-        "learning_rate": settings.learning_rate or GRID[0],
-        "schedule": settings.schedule,
-    }
+    counted = {"learning_rate": settings.learning_rate or GRID[0], "schedule": settings.schedule}
     job = Job.of(
         job={
             "name": "blind",
@@ -342,13 +336,7 @@ EXPERIMENT = Experiment(
         ),
         "auc-5": Run(
             45,
-            {
-                "dataset": "a9a",
-                "steps": "5:256",
-                "rounds": 100,
-                "learning_rate": 0.5,
-                "repeats": 1,
-            },
+            {"dataset": "a9a", "steps": "5:256", "rounds": 100, "learning_rate": 0.5, "repeats": 1},
         ),
         "icu2012": Run(
             50,

@@ -5,9 +5,9 @@ Runs at different Q alternate, so that a machine that changes its speed changes 
 
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic import PositiveInt
-from typing_extensions import TypedDict
 
 from bench.experiment import DataSettings, Experiment, Run, main
 from securevfl.benchmarks.progress import Report
@@ -15,8 +15,10 @@ from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.reports.rows import HOMOMORPHIC
-from securevfl.reports.tables import Column, seconds
+from securevfl.reports.tables import Column, Row, seconds
 from securevfl.training import TrainingResult, train
+
+OPERATIONS = ("encryptions", "products", "decryptions")
 
 
 class CostLawSettings(DataSettings):
@@ -28,24 +30,8 @@ class CostLawSettings(DataSettings):
     repeats: PositiveInt = 5
 
 
-class CostLawRow(TypedDict):
-    """One scheme at one Q; operations are of the first run."""
-
-    scheme: str
-    key_bits: int | None
-    local_steps: int
-    homomorphic_s_per_round: float
-    ratio_to_first: float
-    local_s_per_round: float
-    encryptions_per_round: float
-    products_per_round: float
-    decryptions_per_round: float
-    rounds: int
-    repeats: int
-
-
-def cost_law(settings: CostLawSettings, report: Report) -> Iterator[CostLawRow]:
-    """A row for every scheme and Q; `ratio_to_first` compares with the first Q."""
+def cost_law(settings: CostLawSettings, report: Report) -> Iterator[dict[str, Any]]:
+    """A row for every scheme and Q; operations are of the first run."""
     dataset = settings.load()
     for scheme in settings.schemes:
         yield from _rows(settings, dataset, scheme, report)
@@ -53,7 +39,7 @@ def cost_law(settings: CostLawSettings, report: Report) -> Iterator[CostLawRow]:
 
 def _rows(
     settings: CostLawSettings, dataset: VerticalDataset, scheme: str, report: Report
-) -> Iterator[CostLawRow]:
+) -> Iterator[dict[str, Any]]:
     runs: dict[int, list[TrainingResult]] = {q: [] for q in settings.local_steps}
     for repeat in range(settings.repeats):
         for q in settings.local_steps:
@@ -63,6 +49,7 @@ def _rows(
     for q, results in runs.items():
         homomorphic = statistics.median(_homomorphic_seconds(r) / rounds for r in results)
         first = first or homomorphic
+        ledgers = results[0].ledgers.values()
         yield {
             "scheme": scheme,
             "key_bits": results[0].key_bits,
@@ -72,11 +59,10 @@ def _rows(
             "local_s_per_round": statistics.median(
                 r.costs().compute_by_phase_s["local"] / rounds for r in results
             ),
-            "encryptions_per_round": _operations(results[0], "encryptions") / rounds,
-            "products_per_round": _operations(results[0], "products") / rounds,
-            "decryptions_per_round": _operations(results[0], "decryptions") / rounds,
-            "rounds": rounds,
-            "repeats": settings.repeats,
+            **{
+                f"{name}_per_round": sum(each.operations[name] for each in ledgers) / rounds
+                for name in OPERATIONS
+            },
         }
 
 
@@ -90,10 +76,7 @@ def _job(settings: CostLawSettings, scheme: str, q: int) -> Job:
             "eval_every": 0,
             "seed": settings.seed,
         },
-        exchange={
-            "scheme": scheme,
-            "key_bits": 2048 if SCHEMES[scheme].key_sizes else None,
-        },
+        exchange={"scheme": scheme, "key_bits": 2048 if SCHEMES[scheme].key_sizes else None},
     )
 
 
@@ -102,11 +85,7 @@ def _homomorphic_seconds(result: TrainingResult) -> float:
     return sum(phases[phase] for phase in HOMOMORPHIC)
 
 
-def _operations(result: TrainingResult, name: str) -> int:
-    return sum(ledger.operations[name] for ledger in result.ledgers.values())
-
-
-COLUMNS: tuple[Column[CostLawRow], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("scheme", lambda row: f"{row['scheme']} {row['key_bits'] or ''}".rstrip()),
     ("Q", lambda row: str(row["local_steps"])),
     ("homomorphic", lambda row: seconds(row["homomorphic_s_per_round"])),

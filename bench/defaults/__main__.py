@@ -9,25 +9,20 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 from pydantic import PositiveInt
-from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from bench.experiment import DataSettings, Experiment, Run, main
-from securevfl.arrays import FloatArray, Labels
-from securevfl.benchmarks.in_one_place import one_table
+from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report
-from securevfl.data.scaling import Scaling
+from securevfl.benchmarks.tuning import scored_on
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.models.scores import accuracy, auc
 from securevfl.reports.tables import Column, Row
 from securevfl.training import train
 
 GRID = tuple(10.0**power for power in range(-4, 3))
 FOLDS = 5
-MOST_ITERATIONS = 1_000
 
 
 class ByHand(NamedTuple):
@@ -61,7 +56,7 @@ def defaults(settings: DefaultsSettings, report: Report) -> Iterator[dict[str, A
 
 def row_of(dataset: VerticalDataset, settings: DefaultsSettings, report: Report) -> dict[str, Any]:
     """The row of a data set."""
-    name, results = _score_name(dataset), []
+    name, results = "auc" if dataset.classes == 2 else "accuracy", []  # noqa: PLR2004
     for repeat in range(settings.repeats):
         report(f"{dataset.name}, run {repeat + 1}", repeat, settings.repeats)
         results.append(train(Job.of(job={"seed": settings.seed + repeat}), dataset))
@@ -97,39 +92,15 @@ def row_of(dataset: VerticalDataset, settings: DefaultsSettings, report: Report)
 
 def tuned_by_hand(dataset: VerticalDataset) -> ByHand:
     """What tuning C on the training rows reaches on the held-out ones."""
-    table, labels = one_table(dataset), dataset.train_labels
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-    parts = list(folds.split(table.train, labels))
+    labels = dataset.train_labels
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(labels, labels)
+    parts = [scored_on(dataset, kept, out) for kept, out in folds]
 
     def on_folds(c: float) -> float:
-        return statistics.fmean(
-            _scored(dataset, c, (table.train[kept], labels[kept]), (table.train[out], labels[out]))
-            for kept, out in parts
-        )
+        return statistics.fmean(score_in_one_place(part, c)[1] for part in parts)
 
     best = max(GRID, key=on_folds)
-    both = (table.train, labels), (table.test, dataset.test_labels)
-    return ByHand(_scored(dataset, best, *both), best, _scored(dataset, 1.0, *both))
-
-
-def _scored(
-    dataset: VerticalDataset,
-    c: float,
-    training: tuple[FloatArray, Labels],
-    held_out: tuple[FloatArray, Labels],
-) -> float:
-    (rows, labels), (others, truth) = training, held_out
-    if dataset.standardize:
-        scaling = Scaling.fit(rows)
-        rows, others = scaling.apply(rows), scaling.apply(others)
-    model = LogisticRegression(C=c, max_iter=MOST_ITERATIONS).fit(rows, labels)
-    predictions = np.asarray(model.decision_function(others)).reshape(len(truth), -1)
-    score = auc if _score_name(dataset) == "auc" else accuracy
-    return score(predictions, truth)
-
-
-def _score_name(dataset: VerticalDataset) -> str:
-    return "auc" if dataset.classes == 2 else "accuracy"  # noqa: PLR2004
+    return ByHand(score_in_one_place(dataset, best)[1], best, score_in_one_place(dataset)[1])
 
 
 def _others_alone(row: Row) -> str:

@@ -1,9 +1,12 @@
 """What one encrypted product costs, by engine, and a whole small job."""
 
+from typing import Any
+
 from bench.documents import by_columns
 from bench.experiment import Experiment, Run, Settings, main
-from securevfl.reports.benchmarks import CRYPTO, CryptoRow
-from securevfl.reports.tables import Column, seconds
+from bench.tables import or_dash
+from securevfl.reports.benchmarks import CRYPTO
+from securevfl.reports.tables import Column, Row, seconds
 
 FULL_BATCHES = "bench crypto --scheme bfv --rounds 20 --network wan"
 
@@ -12,23 +15,18 @@ RUNS = {
     "crypto": Run(180, "bench crypto"),
     "crypto-large-binary": Run(10, f"{FULL_BATCHES} --samples 32561 --features 56 --zero-one"),
     "crypto-large": Run(
-        70,
-        f"{FULL_BATCHES} --samples 24000,8000,8000,11982,60000 --features 15,114,357,392,392",
+        70, f"{FULL_BATCHES} --samples 24000,8000,8000,11982,60000 --features 15,114,357,392,392"
     ),
 }
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
+def _phase(name: str) -> Column[Row]:
+    return name, lambda row: or_dash(row.get(f"seconds_{name}"), seconds)
 
 
-PHASES: tuple[Column[CryptoRow], ...] = (
+PHASES: tuple[Column[Any], ...] = (
     *CRYPTO[:2],
-    ("keys", lambda row: _seconds(row.get("seconds_keys"))),
-    ("prepare", lambda row: _seconds(row.get("seconds_prepare"))),
-    ("encrypt", lambda row: _seconds(row.get("seconds_encrypt"))),
-    ("evaluate", lambda row: _seconds(row.get("seconds_evaluate"))),
-    ("decrypt", lambda row: _seconds(row.get("seconds_decrypt"))),
+    *map(_phase, ("keys", "prepare", "encrypt", "evaluate", "decrypt")),
     CRYPTO[3],  # offline
     *CRYPTO[6:],  # up and down
 )

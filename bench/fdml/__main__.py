@@ -7,22 +7,22 @@ codec, server and ledger, for one iteration of one party.
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal
 
 from pydantic import PositiveInt
-from typing_extensions import TypedDict
 
 from bench.documents import by_columns
 from bench.experiment import DataSettings, Experiment, Run, Several, main
+from bench.tables import or_dash
 from bench.timed import timed_rounds
 from securevfl.benchmarks.in_one_place import train_in_one_place
 from securevfl.benchmarks.progress import Report
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.vertical.fdml import SERVER
-from securevfl.reports.tables import Column, seconds
+from securevfl.reports.tables import Column, Row, seconds
 from securevfl.runtime.costs import SCORING, SETUP
 from securevfl.training import TrainingResult
 
@@ -45,37 +45,12 @@ class FdmlExperimentSettings(DataSettings):
     repeats: PositiveInt = 3
 
 
-class FdmlRow(TypedDict):
-    """One model trained one way.
-
-    `machinery_s` is wall time of an iteration of one party beside the parties' computation;
-    `ratio_to_one_place` is in the row of fdml.
-    """
-
-    dataset: str
-    model: str
-    training: str
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    staleness: int
-    batches_per_message: int
-    repeats: int
-    auc: float
-    aucs: Sequence[float]
-    log_loss: float
-    log_losses: Sequence[float]
-    wall_s_per_epoch: float
-    ratio_to_one_place: NotRequired[float]
-    virtual_s_per_epoch: float | None
-    machinery_s: float | None
-
-
-def fdml(settings: FdmlExperimentSettings, report: Report) -> Iterator[FdmlRow]:
+def fdml(settings: FdmlExperimentSettings, report: Report) -> Iterator[dict[str, Any]]:
     """For each model a row for each party's own columns, one for one place, one for fdml.
 
     In one place a network spans all columns, as in the paper. The sum of the parties' networks in
-    one place, which fdml at τ = 0 equals by construction, has a row of its own.
+    one place, which fdml at τ = 0 equals by construction, has a row of its own. `machinery_s` is
+    wall time of an iteration of one party beside the parties' computation.
     """
     dataset = settings.load()
     # With the constant column, the second party has 57 of a9a's columns, as in the paper.
@@ -86,36 +61,26 @@ def fdml(settings: FdmlExperimentSettings, report: Report) -> Iterator[FdmlRow]:
 
 def _rows(
     settings: FdmlExperimentSettings, dataset: VerticalDataset, model: Model, report: Report
-) -> Iterator[FdmlRow]:
+) -> Iterator[dict[str, Any]]:
     rows = len(dataset.train_labels)
     seeds = range(settings.seed, settings.seed + settings.repeats)
     jobs = [_job(settings, model, rows, seed) for seed in seeds]
 
-    def row(
-        training: str,
-        scores: Sequence[tuple[float, float]],
-        wall: float,
-        virtual: float | None = None,
-        machinery: float | None = None,
-    ) -> FdmlRow:
+    def row(training: str, scores: Iterable[tuple[float, float]], wall: float) -> dict[str, Any]:
         aucs, losses = map(list, zip(*scores, strict=True))
         return {
             "dataset": dataset.name,
             "model": model,
             "training": training,
-            "epochs": settings.epochs,
-            "batch_size": settings.batch_size,
             "learning_rate": LEARNING_RATE,
-            "staleness": settings.batches_per_message - 1,
             "batches_per_message": settings.batches_per_message,
-            "repeats": settings.repeats,
             "auc": statistics.median(aucs),
             "aucs": aucs,
             "log_loss": statistics.median(losses),
             "log_losses": losses,
             "wall_s_per_epoch": wall / settings.epochs,
-            "virtual_s_per_epoch": None if virtual is None else virtual / settings.epochs,
-            "machinery_s": machinery,
+            "virtual_s_per_epoch": None,
+            "machinery_s": None,
         }
 
     places: dict[str, dict[str, Any]] = {
@@ -128,19 +93,17 @@ def _rows(
         report(f"{model}, {name}")
         found = [train_in_one_place(job, dataset, **place) for job in jobs]
         walls[name] = statistics.median(each.training_s for each in found)
-        yield row(name, [(each.auc, each.loss) for each in found], walls[name])
+        yield row(name, ((each.auc, each.loss) for each in found), walls[name])
     report(f"{model}, fdml")
     timed = [timed_rounds(job, dataset) for job in jobs]
-    runs = [run for run, _ in timed]
     wall = statistics.median(seconds for _, seconds in timed)
-    of_fdml = row(
-        "fdml",
-        [(run.clear_auc, run.clear_loss) for run in runs],
-        wall,
-        statistics.median(run.costs().total_s for run in runs),
-        statistics.median(_machinery(*each, len(dataset.parties)) for each in timed),
-    )
-    yield {**of_fdml, "ratio_to_one_place": wall / walls[ONE_PLACE]}
+    virtual = statistics.median(run.costs().total_s for run, _ in timed)
+    yield {
+        **row("fdml", ((run.clear_auc, run.clear_loss) for run, _ in timed), wall),
+        "virtual_s_per_epoch": virtual / settings.epochs,
+        "machinery_s": statistics.median(_machinery(*each, len(dataset.parties)) for each in timed),
+        "ratio_to_one_place": wall / walls[ONE_PLACE],
+    }
 
 
 def _machinery(run: TrainingResult, seconds: float, parties: int) -> float:
@@ -174,19 +137,15 @@ def _job(settings: FdmlExperimentSettings, model: Model, rows: int, seed: int) -
     )
 
 
-def _dash(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
-
-
-COLUMNS: tuple[Column[FdmlRow], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("training", lambda row: f"{row['model']}, {row['training']}"),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("log loss", lambda row: f"{row['log_loss']:.4f}"),
     ("wall", lambda row: seconds(row["wall_s_per_epoch"])),
-    ("virtual", lambda row: _dash(row["virtual_s_per_epoch"])),
-    ("machinery", lambda row: _dash(row["machinery_s"])),
+    ("virtual", lambda row: or_dash(row["virtual_s_per_epoch"], seconds)),
+    ("machinery", lambda row: or_dash(row["machinery_s"], seconds)),
 )
-MESSAGES: tuple[Column[FdmlRow], ...] = (
+MESSAGES: tuple[Column[Row], ...] = (
     ("per message", lambda row: str(row["batches_per_message"])),
     *COLUMNS[1:4],
     ("to one place", lambda row: f"{row['ratio_to_one_place']:.2f} x"),
@@ -194,7 +153,7 @@ MESSAGES: tuple[Column[FdmlRow], ...] = (
 )
 
 
-def notes(rows: Sequence[FdmlRow]) -> list[str]:
+def notes(rows: Sequence[Row]) -> list[str]:
     """How many times as long as one place fdml takes, a line per model."""
     return [
         f"{row['model']}, fdml: {row['ratio_to_one_place']:.1f} x one place on the wall clock"

@@ -10,15 +10,9 @@ from typing import Any
 from bench.documents import by_columns
 from bench.experiment import Experiment, Run, main
 from bench.horizontal.comparison import horizontal
-from bench.horizontal.rows import (
-    COSTS,
-    HORIZONTAL,
-    HORIZONTAL_NOTES,
-    WITH_PAPERS,
-    HorizontalRow,
-    horizontal_page,
-)
+from bench.horizontal.rows import COSTS, HORIZONTAL, HORIZONTAL_NOTES, WITH_PAPERS, horizontal_page
 from bench.horizontal.settings import HorizontalSettings
+from securevfl.reports.tables import Row
 
 WHOLE = ("fedavg", "fedavgm", "fedadam", "scaffold", "feddc", "fedbcgd", "fedbcgd+")
 CODED = ("top-k", "fedpaq", "fedbcgd:qsgd", "fedbcgd+:qsgd")
@@ -41,7 +35,7 @@ def of_mnist(dirichlet: float) -> dict[str, Any]:
     }
 
 
-def notes(rows: Sequence[HorizontalRow]) -> list[str]:
+def notes(rows: Sequence[Row]) -> list[str]:
     """The targets of the rows, and what the columns are."""
     targets = [
         f"{row['dataset']}, D = {row['dirichlet']:g}, to {100 * row['target_accuracy']:g} %; "

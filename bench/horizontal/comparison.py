@@ -8,11 +8,10 @@ test images decide nothing.
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import isfinite
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import platformdirs
@@ -26,7 +25,6 @@ from bench.horizontal.one_run import (
     run,
     uncoded,
 )
-from bench.horizontal.rows import HorizontalRow, HorizontalRun
 from bench.horizontal.settings import TARGETS, HorizontalSettings
 from securevfl import __version__
 from securevfl.benchmarks.journal import Journal
@@ -34,6 +32,7 @@ from securevfl.benchmarks.progress import Report
 from securevfl.errors import ConfigError
 from securevfl.models.local_model import require_torch
 from securevfl.processes import in_processes
+from securevfl.reports.tables import Row
 
 BASELINE = "fedavg"
 LAST_SCORINGS = 5
@@ -52,12 +51,18 @@ PAPER_FLOATS: Mapping[str, tuple[int | None, int | None]] = {
     "feddc": (None, 280),
 }
 """Models to 70 % with a budget of 200, and to 78 %: CIFAR-10, LeNet-5, D = 0.6."""
+COSTS = ("rounds", "counted", "uploaded", "downloaded", "gradients")
 Cell = tuple[str, float, str, int]
 """A set of images, D, a method and b."""
 
 
-def horizontal(settings: HorizontalSettings, report: Report) -> Iterator[HorizontalRow]:
+def horizontal(settings: HorizontalSettings, report: Report) -> Iterator[dict[str, Any]]:
     """Run what was not done before an interrupt; one row for each set, D, method and b.
+
+    Figures to the target are medians, None where fewer than half of the runs reached it;
+    `fewer_counted` and `fewer_uploaded` say how many times less that is than FedAvg's, and
+    `paper_fewer` what the paper's tables say of its own runs. `final_accuracy` is the median of
+    each run's mean over its last scorings.
 
     Raises:
         ConfigError: a method, a set or numbers that cannot be, or torch is missing.
@@ -69,22 +74,22 @@ def horizontal(settings: HorizontalSettings, report: Report) -> Iterator[Horizon
     journal = journal_of(settings)
     if settings.fresh:
         journal.forget()
-    done: dict[str, HorizontalRun] = journal.done()
+    done: dict[str, dict[str, Any]] = journal.done()
     if done:
         report(f"going on: {len(done)} pieces of work were done before")
-    cells, work = _cells(settings), _Federations(settings, journal, report)
+    cells, work = _cells(settings), partial(_do, settings, journal, report, done)
     rates: dict[Cell, float] = {}
     tasks: list[Task] = []
     try:
         trials = [each for cell in cells for each in _trials(settings, cell)]
-        work.do(list(dict.fromkeys(trials)), done)
+        work(list(dict.fromkeys(trials)))
         rates = {cell: _chosen(settings, cell, done) for cell in cells}
         tasks = [
             Task(*cell, rates[cell], seed)
             for seed in range(settings.seed, settings.seed + settings.repeats)
             for cell in cells
         ]
-        work.do(tasks, done)
+        work(tasks)
     except KeyboardInterrupt:
         report(f"{sum(task.key not in done for task in tasks)} of {len(tasks)} runs")
         yield from _rows(settings, rates, tasks, done)
@@ -138,7 +143,7 @@ def _trials(settings: HorizontalSettings, cell: Cell) -> list[Task]:
     ]
 
 
-def _chosen(settings: HorizontalSettings, cell: Cell, done: Mapping[str, HorizontalRun]) -> float:
+def _chosen(settings: HorizontalSettings, cell: Cell, done: Mapping[str, Row]) -> float:
     """The rate whose trial ended best; one that diverged is worst."""
     trials = _trials(settings, cell)
     if not trials:
@@ -146,32 +151,30 @@ def _chosen(settings: HorizontalSettings, cell: Cell, done: Mapping[str, Horizon
     return max(trials, key=lambda trial: _final(done[trial.key])).learning_rate
 
 
-@dataclass(frozen=True)
-class _Federations:
-    """What does tasks, and notes what they gave."""
+def _do(
+    settings: HorizontalSettings,
+    journal: Journal,
+    report: Report,
+    done: dict[str, dict[str, Any]],
+    tasks: Sequence[Task],
+) -> None:
+    """Do tasks that are not done yet, and note what they gave."""
+    left = [task for task in tasks if task.key not in done]
+    before = len(tasks) - len(left)
 
-    settings: HorizontalSettings
-    journal: Journal
-    report: Report
+    def told(place: int, what: str, part: float) -> None:
+        report(left[place].says, before + part * len(left), len(tasks))
 
-    def do(self, tasks: Sequence[Task], done: dict[str, HorizontalRun]) -> None:
-        """Those that are not done yet."""
-        left = [task for task in tasks if task.key not in done]
-        before = len(tasks) - len(left)
-
-        def told(place: int, what: str, part: float) -> None:
-            self.report(left[place].says, before + part * len(left), len(tasks))
-
-        workers = min(self.settings.workers or os.cpu_count() or 1, max(len(left), 1))
-        costs = [float(planned_rounds(self.settings, task)) for task in left]
-        work = partial(run, self.settings)
-        with in_processes(work, left, workers, "bench", progress=told, costs=costs) as results:
-            for place, result in results:
-                done[left[place].key] = result
-                self.journal.add(left[place].key, result)
+    workers = min(settings.workers or os.cpu_count() or 1, max(len(left), 1))
+    costs = [float(planned_rounds(settings, task)) for task in left]
+    work = partial(run, settings)
+    with in_processes(work, left, workers, "bench", progress=told, costs=costs) as results:
+        for place, result in results:
+            done[left[place].key] = result
+            journal.add(left[place].key, result)
 
 
-def _final(result: HorizontalRun) -> float:
+def _final(result: Row) -> float:
     """The mean of the last scorings; 0 of what diverged."""
     if result["diverged"]:
         return 0.0
@@ -182,10 +185,10 @@ def _rows(
     settings: HorizontalSettings,
     rates: Mapping[Cell, float],
     tasks: Sequence[Task],
-    done: Mapping[str, HorizontalRun],
-) -> list[HorizontalRow]:
+    done: Mapping[str, Row],
+) -> list[dict[str, Any]]:
     """One a cell of which a seed was run."""
-    found: list[HorizontalRow] = []
+    found: list[dict[str, Any]] = []
     for cell in _cells(settings):
         runs = [
             done[task.key]
@@ -201,14 +204,14 @@ def _row(
     settings: HorizontalSettings,
     cell: Cell,
     learning_rate: float,
-    runs: list[HorizontalRun],
-    before: Sequence[HorizontalRow],
-) -> HorizontalRow:
+    runs: Sequence[Row],
+    before: Sequence[Row],
+) -> dict[str, Any]:
     images, mix, text, blocks = cell
     target = settings.target(images, mix)
     finals = [_final(each) for each in runs]
     at = [_place(each, target) for each in runs]
-    row: HorizontalRow = {
+    row = {
         "dataset": images,
         "dirichlet": mix,
         "method": text,
@@ -220,13 +223,7 @@ def _row(
         "learning_rate_chosen": _how(settings),
         "target_accuracy": target,
         "reached": sum(each is not None for each in at),
-        "rounds_to_target": _median_at(runs, at, "rounds"),
-        "counted_to_target": _median_at(runs, at, "counted"),
-        "uploaded_to_target": _median_at(runs, at, "uploaded"),
-        "downloaded_to_target": _median_at(runs, at, "downloaded"),
-        "gradients_to_target": _median_at(runs, at, "gradients"),
-        "fewer_counted": None,
-        "fewer_uploaded": None,
+        **{f"{name}_to_target": _median_at(runs, at, name) for name in COSTS},
         "paper_fewer": _paper_fewer(text) if (images, mix) == PAPER_CELL else None,
         "final_accuracy": statistics.median(finals),
         "final_spread": (max(finals) - min(finals)) / 2,
@@ -239,11 +236,11 @@ def _row(
         "repeats": len(runs),
         "runs": runs,
     }
-    others = [row, *before]
-    for other in others:
-        if (other["method"], other["dataset"], other["dirichlet"]) == (BASELINE, images, mix):
-            row["fewer_counted"] = _ratio(other["counted_to_target"], row["counted_to_target"])
-            row["fewer_uploaded"] = _ratio(other["uploaded_to_target"], row["uploaded_to_target"])
+    base = {(each["method"], each["dataset"], each["dirichlet"]): each for each in (row, *before)}
+    of_base = base.get((BASELINE, images, mix), {})
+    for name in ("counted", "uploaded"):
+        theirs, own = of_base.get(f"{name}_to_target"), row[f"{name}_to_target"]
+        row[f"fewer_{name}"] = None if theirs is None or own is None else theirs / own
     return row
 
 
@@ -254,17 +251,13 @@ def _how(settings: HorizontalSettings) -> str:
     return f"of {rates}: best after {settings.tuning_rounds} rounds on validation images"
 
 
-def _place(result: HorizontalRun, target: float) -> int | None:
+def _place(result: Row, target: float) -> int | None:
     """Of the first scoring at the target."""
     reached = (at for at, accuracy in enumerate(result["accuracies"]) if accuracy >= target)
     return next(reached, None)
 
 
-def _median_at(
-    runs: Sequence[HorizontalRun],
-    at: Sequence[int | None],
-    name: Literal["rounds", "counted", "uploaded", "downloaded", "gradients"],
-) -> float | None:
+def _median_at(runs: Sequence[Row], at: Sequence[int | None], name: str) -> float | None:
     """The median over runs, those that did not reach the target having taken longest."""
     values = sorted(
         float("inf") if place is None else float(each[name][place])
@@ -272,10 +265,6 @@ def _median_at(
     )
     median = statistics.median(values)
     return median if isfinite(median) else None
-
-
-def _ratio(base: float | None, value: float | None) -> float | None:
-    return None if base is None or value is None else base / value
 
 
 def _paper_fewer(text: str) -> float | None:

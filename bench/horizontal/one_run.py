@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from bench.horizontal.images import dirichlet_split, load_images
-from bench.horizontal.rows import HorizontalRun
+from bench.horizontal.images import ImageSet, dirichlet_split, load_images
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.arrays import FloatArray, RealArray
 from securevfl.errors import ConfigError, TrainingDiverged
@@ -128,24 +127,15 @@ def planned_rounds(settings: HorizontalSettings, task: Task) -> int:
     return max(1, min(settings.max_rounds, int(settings.budget / counted)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Scored:
-    """Images as clients train on them, and as the model is scored."""
-
-    inputs: FloatArray
-    labels: NDArray[np.int64]
-    test_inputs: FloatArray
-    test_labels: NDArray[np.int64]
-    classes: int
-
-
 @lru_cache(maxsize=2)
-def _images(name: str, rows: int, data_dir: Path | None, tuning_seed: int | None) -> _Scored:
+def _images(
+    name: str, rows: int, data_dir: Path | None, tuning_seed: int | None
+) -> tuple[ImageSet, FloatArray, FloatArray]:
+    """A set, and its training and test images as they are trained on and scored."""
     images = load_images(name, data_dir=data_dir).first(rows)
     if tuning_seed is not None:
         images = images.for_tuning(np.random.default_rng(tuning_seed))
-    train, test = images.scaled()
-    return _Scored(train, images.train_labels, test, images.test_labels, images.classes)
+    return images, *images.scaled()
 
 
 def federation_of(settings: HorizontalSettings, task: Task, sizes: Mapping[str, int]) -> Federation:
@@ -175,7 +165,7 @@ def federation_of(settings: HorizontalSettings, task: Task, sizes: Mapping[str, 
 
 def run(
     settings: HorizontalSettings, task: Task, tell: Callable[[str, float, float], None]
-) -> HorizontalRun:
+) -> dict[str, Any]:
     """Train, and score every so many rounds.
 
     Raises:
@@ -187,17 +177,17 @@ def run(
     from securevfl.models.flat_module import FlatModule, ModuleProblem  # noqa: PLC0415
 
     tuning_seed = settings.seed + TUNING_SEED if task.tuning else None
-    scored = _images(task.images, settings.rows, settings.data_dir, tuning_seed)
+    images, inputs, tests = _images(task.images, settings.rows, settings.data_dir, tuning_seed)
     generator = np.random.default_rng(task.seed)
-    split = dirichlet_split(scored.labels, settings.clients, task.dirichlet, generator)
-    channels, side = scored.inputs.shape[1:3]
-    module = FlatModule(lenet5(channels, side, scored.classes, generator))
+    split = dirichlet_split(images.train_labels, settings.clients, task.dirichlet, generator)
+    channels, side = inputs.shape[1:3]
+    module = FlatModule(lenet5(channels, side, images.classes, generator))
     federation = federation_of(settings, task, module.sizes)
     begun = perf_counter()
     accuracies: list[float] = []
 
     def score(weights: RealArray) -> float:
-        accuracies.append(module.accuracy(weights, scored.test_inputs, scored.test_labels))
+        accuracies.append(module.accuracy(weights, tests, images.test_labels))
         rounds = federation.settings.rounds
         tell("training", min(len(accuracies) * settings.eval_every, rounds), rounds)
         return accuracies[-1]
@@ -207,7 +197,7 @@ def run(
     spent: Sequence[Round] = ()
     with threadpool_limits(1):
         problems = [
-            ModuleProblem(module, scored.inputs[rows], scored.labels[rows]) for rows in split
+            ModuleProblem(module, inputs[rows], images.train_labels[rows]) for rows in split
         ]
         scoring = ScoringRule(score, settings.eval_every)
         with suppress(TrainingDiverged):
@@ -215,13 +205,18 @@ def run(
                 problems, federation, module.weights(), uploads=coding, scoring=scoring
             ).rounds
     seconds = perf_counter() - begun
-    return _told(federation, task.seed, spent, len(scored.labels) / settings.clients, seconds)
+    return _told(federation, task.seed, spent, len(inputs) / settings.clients, seconds)
 
 
 def _told(
     federation: Federation, seed: int, spent: Sequence[Round], rows: float, seconds: float
-) -> HorizontalRun:
-    """What a run cost until each of its scorings; no scorings of one that diverged."""
+) -> dict[str, Any]:
+    """What a run cost until each of its scorings; no scorings of one that diverged.
+
+    `counted` and `uploaded` are in models (p numbers) a client that takes part, the former as the
+    FedBCGD paper counts, the latter as the bytes of float32 that were sent; `downloaded` as bytes,
+    `gradients` in passes over a client's rows.
+    """
     blocks, clients = federation.blocks, federation.settings.taking_part
     at = [index for index, each in enumerate(spent) if each.score is not None]
 

@@ -12,22 +12,23 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import PositiveFloat, PositiveInt, model_validator
-from typing_extensions import TypedDict
 
 from bench.documents import by_columns
 from bench.experiment import Experiment, Run, Settings, main
-from bench.objective import Objective, Trail
+from bench.objective import Objective, Trails
+from bench.tables import or_dash
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks.progress import Report
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
-from securevfl.reports.tables import Column, size
+from securevfl.reports.tables import Column, Row, size
 from securevfl.training import Environment, TrainingResult, train
 
 Method = Literal["dbcd", "dbcd-alone", "dbcd-greedy", "fedbcd-p", "fedbcd-s"]
+Followed = tuple[TrainingResult, FloatArray]
+"""A run, and all parties' Θ after every round, the start first; shape (1 + R, P)."""
 OPTIMAL = 1e-5
 DBCD: Mapping[str, dict[str, Any]] = {
     "dbcd": {},
@@ -57,39 +58,6 @@ class L1Settings(Settings):
         if any(after >= before for before, after in pairwise(self.l1)):
             raise ValueError("l1: expected falling values")
         return self
-
-
-class L1Row(TypedDict):
-    """One method at one λ₁; `warm` rows are of a path, from where the λ₁ before ended.
-
-    Gaps are relative to the objective at scikit-learn's weights; the certified one is the bound
-    that the parties have themselves. `differing_zeros` are columns that are 0 at one of the two
-    only, which says something where the optimum is `unique`. Bytes of a warm row are those of its
-    λ₁ alone.
-    """
-
-    dataset: str
-    loss: str
-    parties: int
-    method: str
-    start: str
-    l1: float
-    rounds: int
-    settled: bool
-    rounds_to_gap: int | None
-    gap: float
-    certified_gap: float | None
-    objective: float
-    reference_objective: float
-    nonzeros: int
-    reference_nonzeros: int
-    differing_zeros: int
-    unique: bool
-    messages: int
-    bytes_sent: float
-    bytes_to_gap: float | None
-    auc: float | None
-    wall_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,26 +122,18 @@ class Problem:
         return bool(np.linalg.matrix_rank(tight.T @ tight, hermitian=True) == tight.shape[1])
 
 
-@dataclass(frozen=True, eq=False)
-class Followed:
-    """A run, with all parties' Θ after every round, the start first; shape (1 + R, P)."""
+def l1(settings: L1Settings, report: Report) -> Iterator[dict[str, Any]]:
+    """A row for every K, method and λ₁, cold, and for every λ₁ of a warm path.
 
-    result: TrainingResult
-    path: FloatArray
-
-
-def l1(settings: L1Settings, report: Report) -> Iterator[L1Row]:
-    """A row for every K, method and λ₁, and for every λ₁ of a warm path."""
-    done, cases = 0, len(settings.parties) * len(settings.methods) * (len(settings.l1))
+    Gaps are relative to the objective at scikit-learn's weights; the certified one is the bound
+    that the parties have themselves. `differing_zeros` are columns that are 0 at one of the two
+    only, which says something where the optimum is `unique`. A warm row starts where the λ₁ before
+    ended, and its bytes are those of its λ₁ alone.
+    """
+    done, cases = 0, len(settings.parties) * len(settings.methods) * len(settings.l1)
     for parties in settings.parties:
         dataset = load(settings.dataset, parties=parties, data_dir=settings.data_dir)
-        blocks = Objective.of(dataset).blocks
-        inputs = np.hstack(
-            [
-                block[:, : len(table.columns)]
-                for block, table in zip(blocks, dataset.parties, strict=True)
-            ]
-        )
+        inputs = Objective.of(dataset, intercept=False).joint
         problems = [
             Problem(inputs, dataset.train_labels, settings.loss, each) for each in settings.l1
         ]
@@ -182,7 +142,7 @@ def l1(settings: L1Settings, report: Report) -> Iterator[L1Row]:
                 report(f"K = {parties}, {method}, {problem.l1:g}", done, cases)
                 done += 1
                 run = _follow(job_of(settings, method, problem.l1), dataset)
-                yield _row(settings, dataset, problem, run, method=method)
+                yield _row(settings, dataset, problem, run, method)
         if "dbcd" in settings.methods:
             run = _follow(job_of(settings, "dbcd", None), dataset)
             yield from _warm(settings, dataset, problems, run)
@@ -211,55 +171,49 @@ def job_of(settings: L1Settings, method: Method, value: float | None) -> Job:
 
 
 def _follow(job: Job, dataset: VerticalDataset) -> Followed:
-    trails: dict[str, Trail] = {}
-
-    def keep(name: str, model: LocalModel) -> LocalModel:
-        trails[name] = Trail(model)
-        return trails[name]
-
-    result = train(job, dataset, Environment(wrap_model=keep))
+    trails = Trails()
+    result = train(job, dataset, Environment(wrap_model=trails.keep))
     steps = result.plan.local_steps
     stride = 1 if steps == "exact" else steps
-    names = [party.name for party in dataset.parties]
-    path = np.hstack([np.hstack(trails[name].past).T for name in names])
     # What DBCD does first is to start at zero.
-    return Followed(result, path[-1 - result.rounds * stride :: stride])
+    return result, trails.joint(dataset)[-1 - result.rounds * stride :: stride]
 
 
 def _warm(
     settings: L1Settings, dataset: VerticalDataset, problems: list[Problem], run: Followed
-) -> Iterator[L1Row]:
+) -> Iterator[dict[str, Any]]:
     """Rows of a path, each with the rounds that it took from where the last one ended."""
+    result, followed = run
     before = 0
-    points = run.result.outcomes[dataset.label_party].path
+    points = result.outcomes[dataset.label_party].path
     for number, (problem, point) in enumerate(zip(problems, points, strict=False)):
-        ends = [run.result.outcomes[party.name].path[number] for party in dataset.parties]
+        ends = [result.outcomes[party.name].path[number] for party in dataset.parties]
         kept = np.concatenate([end.model.weights[:, 0] for end in ends])
-        path = np.vstack([run.path[before : point.rounds], kept])
-        row = _row(settings, dataset, problem, Followed(run.result, path), method="dbcd")
-        row["start"], row["settled"], row["certified_gap"] = "warm", point.settled, point.gap
-        costs, earlier = run.result.costs(point.rounds), run.result.costs(max(before, 1))
-        row["messages"] = costs.messages - (earlier.messages if before else 0)
-        row["bytes_sent"] = costs.bytes_sent - (earlier.bytes_sent if before else 0)
-        # Scored at the end of the path alone, and only there is a bound for the bytes on the way.
-        row["auc"], row["bytes_to_gap"] = None, None
-        yield row
+        path = np.vstack([followed[before : point.rounds], kept])
+        costs, earlier = result.costs(point.rounds), result.costs(max(before, 1))
+        yield {
+            **_row(settings, dataset, problem, (result, path), "dbcd"),
+            "start": "warm",
+            "settled": point.settled,
+            "certified_gap": point.gap,
+            "messages": costs.messages - (earlier.messages if before else 0),
+            "bytes_sent": costs.bytes_sent - (earlier.bytes_sent if before else 0),
+            # Scored at the end of the path alone; only there is a bound for the bytes on the way.
+            "auc": None,
+            "bytes_to_gap": None,
+        }
         before = point.rounds
 
 
 def _row(
-    settings: L1Settings,
-    dataset: VerticalDataset,
-    problem: Problem,
-    run: Followed,
-    *,
-    method: Method,
-) -> L1Row:
-    result, gaps = run.result, problem.objectives(run.path) / problem.least - 1
+    settings: L1Settings, dataset: VerticalDataset, problem: Problem, run: Followed, method: Method
+) -> dict[str, Any]:
+    result, path = run
+    gaps, final = problem.objectives(path) / problem.least - 1, path[-1]
     near = np.flatnonzero(gaps <= settings.gap)
     reached = int(near[0]) if len(near) else None
     point = next(iter(result.outcomes[dataset.label_party].path[-1:]), None)
-    costs, final = result.costs(), run.path[-1]
+    costs = result.costs()
     return {
         "dataset": dataset.name,
         "loss": problem.loss,
@@ -267,7 +221,7 @@ def _row(
         "method": method,
         "start": "cold",
         "l1": problem.l1,
-        "rounds": len(run.path) - 1,
+        "rounds": len(path) - 1,
         "settled": result.ended == "settled",
         "rounds_to_gap": reached,
         "gap": float(gaps[-1]),
@@ -286,7 +240,7 @@ def _row(
     }
 
 
-def notes(rows: Sequence[L1Row]) -> list[str]:
+def notes(rows: Sequence[Row]) -> list[str]:
     """What marks in the table mean, where there are any."""
     found = []
     if any(row["rounds_to_gap"] is None for row in rows):
@@ -296,15 +250,15 @@ def notes(rows: Sequence[L1Row]) -> list[str]:
     return found
 
 
-COLUMNS: tuple[Column[L1Row], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("K", lambda row: str(row["parties"])),
     ("method", lambda row: row["method"] + (", warm" if row["start"] == "warm" else "")),
     ("lambda", lambda row: f"{row['l1']:g}"),
     ("to gap", lambda row: "*" if row["rounds_to_gap"] is None else str(row["rounds_to_gap"])),
-    ("sent", lambda row: "-" if row["bytes_to_gap"] is None else size(row["bytes_to_gap"])),
+    ("sent", lambda row: or_dash(row["bytes_to_gap"], size)),
     ("rounds", lambda row: str(row["rounds"])),
     ("gap", lambda row: f"{row['gap']:.0e}"),
-    ("bound", lambda row: "-" if row["certified_gap"] is None else f"{row['certified_gap']:.0e}"),
+    ("bound", lambda row: or_dash(row["certified_gap"], "{:.0e}".format)),
     ("not 0", lambda row: f"{row['nonzeros']}/{row['reference_nonzeros']}"),
     ("differ", lambda row: f"{row['differing_zeros']}{'' if row['unique'] else ' ~'}"),
 )

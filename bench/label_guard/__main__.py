@@ -12,11 +12,10 @@ The label guard's limit rests on this (docs/decisions/0016-label-guard-by-person
 
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import PositiveFloat, PositiveInt
-from typing_extensions import TypedDict
 
 from bench.documents import by_columns
 from bench.experiment import DataSettings, Experiment, Run, main
@@ -24,7 +23,7 @@ from bench.label_guard.labels_from_sums import labels_from_sums
 from bench.label_guard.planted import Planted, planted
 from securevfl.arrays import IntArray
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, RowSpace, distinct
-from securevfl.auditing.figures import OwnModel, label_finding, own_models
+from securevfl.auditing.figures import label_finding, own_models
 from securevfl.auditing.judging import ACCURACY, AUC, TOP_PRECISION, TRUE_POSITIVES, Finding, Metric
 from securevfl.auditing.measures.labels import read_labels
 from securevfl.auditing.subject import Recording, Subject, table_of
@@ -34,6 +33,12 @@ from securevfl.job import Job
 from securevfl.reports.tables import Column, Row
 
 LEARNING_RATE = 1.0
+METRICS = {
+    "auc": AUC,
+    "top_precision": TOP_PRECISION,
+    "true_positives": TRUE_POSITIVES,
+    "accuracy": ACCURACY,
+}
 
 
 class LabelGuardSettings(DataSettings):
@@ -55,42 +60,18 @@ class LabelGuardSettings(DataSettings):
         return self.load() if self.planted is None else planted(self.planted, self.seed)
 
 
-class LabelGuardRow(TypedDict):
-    """What a feature party reads at one ratio: means over seeds.
+def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterator[dict[str, Any]]:
+    """A row for the full batch and for every ratio that leaves two batches; means over seeds.
 
-    `own_` is the best model of its columns, figure by figure; `bound_` an attacker that knows all
-    predictions as well; `rarest` the share of the rarest class.
+    `own_` is the best model of a feature party's columns, figure by figure; `bound_` an attacker
+    that knows all predictions as well; `rarest` the share of the rarest class.
     """
-
-    dataset: str
-    rows: int
-    columns: int
-    rarest: float
-    ratio: float
-    batch_size: int
-    sampling: str
-    rounds: int
-    auc: float
-    auc_std: float
-    own_auc: float
-    bound_auc: float
-    top_precision: float
-    own_top_precision: float
-    bound_top_precision: float
-    true_positives: float
-    own_true_positives: float
-    bound_true_positives: float
-    accuracy: float
-    own_accuracy: float
-    exposed_rows: int
-
-
-def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterator[LabelGuardRow]:
-    """A row for the full batch and for every ratio that leaves two batches."""
     dataset = settings.data
     party = Subject(Job.of(), dataset, 0).feature_party
     columns = len(table_of(dataset, party).columns)
-    rows, spread = len(dataset.train_labels), _spread(dataset)
+    rows = len(dataset.train_labels)
+    shares = np.bincount(dataset.train_labels, minlength=dataset.classes) / rows
+    spread = float(np.min(shares * (1 - shares)))
     seeds = range(settings.seed, settings.seed + settings.repeats)
     visits = settings.epochs if settings.sampling == "shuffle" else 1
     sizes = [ceil(visits * columns / (ratio * spread)) for ratio in settings.ratios]
@@ -105,32 +86,23 @@ def label_guard(settings: LabelGuardSettings, report: Report = silent) -> Iterat
             "dataset": dataset.name,
             "rows": rows,
             "columns": columns,
-            "rarest": float(np.bincount(dataset.train_labels).min() / rows),
+            "rarest": float(shares.min()),
             "ratio": (visits if size < rows else 1) * columns / (size * spread),
             "batch_size": size,
-            "sampling": settings.sampling,
             "rounds": runs[0].result.rounds,
-            "auc": _mean(read, AUC),
+            **{
+                f"{whose}{name}": figure
+                for name, metric in METRICS.items()
+                for whose, figure in (
+                    ("", _mean(read, metric)),
+                    # The same for all seeds and attacks.
+                    ("own_", float(read[0][0].detail[metric.name]["model_alone"])),
+                    ("bound_", _mean(bounds, metric)),
+                )
+            },
             "auc_std": float(np.std([each.value for (each,) in read])),
-            "own_auc": _own(read, AUC),
-            "bound_auc": _mean(bounds, AUC),
-            "top_precision": _mean(read, TOP_PRECISION),
-            "own_top_precision": _own(read, TOP_PRECISION),
-            "bound_top_precision": _mean(bounds, TOP_PRECISION),
-            "true_positives": _mean(read, TRUE_POSITIVES),
-            "own_true_positives": _own(read, TRUE_POSITIVES),
-            "bound_true_positives": _mean(bounds, TRUE_POSITIVES),
-            "accuracy": _mean(read, ACCURACY),
-            "own_accuracy": _own(read, ACCURACY),
             "exposed_rows": _exposed(shown[0]),
         }
-
-
-def _spread(dataset: VerticalDataset) -> float:
-    """The variance v = π(1 − π) of the rarest class."""
-    labels = dataset.train_labels
-    share = np.bincount(labels, minlength=dataset.classes) / len(labels)
-    return float(np.min(share * (1 - share)))
 
 
 def _run(settings: LabelGuardSettings, dataset: VerticalDataset, size: int, seed: int) -> Recording:
@@ -161,18 +133,14 @@ def _bounds(
     """What label sums tell, from each of the attacker's own models."""
     labels = run.dataset.train_labels
     alone = own_models(run.adversary(party).inputs, labels)
-    truth = (labels[:, None] == _classes(alone[0])).astype(np.float64)
+    count = alone[0].probabilities.shape[1]
+    classes = np.arange(count) if count > 1 else [1]
+    truth = (labels[:, None] == classes).astype(np.float64)
     sums = [space.basis.T @ truth[rows] for rows, space in shown]
     return [
         label_finding(labels_from_sums(sums, shown, model.probabilities), labels, alone, {})
         for model in alone
     ]
-
-
-def _classes(model: OwnModel) -> IntArray:
-    """Of the columns of its probabilities: class 1 alone, or all."""
-    count = model.probabilities.shape[1]
-    return np.array([1]) if count == 1 else np.arange(count)
 
 
 def _exposed(shown: Sequence[tuple[IntArray, RowSpace]]) -> int:
@@ -187,11 +155,6 @@ def _mean(seeds: Sequence[Sequence[Finding]], metric: Metric) -> float:
     return float(np.mean(most))
 
 
-def _own(seeds: Sequence[Sequence[Finding]], metric: Metric) -> float:
-    """What the best own model reads: the same for all seeds and attacks."""
-    return float(seeds[0][0].detail[metric.name]["model_alone"])
-
-
 def _times(row: Row, figure: str) -> str:
     """The attack's and the bound's over the own model's."""
     own = row[f"own_{figure}"]
@@ -200,7 +163,7 @@ def _times(row: Row, figure: str) -> str:
     return f"x{row[figure] / own:.2f} {row[f'bound_{figure}'] / own:.2f}"
 
 
-COLUMNS: tuple[Column[LabelGuardRow], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("ratio", lambda row: f"{row['ratio']:.4f}"),
     ("S", lambda row: str(row["batch_size"])),
     ("rounds", lambda row: str(row["rounds"])),

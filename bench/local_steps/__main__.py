@@ -1,11 +1,9 @@
 """What local steps save under encryption, on vertical logistic regression: Table 2 of FedBCD."""
 
-from collections.abc import Sequence
-
-from bench.documents import Cells, by_columns
+from bench.documents import by_columns
 from bench.experiment import Experiment, Run, Settings, main
-from bench.tables import RATE, homomorphic_s, shown
-from securevfl.reports.tables import Row, seconds
+from bench.tables import RATE, by_target, homomorphic_s, shown
+from securevfl.reports.tables import seconds
 
 GRID = "bench tradeoff --local-steps 1,5,10"
 CREDIT = (
@@ -25,17 +23,12 @@ RUNS = {
     ),
 }
 
-_TARGETS = by_columns(
+TARGETS = by_target(
     ("AUC", lambda row: f"{row['target_auc']:.2f}"),
     *shown("exchange", "Q"),
     RATE,
     *shown("rounds", "compute", "network", "total", "a round"),
 )
-
-
-def targets(rows: Sequence[Row]) -> Cells:
-    """A line per row, by target."""
-    return _TARGETS(sorted(rows, key=lambda row: row["target_auc"]))
 
 
 EXPERIMENT: Experiment[Settings] = Experiment(
@@ -44,7 +37,7 @@ EXPERIMENT: Experiment[Settings] = Experiment(
     runs=RUNS,
     quick="--repeats 1 --max-rounds 3 --learning-rate 0.1",
     tables={
-        "targets": targets,
+        "targets": TARGETS,
         "cost-shape": by_columns(
             *shown("exchange"),
             ("products", lambda row: "every step" if row["he_per_step"] else "once a round"),

@@ -6,16 +6,17 @@ training.
 
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 from bench.experiment import DataSettings, Experiment, Run, main
+from bench.tables import RATE
 from securevfl.benchmarks.grid import Grid
 from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.tradeoff import tradeoff
 from securevfl.data.tables import some_test_rows
 from securevfl.job import Job
-from securevfl.reports.rows import TradeoffRow
-from securevfl.reports.tables import Column, rate, rounds_text, seconds
+from securevfl.reports.tables import Column, Row, rounds_text, seconds
 
 PAPER = {
     ("fedsgd", 1, 0.997): 46,
@@ -64,22 +65,12 @@ class NetworksSettings(DataSettings):
         )
 
 
-class NetworksRow(TradeoffRow):
-    """One algorithm and Q; `paper_rounds` where the paper has them.
+def networks(settings: NetworksSettings, report: Report) -> Iterator[dict[str, Any]]:
+    """A row per target, as `bench tradeoff` has it; `paper_rounds` where the paper has them.
 
     `linear_auc` is of a logistic regression on all columns in one place and all held-out rows, of
     which training is scored on `scored_rows`.
     """
-
-    most_rounds: int
-    paper_rounds: int | None
-    linear_auc: float
-    scored_rows: int
-    wall_s_per_round: float
-
-
-def networks(settings: NetworksSettings, report: Report) -> Iterator[NetworksRow]:
-    """A row per target."""
     dataset = settings.load()
     _, linear_auc = score_in_one_place(dataset)
     scored = some_test_rows(dataset, settings.scored_rows)
@@ -99,12 +90,12 @@ def networks(settings: NetworksSettings, report: Report) -> Iterator[NetworksRow
         }
 
 
-COLUMNS: tuple[Column[NetworksRow], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("data", lambda row: row["dataset"]),
     ("AUC", lambda row: f"{row['target_auc']:g}"),
     ("algorithm", lambda row: row["algorithm"]),
     ("Q", lambda row: str(row["local_steps"])),
-    ("η0", lambda row: rate(row["learning_rate"])),
+    RATE,
     ("rounds", rounds_text),
     ("most", lambda row: str(row["most_rounds"])),
     ("paper", lambda row: str(row["paper_rounds"] or "-")),
@@ -114,8 +105,7 @@ COLUMNS: tuple[Column[NetworksRow], ...] = (
 
 RUNS = {
     f"3v8-{name}-0.3": Run(
-        300,
-        {"algorithms": (name[:8],), "local_steps": int(name[9:] or 1), "max_rounds": rounds},
+        300, {"algorithms": (name[:8],), "local_steps": int(name[9:] or 1), "max_rounds": rounds}
     )
     for name, rounds in (
         ("fedbcd-p-3", 30),

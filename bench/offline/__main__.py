@@ -16,9 +16,9 @@ from pydantic import PositiveFloat, PositiveInt
 from typing_extensions import override
 
 import securevfl
+from bench.blind.__main__ import BlindSettings, Loss, job_of
 from bench.experiment import DataSettings, Experiment, Run, main
 from securevfl.benchmarks.progress import Report
-from securevfl.job import Job
 from securevfl.reports.tables import seconds
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, Stopwatch
 from securevfl.training import Environment, train
@@ -104,7 +104,7 @@ class OfflineSettings(DataSettings):
 
     local_steps: PositiveInt | Literal["exact"] = "exact"
     batch_size: PositiveInt | Literal["full"] = "full"
-    loss: Literal["logistic", "taylor-logistic", "squared"] = "logistic"
+    loss: Loss = "logistic"
     rounds: PositiveInt = 20
     learning_rate: PositiveFloat = 0.3
     places: PositiveInt = 15
@@ -116,22 +116,9 @@ def offline(settings: OfflineSettings, report: Report) -> Iterator[dict[str, Any
     `share` is of `total_s`, the time of all parties, which the profiler makes longer.
     """
     dataset = settings.load()
-    counted = {"learning_rate": settings.learning_rate, "schedule": "constant"}
-    exact = settings.local_steps == "exact"
-    job = Job.of(
-        job={
-            "name": "offline",
-            "rounds": settings.rounds,
-            "local_steps": settings.local_steps,
-            "batch_size": settings.batch_size,
-            **({"learning_rate": "auto"} if exact else counted),
-            "loss": settings.loss,
-            "eval_every": 0,
-            "allow_label_leak": True,  # a profile of costs, of one round too
-            "seed": settings.seed,
-        },
-        exchange={"scheme": "blind"},
-    )
+    steps = f"{settings.local_steps}:{settings.batch_size}"
+    values = settings.model_dump(include={"rounds", "learning_rate", "seed"})
+    job = job_of(BlindSettings(**values), steps, settings.loss, "blind")
     stopwatch = ProfilingStopwatch((CORRELATED_RANDOMNESS,))
     report("the job")
     result = train(job, dataset, Environment(stopwatch=stopwatch))

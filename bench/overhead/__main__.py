@@ -3,16 +3,16 @@
 import statistics
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from pydantic import PositiveInt
-from typing_extensions import TypedDict
 
 from bench.experiment import Experiment, Run, Settings, main
 from securevfl.benchmarks.progress import Report
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
 from securevfl.job import Job
-from securevfl.reports.tables import Column, seconds
+from securevfl.reports.tables import Column, Row, seconds
 from securevfl.training import train
 
 
@@ -25,20 +25,7 @@ class OverheadSettings(Settings):
     repeats: PositiveInt = 5
 
 
-class OverheadRow(TypedDict):
-    """Real time per round, the parties' own computation, and the rest."""
-
-    parties: int
-    samples: int
-    features: int
-    wall_s_per_round: float
-    compute_s_per_round: float
-    overhead_s_per_round: float
-    rounds: int
-    repeats: int
-
-
-def overhead(settings: OverheadSettings, report: Report) -> Iterator[OverheadRow]:
+def overhead(settings: OverheadSettings, report: Report) -> Iterator[dict[str, Any]]:
     """Median real time per round of `plain` FedBCD-p at K = 2, without scoring: one row."""
     samples, rounds = settings.samples, settings.rounds
     dataset = _random_dataset(4 * samples, settings.features, settings.seed)
@@ -69,8 +56,6 @@ def overhead(settings: OverheadSettings, report: Report) -> Iterator[OverheadRow
         "overhead_s_per_round": statistics.median(
             w - c for w, c in zip(wall, compute, strict=True)
         ),
-        "rounds": rounds,
-        "repeats": settings.repeats,
     }
 
 
@@ -98,7 +83,7 @@ def _random_dataset(rows: int, features: int, seed: int) -> VerticalDataset:
     )
 
 
-COLUMNS: tuple[Column[OverheadRow], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("S x P", lambda row: f"{row['samples']} x {row['features']}"),
     ("a round", lambda row: seconds(row["wall_s_per_round"])),
     ("parties' computation", lambda row: seconds(row["compute_s_per_round"])),

@@ -6,25 +6,25 @@ that party could do by itself if it had the labels of the overlap, and the label
 
 import statistics
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
-from typing_extensions import TypedDict
 
 from bench.experiment import DataSettings, Experiment, Run, main
-from securevfl.arrays import FloatArray
+from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report
 from securevfl.data.scaling import Scaling
-from securevfl.data.tables import PartyTable, VerticalDataset, overlapping
+from securevfl.data.tables import VerticalDataset, overlapping
 from securevfl.job import Job
 from securevfl.models.scores import auc
-from securevfl.reports.tables import Column
+from securevfl.reports.tables import Column, Row
 from securevfl.training import train
 
-MAX_ITERATIONS, NETWORK_ITERATIONS = 2000, 200
+NETWORK_ITERATIONS = 200
 PENALTY = 1.0
 """Of the network: with scikit-learn's own it would overfit the few rows in common."""
 
@@ -59,32 +59,13 @@ class OverlapSettings(DataSettings):
         )
 
 
-class OverlapRow(TypedDict):
-    """AUCs at one size of the overlap: medians over seeds, which also draw its rows.
+def overlap(settings: OverlapSettings, report: Report) -> Iterator[dict[str, Any]]:
+    """A row per size of the overlap: medians of AUCs over seeds, which also draw its rows.
 
     `alone_` are models of the unlabelled party's columns on the labels of the overlap: logistic
     regression, and a network with as many units. `label_party_auc` is of a logistic regression on
     the label party's columns and all its rows.
     """
-
-    dataset: str
-    overlap: int
-    own_rows: int
-    local_steps: int
-    rounds: int
-    alignment: float
-    auc: float
-    best_auc: float
-    alone_auc: float
-    alone_network_auc: float
-    label_party_auc: float
-    learning_rate: float
-    repeats: int
-    aucs: Sequence[float]
-
-
-def overlap(settings: OverlapSettings, report: Report) -> Iterator[OverlapRow]:
-    """A row per size of the overlap."""
     dataset = settings.load()
     seeds = range(settings.seed, settings.seed + settings.repeats)
     for part in settings.overlaps:
@@ -98,23 +79,20 @@ def overlap(settings: OverlapSettings, report: Report) -> Iterator[OverlapRow]:
             "dataset": dataset.name,
             "overlap": rows,
             "own_rows": len(dataset.train_labels) - rows,
-            "local_steps": settings.local_steps,
-            "rounds": settings.rounds,
-            "alignment": settings.alignment,
             "auc": statistics.median(aucs),
             "best_auc": statistics.median(max(s.auc for s in each.scores) for each in results),
             "alone_auc": statistics.median(logistic for logistic, _ in alone),
             "alone_network_auc": statistics.median(network for _, network in alone),
-            "label_party_auc": _logistic(dataset, _scaled(_table(dataset, labels=True))),
-            "learning_rate": settings.learning_rate,
-            "repeats": settings.repeats,
+            "label_party_auc": score_in_one_place(_of_one(dataset, labels=True))[1],
             "aucs": aucs,
         }
 
 
 def _alone(both: VerticalDataset, units: int, seed: int) -> tuple[float, float]:
     """AUC of the unlabelled party's own models: logistic regression, and a network."""
-    rows = train_rows, test_rows = _scaled(_table(both, labels=False))
+    own = _of_one(both, labels=False)
+    table = own.parties[0]
+    scaling = Scaling.fit(table.train)
     network = MLPClassifier(
         (units,),
         activation="tanh",
@@ -126,27 +104,18 @@ def _alone(both: VerticalDataset, units: int, seed: int) -> tuple[float, float]:
     with warnings.catch_warnings():
         # It stops before convergence: further steps overfit.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        network.fit(train_rows, both.train_labels)
-    probabilities = np.asarray(network.predict_proba(test_rows))[:, 1]
-    return _logistic(both, rows), auc(probabilities[:, None], both.test_labels)
+        network.fit(scaling.apply(table.train), both.train_labels)
+    probabilities = np.asarray(network.predict_proba(scaling.apply(table.test)))[:, 1]
+    return score_in_one_place(own)[1], auc(probabilities[:, None], both.test_labels)
 
 
-def _table(dataset: VerticalDataset, *, labels: bool) -> PartyTable:
-    return next(each for each in dataset.parties if (each.name == dataset.label_party) == labels)
+def _of_one(dataset: VerticalDataset, *, labels: bool) -> VerticalDataset:
+    """The columns of the label party alone, or of the other."""
+    kept = (each for each in dataset.parties if (each.name == dataset.label_party) == labels)
+    return replace(dataset, parties=tuple(kept))
 
 
-def _scaled(table: PartyTable) -> tuple[FloatArray, FloatArray]:
-    scaling = Scaling.fit(table.train)
-    return scaling.apply(table.train), scaling.apply(table.test)
-
-
-def _logistic(dataset: VerticalDataset, rows: tuple[FloatArray, FloatArray]) -> float:
-    train_rows, test_rows = rows
-    model = LogisticRegression(max_iter=MAX_ITERATIONS).fit(train_rows, dataset.train_labels)
-    return auc(np.asarray(model.decision_function(test_rows))[:, None], dataset.test_labels)
-
-
-COLUMNS: tuple[Column[OverlapRow], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("data", lambda row: row["dataset"]),
     ("overlap", lambda row: f"{row['overlap']:,}"),
     ("own", lambda row: f"{row['own_rows']:,}"),

@@ -76,8 +76,7 @@ RUNS = {
         "--divide-by-sqrt-parties true --max-rounds 500 --learning-rate 0.01",
     ),
     "optimum": Run(
-        150,
-        f"{OPTIMUM} --local-steps 1,5,15,25,50,100 --proximal 0,0.1 --learning-rate 0.3",
+        150, f"{OPTIMUM} --local-steps 1,5,15,25,50,100 --proximal 0,0.1 --learning-rate 0.3"
     ),
     "optimum-0.05": Run(150, f"{OPTIMUM} --local-steps 1,5,15,50,100 --learning-rate 0.05"),
     "optimum-tuned": Run(150, f"{OPTIMUM} --local-steps 1,5,15,50,100 --tuning per-q"),

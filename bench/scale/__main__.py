@@ -12,17 +12,16 @@ together. With processes it is that of the largest one, a party with its own map
 """
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
 from bench.documents import by_columns
-from bench.experiment import Experiment, Run, Settings, Several, main
+from bench.experiment import Experiment, Network, Run, Settings, Several, main
 from bench.scale.peak_memory import forget_peak, peak_bytes
 from bench.scale.phases import profiled
 from bench.scale.planted import made, opened
@@ -32,7 +31,6 @@ from bench.scale.tables import (
     PHASES,
     RATIOS,
     SCALE,
-    ScaleRow,
     laws,
     notes,
     of_fdml,
@@ -40,7 +38,7 @@ from bench.scale.tables import (
     scale_page,
 )
 from bench.timed import timed_rounds
-from securevfl.benchmarks.in_one_place import InOnePlace, one_table, train_in_one_place
+from securevfl.benchmarks.in_one_place import one_table, train_in_one_place
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data import planted_sparse
 from securevfl.data.tables import PartyTable, VerticalDataset
@@ -48,18 +46,11 @@ from securevfl.job import Job, NetworkSettings
 from securevfl.sparse import Matrix, SparseRows
 
 FDML, ONE_PLACE = "fdml", "one place"
-
-
-def _network(value: object) -> object:
-    """Of `wan`, or of `20:100`, milliseconds and Mbit/s."""
-    if not isinstance(value, str):
-        return value
-    latency, colon, bandwidth = value.partition(":")
-    if colon:
-        return NetworkSettings(latency_ms=float(latency), bandwidth_mbit=float(bandwidth))
-    preset = NetworkSettings(preset=value)
-    preset.resolve()  # refuses a name that is none
-    return preset
+OF_FDML = (
+    *("virtual_s_per_epoch", "network_s_per_epoch", "processes_s_per_epoch", "process_peak_bytes"),
+    *("ratio_to_one_place", "virtual_ratio", "processes_ratio", "phases_s"),
+)
+"""Figures that rows of other trainings have none of."""
 
 
 class ScaleSettings(Settings):
@@ -99,7 +90,7 @@ class ScaleSettings(Settings):
     alone: bool = False
     processes: bool = False
     profile: bool = False
-    network: Annotated[NetworkSettings, BeforeValidator(_network)] = NetworkSettings(preset="lan")
+    network: Network = NetworkSettings(preset="lan")
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
@@ -111,17 +102,10 @@ class ScaleSettings(Settings):
         return self
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a training took."""
-
-    auc: float
-    cpu_s: float
-    wall_s: float
-
-
-def scale(settings: ScaleSettings, report: Report = silent) -> Iterator[ScaleRow]:
+def scale(settings: ScaleSettings, report: Report = silent) -> Iterator[dict[str, Any]]:
     """By set and batch size: each party alone, one place, and fdml.
+
+    Bytes stored are of training rows, peaks of memory of the process.
 
     Raises:
         ConfigError: a size that sets cannot have.
@@ -140,12 +124,14 @@ def _rows(
     folder: Path,
     sizes: tuple[int, int],
     report: Report,
-) -> Iterator[ScaleRow]:
+) -> Iterator[dict[str, Any]]:
     size, several = sizes
     rows, epochs = len(dataset.train_labels), settings.epochs
     job = job_at_scale(settings, size, several, rows)
 
-    def row(training: str, tables: tuple[PartyTable[Matrix], ...], found: Measured) -> ScaleRow:
+    def row(
+        training: str, tables: Sequence[PartyTable[Matrix]], auc: float, cpu_s: float, wall_s: float
+    ) -> dict[str, Any]:
         return {
             "dataset": dataset.name,
             "rows": rows,
@@ -154,23 +140,14 @@ def _rows(
             "stored_bytes": sum(table.train.nbytes for table in tables),
             "model": settings.model,
             "training": training,
-            "epochs": epochs,
             "batch_size": size,
             "batches_per_message": several,
             "precision": settings.precision,
-            "learning_rate": settings.learning_rate,
-            "auc": found.auc,
-            "cpu_s_per_epoch": found.cpu_s / epochs,
-            "wall_s_per_epoch": found.wall_s / epochs,
-            "virtual_s_per_epoch": None,
-            "network_s_per_epoch": None,
-            "processes_s_per_epoch": None,
+            "auc": auc,
+            "cpu_s_per_epoch": cpu_s / epochs,
+            "wall_s_per_epoch": wall_s / epochs,
             "peak_bytes": peak_bytes(),
-            "process_peak_bytes": None,
-            "ratio_to_one_place": None,
-            "virtual_ratio": None,
-            "processes_ratio": None,
-            "phases_s": None,
+            **dict.fromkeys(OF_FDML),
         }
 
     what = f"{settings.model}, {rows} rows, S = {size}"
@@ -178,19 +155,19 @@ def _rows(
     forget_peak()
     run, cpu = timed_rounds(job, dataset, time.process_time)
     costs = run.costs()
-    of_fdml = row(FDML, dataset.parties, Measured(run.clear_auc, cpu, run.wall_s))
+    of_fdml = row(FDML, dataset.parties, run.clear_auc, cpu, run.wall_s)
     del run
     if settings.alone:
         for table in dataset.parties:
             report(f"{what}, {table.name} alone")
             forget_peak()
             alone = train_in_one_place(job, dataset, [table.name])
-            yield row(f"{table.name} alone", (table,), _of(alone))
+            yield row(f"{table.name} alone", [table], alone.auc, alone.cpu_s, alone.training_s)
     report(f"{what}, one place")
     together = one_table(dataset)
     forget_peak()
     one = train_in_one_place(job, dataset, one_model=together)
-    yield row(ONE_PLACE, (together,), _of(one))
+    yield row(ONE_PLACE, [together], one.auc, one.cpu_s, one.training_s)
     of_fdml |= {
         "ratio_to_one_place": cpu / one.cpu_s,
         "virtual_s_per_epoch": costs.total_s / epochs,
@@ -209,10 +186,6 @@ def _rows(
         report(f"{what}, fdml by phase")
         of_fdml["phases_s"] = profiled(job, dataset)
     yield of_fdml
-
-
-def _of(found: InOnePlace) -> Measured:
-    return Measured(found.auc, found.cpu_s, found.training_s)
 
 
 def _ones(x: Matrix) -> int:
@@ -271,12 +244,7 @@ EXPERIMENT = Experiment(
             },
         ),
         "law": Run(
-            300,
-            {
-                "rows": (111_112, 333_334, 1_111_112, 5_000_000),
-                "epochs": 1,
-                "processes": True,
-            },
+            300, {"rows": (111_112, 333_334, 1_111_112, 5_000_000), "epochs": 1, "processes": True}
         ),
         "columns": Run(
             120,

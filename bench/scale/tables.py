@@ -5,84 +5,45 @@ from collections.abc import Mapping, Sequence
 from statistics import linear_regression
 from typing import Any, Literal
 
-from typing_extensions import TypedDict
-
+from bench.tables import or_dash
 from securevfl.reports.page import rows_page
-from securevfl.reports.tables import Column, seconds
+from securevfl.reports.tables import Column, Row, seconds
 from securevfl.shown import curve
 
 MIB = 1 << 20
 BITS = {"double": 64, "single": 32}
-ScaleField = Literal[
-    "cpu_s_per_epoch", "virtual_s_per_epoch", "processes_s_per_epoch", "process_peak_bytes"
-]
-
 Size = Literal["rows", "columns"]
 SIZES: tuple[Size, Size] = ("rows", "columns")
 
 
-def _mib(size: int | None) -> str:
-    return "-" if size is None else f"{size / MIB:,.0f} MiB"
+def _mib(size: float) -> str:
+    return f"{size / MIB:,.0f} MiB"
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
+_times = "{:.2f} x".format
 
 
-def _times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f} x"
-
-
-class ScaleRow(TypedDict):
-    """One training on so many rows; bytes stored are of training rows, memory of the process."""
-
-    dataset: str
-    rows: int
-    columns: int
-    ones_a_row: float
-    stored_bytes: int
-    model: str
-    training: str
-    epochs: int
-    batch_size: int
-    batches_per_message: int
-    precision: str
-    learning_rate: float
-    auc: float
-    cpu_s_per_epoch: float
-    wall_s_per_epoch: float
-    virtual_s_per_epoch: float | None
-    network_s_per_epoch: float | None
-    processes_s_per_epoch: float | None
-    peak_bytes: int | None
-    process_peak_bytes: int | None
-    ratio_to_one_place: float | None
-    virtual_ratio: float | None
-    processes_ratio: float | None
-    phases_s: dict[str, float] | None
-
-
-SCALE: tuple[Column[ScaleRow], ...] = (
+SCALE: tuple[Column[Row], ...] = (
     ("rows", lambda row: f"{row['rows']:,}"),
     ("S", lambda row: f"{row['batch_size']:,}"),
     ("n", lambda row: str(row["batches_per_message"])),
     ("training", lambda row: row["training"]),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("CPU/epoch", lambda row: seconds(row["cpu_s_per_epoch"])),
-    ("stored", lambda row: _mib(row["stored_bytes"])),
-    ("peak", lambda row: _mib(row["peak_bytes"])),
+    ("stored", lambda row: or_dash(row["stored_bytes"], _mib)),
+    ("peak", lambda row: or_dash(row["peak_bytes"], _mib)),
 )
-COLUMNS: Column[ScaleRow] = ("columns", lambda row: f"{row['columns']:,}")
-RATIOS: tuple[Column[ScaleRow], ...] = (
+COLUMNS: Column[Row] = ("columns", lambda row: f"{row['columns']:,}")
+RATIOS: tuple[Column[Row], ...] = (
     *SCALE[:3],
     ("bits", lambda row: str(BITS[row["precision"]])),
-    ("CPU", lambda row: _times(row["ratio_to_one_place"])),
-    ("virtual", lambda row: _seconds(row["virtual_s_per_epoch"])),
-    ("network", lambda row: _seconds(row["network_s_per_epoch"])),
-    ("ratio", lambda row: _times(row["virtual_ratio"])),
-    ("apart", lambda row: _seconds(row["processes_s_per_epoch"])),
-    ("ratio", lambda row: _times(row["processes_ratio"])),
-    ("peak", lambda row: _mib(row["process_peak_bytes"])),
+    ("CPU", lambda row: or_dash(row["ratio_to_one_place"], _times)),
+    ("virtual", lambda row: or_dash(row["virtual_s_per_epoch"], seconds)),
+    ("network", lambda row: or_dash(row["network_s_per_epoch"], seconds)),
+    ("ratio", lambda row: or_dash(row["virtual_ratio"], _times)),
+    ("apart", lambda row: or_dash(row["processes_s_per_epoch"], seconds)),
+    ("ratio", lambda row: or_dash(row["processes_ratio"], _times)),
+    ("peak", lambda row: or_dash(row["process_peak_bytes"], _mib)),
 )
 NOTES = (
     "n: batches a message, with tau = n - 1; bits: of the numbers in a message",
@@ -93,17 +54,7 @@ NOTES = (
 )
 
 
-class PhaseRow(TypedDict):
-    """Seconds that an iteration of all parties spends in one phase."""
-
-    rows: int
-    batch_size: int
-    phase: str
-    seconds: float
-    share: float
-
-
-PHASES: tuple[Column[PhaseRow], ...] = (
+PHASES: tuple[Column[Row], ...] = (
     ("rows", lambda row: f"{row['rows']:,}"),
     ("S", lambda row: f"{row['batch_size']:,}"),
     ("phase", lambda row: row["phase"]),
@@ -112,26 +63,23 @@ PHASES: tuple[Column[PhaseRow], ...] = (
 )
 
 
-def phases_of(rows: Sequence[Any]) -> list[PhaseRow]:
-    """Those of every profile, the longest first."""
-    found: list[PhaseRow] = []
-    for row in rows:
-        phases = row["phases_s"] or {}
-        whole = sum(phases.values())
-        for phase, spent in sorted(phases.items(), key=lambda each: -each[1]):
-            found.append(
-                PhaseRow(
-                    rows=row["rows"],
-                    batch_size=row["batch_size"],
-                    phase=phase,
-                    seconds=spent,
-                    share=spent / whole,
-                )
-            )
-    return found
+def phases_of(rows: Sequence[Row]) -> list[Row]:
+    """Seconds of an iteration of all parties by phase, for every profile, the longest first."""
+    return [
+        {
+            "rows": row["rows"],
+            "batch_size": row["batch_size"],
+            "phase": phase,
+            "seconds": spent,
+            "share": spent / sum(row["phases_s"].values()),
+        }
+        for row in rows
+        if row["phases_s"]
+        for phase, spent in sorted(row["phases_s"].items(), key=lambda each: -each[1])
+    ]
 
 
-LAWS: tuple[tuple[str, ScaleField], ...] = (
+LAWS = (
     ("CPU", "cpu_s_per_epoch"),
     ("virtual", "virtual_s_per_epoch"),
     ("processes", "processes_s_per_epoch"),
@@ -139,7 +87,7 @@ LAWS: tuple[tuple[str, ScaleField], ...] = (
 )
 
 
-def exponent(rows: Sequence[ScaleRow], field: ScaleField, size: Size = "rows") -> float | None:
+def exponent(rows: Sequence[Row], field: str, size: Size = "rows") -> float | None:
     """The power of rows or columns that figures grow with, by least squares of logarithms.
 
     None of fewer than two sizes.
@@ -151,21 +99,21 @@ def exponent(rows: Sequence[ScaleRow], field: ScaleField, size: Size = "rows") -
     return linear_regression(sizes, values).slope
 
 
-def sizes_of(rows: Sequence[ScaleRow]) -> list[Size]:
+def sizes_of(rows: Sequence[Row]) -> list[Size]:
     """What sets differ in."""
     return [size for size in SIZES if len(_sizes(rows, size)) > 1]
 
 
-def _sizes(rows: Sequence[ScaleRow], size: Size) -> set[int]:
+def _sizes(rows: Sequence[Row], size: Size) -> set[int]:
     """A set's rows, or the columns of all its parties."""
     return {row[size] for row in rows if row["training"] == "fdml"}
 
 
-def trainings(rows: Sequence[ScaleRow], size: Size = "rows") -> dict[str, list[ScaleRow]]:
+def trainings(rows: Sequence[Row], size: Size = "rows") -> dict[str, list[Row]]:
     """Those of each training at each S and n that differ in one size alone, by name."""
     other = SIZES[1 - SIZES.index(size)]
     several = len(_sizes(rows, other)) > 1
-    named: dict[str, list[ScaleRow]] = {}
+    named: dict[str, list[Row]] = {}
     for row in rows:
         name = f"{row['training']}, S = {row['batch_size']:,}"
         if row["training"] == "fdml" and row["batches_per_message"] > 1:
@@ -175,7 +123,7 @@ def trainings(rows: Sequence[ScaleRow], size: Size = "rows") -> dict[str, list[S
     return named
 
 
-def laws(rows: Sequence[Any]) -> list[str]:
+def laws(rows: Sequence[Row]) -> list[str]:
     """How figures grow with rows and with columns, a line a training."""
     lines = []
     for size in sizes_of(rows):
@@ -187,12 +135,12 @@ def laws(rows: Sequence[Any]) -> list[str]:
     return lines
 
 
-def notes(rows: Sequence[Any]) -> list[str]:
+def notes(rows: Sequence[Row]) -> list[str]:
     """What the columns mean, and how figures grow."""
     return [*NOTES, *laws(rows)]
 
 
-IN_FULL: tuple[Column[ScaleRow], ...] = (
+IN_FULL: tuple[Column[Row], ...] = (
     ("model", lambda row: row["model"]),
     SCALE[0],
     COLUMNS,
@@ -201,14 +149,12 @@ IN_FULL: tuple[Column[ScaleRow], ...] = (
 )
 
 
-def of_fdml(rows: Sequence[Any]) -> list[Any]:
+def of_fdml(rows: Sequence[Row]) -> list[Row]:
     """Those of fdml itself."""
     return [row for row in rows if row["training"] == "fdml"]
 
 
-def growth(
-    rows: Sequence[ScaleRow], what: str, field: ScaleField, size: Size = "rows"
-) -> dict[str, Any]:
+def growth(rows: Sequence[Row], what: str, field: str, size: Size = "rows") -> dict[str, Any]:
     """A figure of every training over rows or columns, on logarithmic axes."""
     unit = MIB if field.endswith("bytes") else 1
     at = {
@@ -229,7 +175,7 @@ def growth(
 
 def scale_page(result: Mapping[str, Any]) -> str:
     """The page of a run, from what its result file holds."""
-    rows: Sequence[ScaleRow] = result["rows"]
+    rows: Sequence[Row] = result["rows"]
     figures = [
         (f"{what} over {size}", growth(rows, what, field, size))
         for size in sizes_of(rows) or SIZES[:1]
@@ -239,7 +185,7 @@ def scale_page(result: Mapping[str, Any]) -> str:
         result,
         IN_FULL,
         title="FDML at scale",
-        lead=f"{rows[0]['dataset']}, {rows[0]['model']}, {rows[0]['epochs']} epochs.",
+        lead=f"{rows[0]['dataset']}, {rows[0]['model']}, {result['settings']['epochs']} epochs.",
         figures=[each for each in figures if each[1]["series"]],
         heading="Every training",
         notes=notes(rows),

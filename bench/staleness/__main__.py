@@ -6,23 +6,23 @@ from the weights that each party had then; no party sees it.
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import sqrt
+from statistics import linear_regression
+from typing import Any
 
 import numpy as np
 from pydantic import PositiveInt
-from typing_extensions import TypedDict
 
 from bench.experiment import DataSettings, Experiment, Run, Several, main
-from bench.objective import LOSS, Objective, Trail
+from bench.objective import LOSS, Objective, Trails
+from bench.tables import or_dash
 from securevfl.benchmarks.progress import Report
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.fdml import SERVER, PulledSums, Staleness
-from securevfl.reports.tables import Column, seconds
+from securevfl.reports.tables import Column, Row, seconds
 from securevfl.runtime.costs import FixedCosts, Pace, Slower
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
@@ -48,44 +48,8 @@ class StalenessSettings(DataSettings):
     repeats: PositiveInt = 1
 
 
-class StalenessRun(TypedDict):
-    """One run; `seconds` to the target."""
-
-    seed: int
-    seconds: float | None
-    total_s: float
-    auc: float
-    refused: int
-    lead: int
-    regret_rounds: Sequence[int]
-    regret: Sequence[float]
-    slope: float | None
-
-
-class StalenessRow(TypedDict):
-    """One τ with one straggler, in virtual time; `largest_lead` is the largest of all runs."""
-
-    dataset: str
-    straggler: str
-    factor: float
-    staleness: Staleness
-    batch_size: int
-    target_auc: float
-    reached_target: bool
-    seconds_to_target: float | None
-    total_s: float
-    auc: float
-    refused_pulls: float
-    largest_lead: int
-    regret_rounds: Sequence[int]
-    regret: Sequence[float]
-    regret_slope: float | None
-    repeats: int
-    runs: Sequence[StalenessRun]
-
-
-def staleness(settings: StalenessSettings, report: Report) -> Iterator[StalenessRow]:
-    """One row for each τ and straggler.
+def staleness(settings: StalenessSettings, report: Report) -> Iterator[dict[str, Any]]:
+    """One row for each τ and straggler, in virtual time: medians, and the largest lead of all runs.
 
     Raises:
         ConfigError: an unknown straggler, more than two classes, or a job that does not fit.
@@ -109,28 +73,21 @@ def staleness(settings: StalenessSettings, report: Report) -> Iterator[Staleness
             ]
             reached = [run["seconds"] for run in runs if run["seconds"] is not None]
             slopes = [run["slope"] for run in runs if run["slope"] is not None]
+            all_reached = len(reached) == len(runs)
             yield {
                 "dataset": dataset.name,
                 "straggler": straggler,
                 "factor": FACTOR if straggler != NOBODY else 1.0,
                 "staleness": limit,
-                "batch_size": settings.batch_size,
-                "target_auc": settings.target_auc,
-                "reached_target": len(reached) == len(runs),
-                "seconds_to_target": statistics.median(reached)
-                if len(reached) == len(runs)
-                else None,
+                "reached_target": all_reached,
+                "seconds_to_target": statistics.median(reached) if all_reached else None,
                 "total_s": statistics.median(run["total_s"] for run in runs),
                 "auc": statistics.median(run["auc"] for run in runs),
                 "refused_pulls": statistics.median(run["refused"] for run in runs),
                 "largest_lead": max(run["lead"] for run in runs),
                 "regret_rounds": runs[0]["regret_rounds"],
-                "regret": [
-                    statistics.median(values)
-                    for values in zip(*(run["regret"] for run in runs), strict=True)
-                ],
+                "regret": np.median([run["regret"] for run in runs], axis=0).tolist(),
                 "regret_slope": statistics.median(slopes) if slopes else None,
-                "repeats": settings.repeats,
                 "runs": runs,
             }
 
@@ -153,25 +110,16 @@ def _job(settings: StalenessSettings, limit: Staleness, seed: int) -> Job:
 
 
 def _run(
-    settings: StalenessSettings,
-    objective: Objective,
-    straggler: str,
-    limit: Staleness,
-    seed: int,
-) -> StalenessRun:
-    trails: dict[str, Trail] = {}
-
-    def keep(name: str, model: LocalModel) -> LocalModel:
-        trails[name] = Trail(model)
-        return trails[name]
-
+    settings: StalenessSettings, objective: Objective, straggler: str, limit: Staleness, seed: int
+) -> dict[str, Any]:
+    trails = Trails()
     result = train(
         _job(settings, limit, seed),
         objective.dataset,
         Environment(
             stopwatch=FixedCosts({"local": COMPUTATION_S}),
             paces=_paces(straggler, [p.name for p in objective.dataset.parties]),
-            wrap_model=keep,
+            wrap_model=trails.keep,
             record_views=True,
         ),
     )
@@ -206,10 +154,7 @@ def _paces(straggler: str, names: list[str]) -> Mapping[str, Pace]:
 
 
 def _seconds_to(
-    target: float,
-    objective: Objective,
-    trails: Mapping[str, Trail],
-    times: Mapping[str, list[float]],
+    target: float, objective: Objective, trails: Trails, times: Mapping[str, list[float]]
 ) -> float | None:
     """The first of evenly spread moments at which the parties' weights reach the target."""
     end = max(each[-1] for each in times.values())
@@ -226,7 +171,7 @@ def _seconds_to(
 
 
 def regret_of(
-    objective: Objective, result: TrainingResult, trails: Mapping[str, Trail]
+    objective: Objective, result: TrainingResult, trails: Trails
 ) -> tuple[list[int], list[float]]:
     """The largest regret of any party: what its rounds cost it beyond the best weights.
 
@@ -264,14 +209,10 @@ def _slope(rounds: list[int], regret: list[float]) -> float | None:
     Proposition 1: −½ at worst.
     """
     points = [(np.log(t), np.log(r)) for t, r in zip(rounds, regret, strict=True) if r > 0]
-    if len(points) < 2:  # noqa: PLR2004
-        return None
-    x, y = np.array(points).T
-    centred = x - x.mean()
-    return float(centred @ y / sqrt(centred @ centred) ** 2)
+    return linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else None
 
 
-COLUMNS: tuple[Column[StalenessRow], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("straggler", lambda row: str(row["straggler"])),
     ("tau", lambda row: str(row["staleness"])),
     ("to target", lambda row: "*" if (s := row["seconds_to_target"]) is None else seconds(s)),
@@ -279,7 +220,7 @@ COLUMNS: tuple[Column[StalenessRow], ...] = (
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("refused", lambda row: f"{row['refused_pulls']:,.0f}"),
     ("lead", lambda row: str(row["largest_lead"])),
-    ("regret slope", lambda row: "-" if (s := row["regret_slope"]) is None else f"{s:.2f}"),
+    ("regret slope", lambda row: or_dash(row["regret_slope"], "{:.2f}".format)),
 )
 
 EXPERIMENT = Experiment(

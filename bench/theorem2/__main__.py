@@ -12,14 +12,13 @@ fresh and the others' stale predictions. Its proof drops a term that has to be a
 meet.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import PositiveInt, model_validator
-from typing_extensions import TypedDict
 
 from bench.documents import by_columns
 from bench.experiment import DataSettings, Experiment, Run, main
@@ -29,7 +28,7 @@ from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.reports.tables import Column
+from securevfl.reports.tables import Column, Row, grouped
 
 DRIFT = 0.55
 """√(Σ_j ℓ_j² + 3 max_k ℓ_k²) of scaled data.
@@ -70,31 +69,6 @@ class Theorem2Settings(DataSettings):
         return range(self.seed, self.seed + self.repeats)
 
 
-class Theorem2Row(TypedDict):
-    """Average of ‖∇L‖² over T steps: mean and deviation over seeds, beside the bound.
-
-    `proof_term` is what the theorem's proof has at least 0; where it is, `within` says proof, where
-    only the step size is one that the theorem allows, statement.
-    """
-
-    table: Literal["bound", "rate"]
-    dataset: str
-    local_rule: str
-    parties: int
-    local_steps: int
-    batch_size: int
-    eta: float
-    rounds: int
-    steps: int
-    measured: float
-    spread: float
-    bound: float
-    holds: bool
-    over_limit: float | None
-    proof_term: float
-    within: Literal["proof", "statement", "neither"]
-
-
 def bound(
     objective: Objective, *, eta: float, local_steps: int, batch_size: int, steps: int, gap: float
 ) -> float:
@@ -117,29 +91,22 @@ def bound(
 
 def bounded_gradients(
     settings: Theorem2Settings, dataset: VerticalDataset, report: Report = silent
-) -> Iterator[Theorem2Row]:
+) -> Iterator[dict[str, Any]]:
     """A row for every rule, Q, S and η on data of two classes: measured average and bound."""
     objective = Objective.of(dataset)
     for rule, size, count, over in product(
         settings.local_rules, settings.batch_sizes, settings.local_steps, settings.over_limit
     ):
         report(f"{rule}, Q = {count}, S = {size}, {over:g} of the largest step")
-        yield _measured(
-            objective,
-            "bound",
-            local_rule=rule,
-            local_steps=count,
-            batch_size=size,
-            eta=over * objective.smoothness.largest_step(count),
-            over_limit=over,
-            steps=settings.steps,
-            seeds=settings.seeds,
-        )
+        eta = over * objective.smoothness.largest_step(count)
+        how = {"local_rule": rule, "local_steps": count, "batch_size": size}
+        row = _measured(objective, how, eta, settings.steps, settings.seeds)
+        yield {"table": "bound", "over_limit": over, **row}
 
 
 def rates(
     settings: Theorem2Settings, dataset: VerticalDataset, report: Report = silent
-) -> Iterator[Theorem2Row]:
+) -> Iterator[dict[str, Any]]:
     """A row for every rule and T = root²: η = 1/√T, S = Q = √T rounds, and the measured average.
 
     Args:
@@ -156,20 +123,12 @@ def rates(
         eta = 1 / root
         if eta > objective.smoothness.largest_step(root) * (1 + ROUNDING):
             raise ConfigError(f"eta = {eta:g} is over the theorem's limit: scale the features")
-        yield _measured(
-            objective,
-            "rate",
-            local_rule=rule,
-            local_steps=root,
-            batch_size=root,
-            eta=eta,
-            over_limit=None,
-            steps=root**2,
-            seeds=settings.seeds,
-        )
+        how = {"local_rule": rule, "local_steps": root, "batch_size": root}
+        row = _measured(objective, how, eta, root**2, settings.seeds)
+        yield {"table": "rate", "over_limit": None, **row}
 
 
-def slope(rows: Sequence[Theorem2Row]) -> float:
+def slope(rows: Sequence[Row]) -> float:
     """Of log error over log rounds; the theorem's rate is −1."""
     rounds = np.log([row["rounds"] for row in rows])
     return float(np.polyfit(rounds, np.log([row["measured"] for row in rows]), 1)[0])
@@ -200,80 +159,51 @@ def with_drift(dataset: VerticalDataset, drift: float = DRIFT) -> VerticalDatase
 
 
 def _measured(
-    objective: Objective,
-    table: Literal["bound", "rate"],
-    *,
-    local_rule: str,
-    local_steps: int,
-    batch_size: int,
-    eta: float,
-    over_limit: float | None,
-    steps: int,
-    seeds: Sequence[int],
-) -> Theorem2Row:
-    rounds = steps // local_steps
-    averages = []
-    for seed in seeds:
-        job = Job.of(
-            job={
-                "rounds": rounds,
-                "batch_size": batch_size,
-                "local_steps": local_steps,
-                "local_rule": local_rule,
-                "learning_rate": eta,
-                "start": "zero",
-                "eval_every": 0,
-                "seed": seed,
-            }
-        )
-        path = objective.follow(job)
-        averages.append(float(np.mean(objective.squared_gradients(path[:-1]))))
+    objective: Objective, how: Mapping[str, Any], eta: float, steps: int, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """Average and bound of T steps at η by the rule, Q and S of a job."""
+    count, size = how["local_steps"], how["batch_size"]
+    fixed = {"rounds": steps // count, "learning_rate": eta, "start": "zero", "eval_every": 0}
+    job = Job.of(job={**how, **fixed})
+    paths = (objective.follow(job.with_settings(seed=seed)) for seed in seeds)
+    averages = [float(np.mean(objective.squared_gradients(path[:-1]))) for path in paths]
     gap = objective.loss(np.zeros(objective.joint.shape[1])) - objective.lowest_loss
-    allowed = bound(
-        objective,
-        eta=eta,
-        local_steps=local_steps,
-        batch_size=batch_size,
-        steps=rounds * local_steps,
-        gap=gap,
-    )
+    allowed = bound(objective, eta=eta, local_steps=count, batch_size=size, steps=steps, gap=gap)
     measured = float(np.mean(averages))
-    term = objective.smoothness.proof_term(eta, local_steps)
-    allows = eta <= objective.smoothness.largest_step(local_steps) * (1 + ROUNDING)
+    term = objective.smoothness.proof_term(eta, count)
+    allows = eta <= objective.smoothness.largest_step(count) * (1 + ROUNDING)
     return {
-        "table": table,
         "dataset": objective.dataset.name,
-        "local_rule": local_rule,
         "parties": len(objective.blocks),
-        "local_steps": local_steps,
-        "batch_size": batch_size,
+        **how,
         "eta": eta,
-        "rounds": rounds,
-        "steps": rounds * local_steps,
+        "rounds": steps // count,
+        "steps": steps,
         "measured": measured,
         "spread": float(np.std(averages)),
         "bound": allowed,
         "holds": measured <= allowed,
-        "over_limit": over_limit,
         "proof_term": term,
         # Who meets the proof's condition takes a step that the theorem allows.
         "within": "proof" if term >= 0 else "statement" if allows else "neither",
     }
 
 
-def theorem2(settings: Theorem2Settings, report: Report) -> Iterator[Theorem2Row]:
-    """The rows of the bound, then those of the rate."""
+def theorem2(settings: Theorem2Settings, report: Report) -> Iterator[dict[str, Any]]:
+    """The rows of the bound, then those of the rate.
+
+    `measured` is the mean over seeds of the average of ‖∇L‖² over T steps, `spread` its deviation;
+    `proof_term` is what the theorem's proof has at least 0. Where it is, `within` says proof; where
+    only the step size is one that the theorem allows, statement.
+    """
     for_rate = with_drift(some_rows(settings.load(settings.rate_dataset), settings.rate_rows))
     yield from bounded_gradients(settings, settings.load(), report)
     yield from rates(settings, for_rate, report)
 
 
-def notes(rows: Sequence[Theorem2Row]) -> list[str]:
+def notes(rows: Sequence[Row]) -> list[str]:
     """The measured rate by rule, and what a column means."""
-    by_rule: dict[str, list[Theorem2Row]] = {}
-    for row in rows:
-        if row["table"] == "rate":
-            by_rule.setdefault(row["local_rule"], []).append(row)
+    by_rule = grouped([row for row in rows if row["table"] == "rate"], "local_rule")
     return [
         *(
             f"{rule}: log error over log rounds has slope {slope(own):.2f}; the theorem's is -1"
@@ -284,7 +214,7 @@ def notes(rows: Sequence[Theorem2Row]) -> list[str]:
     ]
 
 
-COLUMNS: tuple[Column[Theorem2Row], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
     ("rounds", lambda row: str(row["rounds"])),
     ("Q", lambda row: str(row["local_steps"])),
     ("S", lambda row: str(row["batch_size"])),

@@ -3,13 +3,12 @@
 Each run says the rule of local steps that its exchange has: encrypted steps follow a linearization.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-from bench.documents import Cells, by_columns
+from bench.documents import by_columns
 from bench.experiment import Experiment, Run, Settings, main
-from bench.tables import RATE, homomorphic_s, shown
-from securevfl.reports.tables import Column, Row, seconds
+from bench.tables import RATE, by_target, homomorphic_s, shown
+from securevfl.reports.tables import Column, seconds
 
 GRID = "bench tradeoff --algorithm ftl --alignment 0.001 --repeats 3"
 ROLES = f"{GRID} --overlap 4000 --learning-rate 3 --local-steps 1,5,10"
@@ -49,7 +48,7 @@ CELL: tuple[Column[Any], ...] = (
     RATE,
     ("R", shown("rounds")[0][1]),
 )
-_COSTS = by_columns(
+COSTS = by_target(
     TARGET,
     *shown("exchange"),
     *CELL,
@@ -58,18 +57,13 @@ _COSTS = by_columns(
 )
 
 
-def costs(rows: Sequence[Row]) -> Cells:
-    """A line per row, by target."""
-    return _COSTS(sorted(rows, key=lambda row: row["target_auc"]))
-
-
 EXPERIMENT: Experiment[Settings] = Experiment(
     name="transfer",
     about=__doc__ or "",
     runs=RUNS,
     quick="--local-steps 1 --repeats 1",
     tables={
-        "transfer": costs,
+        "transfer": COSTS,
         "transfer-rounds": by_columns(
             ("data", lambda row: str(row["dataset"])),
             TARGET,

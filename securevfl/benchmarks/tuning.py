@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from securevfl.arrays import IntArray
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import TrainingDiverged
@@ -91,6 +92,11 @@ def validation_split(dataset: VerticalDataset) -> VerticalDataset:
     seed = int.from_bytes(hashlib.sha256(dataset.fingerprint.encode()).digest()[:8], "big")
     order = np.random.default_rng(seed).permutation(rows)
     held_out, kept = np.sort(order[: rows // 5]), np.sort(order[rows // 5 :])
+    return scored_on(dataset, kept, held_out)
+
+
+def scored_on(dataset: VerticalDataset, kept: IntArray, held_out: IntArray) -> VerticalDataset:
+    """Some of the training rows to train on and others to score on, each by number."""
     parties = tuple(
         PartyTable(party.name, party.columns, party.train[kept], party.train[held_out])
         for party in dataset.parties

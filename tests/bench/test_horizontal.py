@@ -12,7 +12,7 @@ from bench.horizontal import comparison, one_run
 from bench.horizontal.comparison import horizontal, journal_of
 from bench.horizontal.images import load_images
 from bench.horizontal.one_run import Task, Variant, planned_rounds, run
-from bench.horizontal.rows import HorizontalRow, HorizontalRun, horizontal_page
+from bench.horizontal.rows import horizontal_page
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.benchmarks.progress import silent
 from securevfl.errors import ConfigError
@@ -44,7 +44,7 @@ def changed(settings: HorizontalSettings, **changes: Any) -> HorizontalSettings:
     return settings.model_validate({**settings.model_dump(), **changes})
 
 
-def trained(settings: HorizontalSettings, method: str, blocks: int = 1) -> HorizontalRun:
+def trained(settings: HorizontalSettings, method: str, blocks: int = 1) -> dict[str, Any]:
     task = Task("digits", 0.6, method, blocks, settings.learning_rate[0], 0)
     return run(settings, task, lambda _what, _done, _total: None)
 
@@ -128,9 +128,9 @@ def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
     images = load_images("digits").first(300)
     told: list[tuple[Task, int]] = []
 
-    def made_up(_settings: object, task: Task, _tell: object) -> HorizontalRun:
+    def made_up(_settings: object, task: Task, _tell: object) -> dict[str, Any]:
         tuning_seed = settings.seed + one_run.TUNING_SEED if task.tuning else None
-        scored = one_run._images("digits", 300, None, tuning_seed)
+        scored, *_ = one_run._images("digits", 300, None, tuning_seed)
         told.append((task, len(scored.test_labels)))
         best = 0.1 if task.method == "fedavg" else 0.3
         return a_run(task.seed, [1.0 - abs(task.learning_rate - best)] if task.tuning else [0.5])
@@ -148,7 +148,7 @@ def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
 
 def a_run(
     seed: int, accuracies: Sequence[float], counted: float = 1.0, diverged: bool = False
-) -> HorizontalRun:
+) -> dict[str, Any]:
     places = range(1, len(accuracies) + 1)
     return {
         "seed": seed,
@@ -170,7 +170,7 @@ def test_medians_take_runs_without_the_target_as_the_longest() -> None:
     settings = changed(SMALL, target_accuracy=0.8)
     cell = ("digits", 0.6, "fedavg", 1)
 
-    def row_of(*runs: Sequence[float]) -> HorizontalRow:
+    def row_of(*runs: Sequence[float]) -> dict[str, Any]:
         made = [a_run(seed, accuracies) for seed, accuracies in enumerate(runs)]
         return comparison._row(settings, cell, 0.1, made, ())
 
@@ -188,7 +188,7 @@ def test_medians_take_runs_without_the_target_as_the_longest() -> None:
 def test_what_diverged_is_never_the_best_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = changed(SMALL, methods=("fedavg",), learning_rate=(0.1, 5.0))
 
-    def made_up(_settings: object, task: Task, _tell: object) -> HorizontalRun:
+    def made_up(_settings: object, task: Task, _tell: object) -> dict[str, Any]:
         fast = task.learning_rate > 1
         return a_run(task.seed, [0.9 if fast else 0.2], diverged=fast)
 
@@ -211,7 +211,7 @@ def test_an_interrupt_keeps_rows_and_the_same_command_goes_on(
     calls: list[Task] = []
     told: list[str] = []
 
-    def made_up(_settings: object, task: Task, _tell: object) -> HorizontalRun:
+    def made_up(_settings: object, task: Task, _tell: object) -> dict[str, Any]:
         if len(calls) == 3:
             raise KeyboardInterrupt
         calls.append(task)
@@ -222,7 +222,7 @@ def test_an_interrupt_keeps_rows_and_the_same_command_goes_on(
         told.append(what)
 
     monkeypatch.setattr(comparison, "run", made_up)
-    rows: list[HorizontalRow] = []
+    rows: list[dict[str, Any]] = []
     with pytest.raises(KeyboardInterrupt):
         rows.extend(horizontal(settings, report))
     assert [row["repeats"] for row in rows] == [2, 1]

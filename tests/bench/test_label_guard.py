@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from bench.label_guard.__main__ import LabelGuardRow, LabelGuardSettings, label_guard
+from bench.label_guard.__main__ import LabelGuardSettings, label_guard
 from bench.label_guard.planted import Planted, planted
 from securevfl.data.tables import check
 
@@ -14,13 +14,13 @@ SMALL = Planted(positives=0.12, rows=4000, columns=10, signal=0.5)
 
 
 @pytest.fixture(scope="module")
-def found() -> list[LabelGuardRow]:
+def found() -> list[dict[str, Any]]:
     settings = LabelGuardSettings(planted=SMALL, ratios=(0.1, 1.0), epochs=2)
     return list(label_guard(settings))
 
 
 def test_the_first_row_is_the_full_batch_which_tells_no_more_than_a_model(
-    found: list[LabelGuardRow],
+    found: list[dict[str, Any]],
 ) -> None:
     full = found[0]
     assert full["batch_size"] == full["rows"] == 4000
@@ -29,14 +29,14 @@ def test_the_first_row_is_the_full_batch_which_tells_no_more_than_a_model(
         assert figure == pytest.approx(full["own_auc"], abs=0.01)
 
 
-def test_batches_of_a_ratio_are_as_small_as_it_allows(found: list[LabelGuardRow]) -> None:
+def test_batches_of_a_ratio_are_as_small_as_it_allows(found: list[dict[str, Any]]) -> None:
     for row, ratio in zip(found[1:], (0.1, 1.0), strict=True):
         assert row["ratio"] == pytest.approx(ratio, rel=0.02)
         assert row["rounds"] == 2 * (4000 // row["batch_size"])
 
 
 def test_the_bound_grows_with_the_ratio_and_passes_every_margin(
-    found: list[LabelGuardRow],
+    found: list[dict[str, Any]],
 ) -> None:
     assert found[1]["bound_auc"] > found[0]["bound_auc"]
     assert found[2]["bound_auc"] > found[1]["bound_auc"] + 0.05

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, with_config
 
 from bench.experiment import Run, run_one
 from bench.scale.__main__ import EXPERIMENT, ScaleSettings, job_at_scale
@@ -12,7 +11,7 @@ from bench.scale.peak_memory import forget_peak, peak_bytes
 from bench.scale.phases import PHASES, REST
 from bench.scale.planted import made, opened
 from bench.scale.processes import timed_processes
-from bench.scale.tables import ScaleRow, exponent, growth, laws
+from bench.scale.tables import exponent, growth, laws
 from securevfl.cli.options import Output
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings
@@ -67,9 +66,7 @@ def test_it_shows_tables_and_writes_its_rows_and_a_page(
     result = json.loads((folder / "out.json").read_text())
     assert "data_dir" not in result["settings"]
     found = result["rows"]
-    adapter: TypeAdapter[Any] = TypeAdapter(with_config(extra="forbid")(ScaleRow))
-    for each in found:
-        adapter.validate_json(json.dumps(each), strict=True)
+    assert len({tuple(sorted(row)) for row in found}) == 1
     trainings = ["store alone", "browser alone", "safety alone", "one place", "fdml"]
     assert [row["training"] for row in found] == 2 * trainings
     assert [row["rows"] for row in found] == [900] * 5 + [1800] * 5

@@ -13,11 +13,10 @@ import pytest
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.svm import LinearSVC
 
-from bench.objective import Trail
+from bench.objective import Trails
 from securevfl.arrays import FloatArray
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError, TrainingDiverged
-from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
 from securevfl.models.storage import load_model
 from securevfl.protocols.exchanges.plain import Residuals
@@ -173,13 +172,8 @@ def test_masked_is_plain_up_to_rounding() -> None:
 
 
 def test_the_objective_falls_every_round() -> None:
-    trails: dict[str, Trail] = {}
-
-    def keep(name: str, model: LocalModel) -> LocalModel:
-        trails[name] = Trail(model)
-        return trails[name]
-
-    result = run(None, None, Environment(wrap_model=keep), l1=1e-3)
+    trails = Trails()
+    result = run(None, None, Environment(wrap_model=trails.keep), l1=1e-3)
     values = []
     # What a trail has first are the random start and zero.
     for number in range(1, result.rounds + 2):

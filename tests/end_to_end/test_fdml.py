@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.objective import LOSS, Trail
+from bench.objective import LOSS, Trails
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks import in_one_place
 from securevfl.benchmarks.in_one_place import one_table, train_in_one_place
@@ -16,7 +16,6 @@ from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import BudgetExhausted, ConfigError, TrainingDiverged
 from securevfl.job import Job
-from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import loss_for
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.early_stopping import SelectedCheckpoint
@@ -336,15 +335,10 @@ def test_pushes_carry_noise_and_are_counted() -> None:
 @pytest.mark.parametrize("own", ["exact", "noisy"])
 def test_steps_are_those_that_the_description_says(own: str) -> None:
     """Replayed from what was sent: a mean over the batch, η0/√t, and whose noise is in it."""
-    trails: dict[str, Trail] = {}
-
-    def keep(name: str, model: LocalModel) -> LocalModel:
-        trails[name] = Trail(model)
-        return trails[name]
-
+    trails = Trails()
     result = run(
         None,
-        {"wrap_model": keep},
+        {"wrap_model": trails.keep},
         start="random",
         privacy={"noise_multiplier": 0.5, "clip": 1},
         fdml={"own_prediction": own, "staleness": 3},

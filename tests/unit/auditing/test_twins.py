@@ -81,6 +81,7 @@ def test_draws_are_spread_evenly_over_the_group() -> None:
 
 
 ROUNDS = 60
+SETTINGS = Theorem1Settings(rounds=ROUNDS, batch_size=114, seed=1)
 FRACTION_BITS = 14
 
 
@@ -107,7 +108,7 @@ def test_twins_of_a_job_that_shows_nobody_a_number_are_refused() -> None:
 
 @pytest.mark.parametrize("case", [case for case in cases() if case.holds], ids=lambda c: c.name)
 def test_the_others_see_no_difference_where_theorem_1_holds(case: Case) -> None:
-    twin = run_case(case, load("breast_cancer"), rounds=ROUNDS, batch_size=114, seed=1)
+    twin = run_case(case, load("breast_cancer"), SETTINGS)
     assert twin.deviation <= 1e-11
     assert twin.relative_distance >= 0.1
     assert twin.orthogonality_error <= 1e-13
@@ -115,7 +116,7 @@ def test_the_others_see_no_difference_where_theorem_1_holds(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [c for c in cases() if not c.holds], ids=lambda c: c.name)
 def test_the_others_see_a_difference_where_it_must_break(case: Case) -> None:
-    twin = run_case(case, load("breast_cancer"), rounds=ROUNDS, batch_size=114, seed=1)
+    twin = run_case(case, load("breast_cancer"), SETTINGS)
     assert twin.deviation >= 1e-3
     assert len(twin.deviations) == ROUNDS
 
