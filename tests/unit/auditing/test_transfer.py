@@ -77,7 +77,7 @@ def test_batches_of_no_more_rows_than_their_rank_leave_no_features_to_be_found()
     attacked = subject()
     small = Subject(attacked.job.with_settings(batch_size=8), attacked.dataset, 0)
     for own in unit_features(small):
-        assert "8 rows of rank 8: none is left" in reason(own)
+        assert "8 rows of rank 8: too few" in reason(own)
 
 
 def test_batches_that_the_fit_cannot_take_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
