@@ -159,11 +159,10 @@ class PersonRecord:
         alone = now[now < then].min(initial=least)
         if alone < least:
             raise LabelLeakRefused(
-                f"label guard: {len(changed)} labels differ from those of an earlier job, and "
-                f"{alone} people are in a group of their own by what changed, fewer than {least}: "
-                "the difference of the two jobs would reveal whose labels changed, and how; train "
-                f"on the earlier labels of these people until at least {least} have changed, or "
-                "set allow_label_leak = true"
+                f"label guard: labels that differ from an earlier job's: {len(changed)}; smallest "
+                f"group that changed alike: {alone}, expected at least {least}: the difference of "
+                "the two jobs would reveal whose labels changed, and how; train on the earlier "
+                "labels of these people until enough have changed, or set allow_label_leak = true"
             )
 
     def add(self, gradients: Iterable[Revealing], places: IntArray) -> None:
