@@ -18,6 +18,8 @@
     for (const cell of table.querySelectorAll("td"))
       if (!heads && shown(cell) && !getComputedStyle(cell, "::before").content.includes(cell.dataset.label))
         say("without its heading", cell);
+      else if (!heads && shown(cell) && !/flex|grid/.test(getComputedStyle(cell).display))
+        say("touches its heading", cell);
   }
 
   let level = 0;
