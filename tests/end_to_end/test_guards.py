@@ -132,6 +132,16 @@ def test_few_changed_labels_would_name_their_people(tmp_path: Path, exchange: st
     run(tmp_path, relabelled(1), exchange, allow_label_leak=True)
 
 
+def test_a_changed_target_would_name_its_person(tmp_path: Path) -> None:
+    columns = breast_cancer().parties[0]
+    targets, held_out = columns.train[:, 0].copy(), columns.test[:, 0]
+    regression = replace(breast_cancer(), train_labels=targets, test_labels=held_out, classes=0)
+    run(tmp_path, regression, "bfv", loss="squared")
+    targets[3] += 1
+    with pytest.raises(LabelLeakRefused, match=r"job's: 1; .* at least 120"):
+        run(tmp_path, regression, "bfv", loss="squared")
+
+
 def test_many_changed_labels_are_other_unknowns(tmp_path: Path) -> None:
     for changed in (0, 150, 300):
         run(tmp_path, relabelled(changed))

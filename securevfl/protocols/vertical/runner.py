@@ -230,7 +230,10 @@ async def run_party(
     # Where gradients are hidden too, what is revealed at the end still differs with the labels.
     hides_labels = plan.learns.residuals == "hidden" and party.holds_labels
     if party.name in owners or hides_labels:
-        labels, resumes = place.data.train_labels, state is not None
+        # As given: one changed target moves the scaling of all.
+        labels, resumes = workplace.data.train_labels, state is not None
+        if labels is not None and plan.facts.real_targets:
+            labels = labels.astype(np.float64)
         require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
     # Repeated products of local steps reveal nothing new unless a peer cheats, so they count.
     repeated = [name for name in plan.facts.names if plan.products > 1 or plan.renews(name)]
