@@ -94,8 +94,12 @@ def require_guard(
         earlier = PersonRecord.load(path)
         places = earlier.welcome(plan.facts.row_digests)
         if labels is not None:
-            columns, marks = sum(agreement.columns.values()), _marks(plan, labels, directory)
-            earlier.relabel(places, marks, 0 if plan.job.job.allow_label_leak else columns)
+            columns = {
+                peer: (hashlib.sha256(agreement.commitments[peer]).hexdigest()[:32], count)
+                for peer, count in agreement.columns.items()
+            }
+            marks, allowed = _marks(plan, labels, directory), plan.job.job.allow_label_leak
+            earlier.relabel(places, marks, columns, allowed=allowed)
         record = earlier
         if plan.learns.gradients:
             trial = _Trial(party, agreement, labels, earlier, places)

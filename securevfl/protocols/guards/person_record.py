@@ -17,7 +17,8 @@ Limits: docs/decisions/0016-label-guard-by-person.md.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -51,6 +52,7 @@ class _RecordHeader(BaseModel):
 
     sets: list[str]
     seen: dict[str, list[str]]
+    columns: dict[str, dict[str, int]] = {}
 
 
 def label_variance(labels: Labels) -> float:
@@ -110,6 +112,7 @@ class PersonRecord:
         others: likewise.
         sets: names of all sets with a gradient.
         seen: by peer, the names of the equations that it has.
+        columns: by peer, how many columns it had, by a name of these.
     """
 
     people: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -121,6 +124,7 @@ class PersonRecord:
     others: dict[str, FloatArray] = field(default_factory=dict)
     sets: set[str] = field(default_factory=set)
     seen: dict[str, set[str]] = field(default_factory=dict)
+    columns: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def welcome(self, people: Digests) -> IntArray:
         """Make room for a job's rows; returns their positions, shape (N,)."""
@@ -139,25 +143,41 @@ class PersonRecord:
         self.others = {peer: spread(each) for peer, each in self.others.items()}
         return np.searchsorted(everyone, people).astype(np.int64)
 
-    def relabel(self, places: IntArray, labels: Digests, columns: int) -> None:
+    def relabel(
+        self,
+        places: IntArray,
+        labels: Digests,
+        columns: Mapping[str, tuple[str, int]],
+        *,
+        allowed: bool = False,
+    ) -> None:
         """Note the labels of a job's rows, and check that no small group's changed alone.
+
+        Columns of all jobs count, since each of them tells something of the same changes.
 
         Args:
             places: positions of the rows, see `welcome`.
             labels: keyed digests of (person, label), shape (N,).
-            columns: P of all peers of the job together.
+            columns: by peer, a name of its columns in the job, and P.
+            allowed: whether to note them without a check.
 
         Raises:
             LabelLeakRefused: the difference of two jobs would reveal whose labels changed.
         """
-        before, then = self.labels[places], _company(self.changes[places])
+        before, known = self.labels[places], deepcopy(self.columns)
+        for peer, (name, count) in columns.items():
+            own = self.columns.setdefault(peer, {})
+            own[name] = max(own.get(name, 0), count)
         changed = places[(before != 0) & (before != labels)]
         self.labels[places] = labels
         together = _number(_set_name(self.people[changed]))
         self.changes[changed] = _with_set(self.changes[changed], together)
-        now, least = _company(self.changes[places]), CHANGED_FOR_EACH_COLUMN * columns
-        alone = now[now < then].min(initial=least)
-        if alone < least:
+        if allowed or not (len(changed) or known != self.columns):
+            return
+        least = CHANGED_FOR_EACH_COLUMN * sum(sum(own.values()) for own in self.columns.values())
+        now = _company(self.changes[places])
+        alone = int(now.min(initial=least))
+        if alone < min(least, len(places)):
             raise LabelLeakRefused(
                 f"label guard: labels that differ from an earlier job's: {len(changed)}; smallest "
                 f"group that changed alike: {alone}, expected at least {least}: the difference of "
@@ -253,7 +273,8 @@ class PersonRecord:
         for start, shares in ((MODEL, self.model), (OTHERS, self.others)):
             arrays |= {start + peer: each for peer, each in shares.items()}
         seen = {peer: sorted(names) for peer, names in self.seen.items()}
-        header = _RecordHeader(sets=sorted(self.sets), seen=seen).model_dump_json()
+        names = _RecordHeader(sets=sorted(self.sets), seen=seen, columns=self.columns)
+        header = names.model_dump_json()
         replace_file(path, save(arrays, {HEADER: header}), "label guard record")
 
     @classmethod
@@ -268,7 +289,7 @@ class PersonRecord:
                 arrays.setdefault(name, np.zeros(len(arrays[PEOPLE]), np.uint64))
             record = cls(arrays[PEOPLE], arrays[HISTORY], arrays[POPULATION])
             record.labels, record.changes = arrays[LABELS], arrays[CHANGES]
-        record.sets = set(header.sets)
+        record.sets, record.columns = set(header.sets), header.columns
         record.seen = {peer: set(names) for peer, names in header.seen.items()}
         for name, values in arrays.items():
             for start, shares in ((MODEL, record.model), (OTHERS, record.others)):

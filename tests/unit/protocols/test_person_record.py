@@ -21,6 +21,7 @@ from securevfl.protocols.guards.person_record import (
 )
 
 BALANCED = 0.25
+FIVE = {"shop": ("a", 5)}
 NEW = ("labels", "changes")  # since version 0.2
 
 
@@ -245,7 +246,7 @@ def marks(changed: Iterable[int] = ()) -> np.ndarray:
 
 
 def test_few_changed_labels_are_refused_and_many_are_not() -> None:
-    record, columns = PersonRecord(), 5
+    record, columns = PersonRecord(), FIVE
     places = record.welcome(people(1000))
     record.relabel(places, marks(), columns)
     record.relabel(places, marks(), columns)
@@ -253,30 +254,42 @@ def test_few_changed_labels_are_refused_and_many_are_not() -> None:
         with pytest.raises(LabelLeakRefused, match=f"job's: {count}; .* at least 40"):
             deepcopy(record).relabel(places, marks(range(count)), columns)
     deepcopy(record).relabel(places, marks(range(1000)), columns)
-    deepcopy(record).relabel(places, marks(range(1)), 0)
+    deepcopy(record).relabel(places, marks(range(1)), columns, allowed=True)
     record.relabel(places, marks(range(40)), columns)
     with pytest.raises(LabelLeakRefused, match=r"job's: 39; .* alike: 1,"):  # back, but for one
         record.relabel(places, marks(range(1)), columns)
 
 
+def test_later_columns_count_for_earlier_changes() -> None:
+    record = PersonRecord()
+    places = record.welcome(people(1000))
+    record.relabel(places, marks(), {"shop": ("a", 1)})
+    record.relabel(places, marks(range(8)), {"shop": ("a", 1)})
+    for columns in ({"shop": ("b", 1)}, {"bank": ("a", 1)}, {"shop": ("a", 2)}):
+        with pytest.raises(LabelLeakRefused, match=r"job's: 0; .* alike: 8, expected at least 16"):
+            deepcopy(record).relabel(places, marks(range(8)), columns)
+    record.relabel(places, marks(range(8)), {"shop": ("a", 1)})
+
+
 def test_labels_of_other_people_do_not_hide_a_change() -> None:
     record = PersonRecord()
-    record.relabel(record.welcome(people(1000, 2000)), marks(), 5)
+    record.relabel(record.welcome(people(1000, 2000)), marks(), FIVE)
     places = record.welcome(people(1000))
-    record.relabel(places, marks(), 5)
+    record.relabel(places, marks(), FIVE)
     with pytest.raises(LabelLeakRefused, match=r"job's: 999; .* alike: 1,"):
-        record.relabel(places, marks(range(1, 1000)), 5)
+        record.relabel(places, marks(range(1, 1000)), FIVE)
 
 
 def test_labels_are_kept_and_a_record_without_them_is_read(tmp_path: Path) -> None:
     record, path = PersonRecord(), tmp_path / "labels.safetensors"
     places = record.welcome(people(1000))
-    record.relabel(places, marks(), 5)
+    record.relabel(places, marks(), FIVE)
     record.save(path)
+    assert PersonRecord.load(path).columns == {"shop": {"a": 5}}
     with pytest.raises(LabelLeakRefused):
-        PersonRecord.load(path).relabel(places, marks([3]), 5)
+        PersonRecord.load(path).relabel(places, marks([3]), FIVE)
     arrays = {name: each for name, each in load_file(path).items() if name not in NEW}
     earlier = tmp_path / "earlier.safetensors"
     with safe_open(path, "np") as opened:
         save_file(arrays, earlier, opened.metadata())
-    PersonRecord.load(earlier).relabel(places, marks([3]), 5)
+    PersonRecord.load(earlier).relabel(places, marks([3]), FIVE)
