@@ -326,8 +326,9 @@ class Plan(Shown):
         wanted = self.job.job.standardize
         if self.facts.standardize if wanted is None else wanted:
             return "each party standardizes columns by its own rows"
-        if self.job.preprocess is not None:
-            return "[preprocess] is fitted to each party's own rows"
+        job = self.job
+        if any((job.preprocess, *(party.preprocess for party in job.party))):
+            return "preprocess is fitted to each party's own rows"
         return ""
 
     @cached_property

@@ -126,7 +126,7 @@ def relabelled(changed: int) -> VerticalDataset:
 def test_few_changed_labels_would_name_their_people(tmp_path: Path, exchange: str) -> None:
     run(tmp_path, None, exchange)
     for changed in (1, 119):
-        with pytest.raises(LabelLeakRefused, match=f"job's: {changed}; .* at least 120"):
+        with pytest.raises(LabelLeakRefused, match=f"over jobs: {changed}; .* at least 120"):
             run(tmp_path, relabelled(changed), exchange)
     run(tmp_path, None, exchange)
     run(tmp_path, relabelled(1), exchange, allow_label_leak=True)
@@ -136,10 +136,21 @@ def test_a_changed_target_would_name_its_person(tmp_path: Path) -> None:
     columns = breast_cancer().parties[0]
     targets, held_out = columns.train[:, 0].copy(), columns.test[:, 0]
     regression = replace(breast_cancer(), train_labels=targets, test_labels=held_out, classes=0)
-    run(tmp_path, regression, "bfv", loss="squared")
-    targets[3] += 1
-    with pytest.raises(LabelLeakRefused, match=r"job's: 1; .* at least 120"):
-        run(tmp_path, regression, "bfv", loss="squared")
+    run(tmp_path, regression, "blind", loss="squared")
+    run(tmp_path, replace(regression, train_labels=targets + 1e-9), "blind", loss="squared")
+    other = targets + 1e-9
+    other[3] += 1
+    with pytest.raises(LabelLeakRefused, match=r"over jobs: 1; .* at least 120"):
+        run(tmp_path, replace(regression, train_labels=other), "blind", loss="squared")
+
+
+def test_classes_as_numbers_are_the_same_labels(tmp_path: Path) -> None:
+    run(tmp_path, None, "blind")
+    labels = relabelled(1).train_labels.astype(np.float64)
+    held_out = breast_cancer().test_labels.astype(np.float64)
+    numbers = replace(relabelled(1), train_labels=labels, test_labels=held_out, classes=0)
+    with pytest.raises(LabelLeakRefused, match=r"over jobs: 1; .* at least 240"):
+        run(tmp_path, numbers, "blind", loss="squared")
 
 
 def test_many_changed_labels_are_other_unknowns(tmp_path: Path) -> None:

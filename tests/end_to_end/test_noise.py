@@ -13,6 +13,7 @@ import pytest
 from securevfl.arrays import FloatArray
 from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.errors import BudgetExhausted, ConfigError
+from securevfl.job import PartySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.privacy.accounting import spent
 from securevfl.privacy.mechanisms import GradientNoise, Mechanism
@@ -20,6 +21,7 @@ from securevfl.privacy.streams import NoiseKey, NoiseStream
 from securevfl.protocols.exchanges.plain import Residuals
 from securevfl.protocols.session.gathering import HeldOutPredictions, Predictions
 from securevfl.protocols.session.privacy_account import PrivacyAccount
+from securevfl.recipe import Preprocessing
 from securevfl.training import Environment, TrainingResult, plan_for, train
 from securevfl.wire.codec import encode
 from tests.jobs import Settings, Starts, all_weights, breast_cancer, digits, fit, job_of, received
@@ -177,6 +179,16 @@ def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words() ->
     assert both.epsilon_end_to_end is not None
     assert both.epsilon_release is not None
     assert both.epsilon_end_to_end > both.epsilon_release
+
+
+def test_what_one_party_alone_fits_to_its_rows_counts_too() -> None:
+    noise = {"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4}
+    plan = plan_for(job_of("dp", privacy=noise, **FEW, standardize=False), breast_cancer())
+    party = PartySettings(name="shop", role="feature", preprocess=Preprocessing())
+    fitted = replace(plan, job=plan.job.model_copy(update={"party": (party,)}))
+    found = [each.account.after(2) for each in (plan, fitted) if each.account is not None]
+    assert [each.epsilon_end_to_end is None for each in found] == [False, True]
+    assert "preprocess is fitted" in found[1].epsilon_end_to_end_text
 
 
 def test_noise_on_gradients_moves_feature_parties_and_nobody_else() -> None:

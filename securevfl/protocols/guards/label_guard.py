@@ -95,11 +95,13 @@ def require_guard(
         places = earlier.welcome(plan.facts.row_digests)
         if labels is not None:
             columns = {
-                peer: (hashlib.sha256(agreement.commitments[peer]).hexdigest()[:32], count)
+                # Without commitments a job's columns are known by the job.
+                peer: (hashlib.sha256(agreement.commitments[peer] or plan.hash).hexdigest(), count)
                 for peer, count in agreement.columns.items()
             }
             marks, allowed = _marks(plan, labels, directory), plan.job.job.allow_label_leak
-            earlier.relabel(places, marks, columns, allowed=allowed)
+            together = plan.schedule.fixed if plan.schedule.repeats else [np.arange(len(places))]
+            earlier.relabel(places, marks, columns, together, allowed=allowed)
         record = earlier
         if plan.learns.gradients:
             trial = _Trial(party, agreement, labels, earlier, places)
@@ -307,7 +309,12 @@ def _most_rounds(plan: Plan, passes: Callable[[Plan], bool]) -> int:
 
 def _marks(plan: Plan, labels: Labels, directory: Path) -> Digests:
     """Keyed digests of every person with its label, by which a later job sees what changed."""
-    key, values = _own_key(directory), labels.astype("<f8" if is_real(labels) else "<i8")
+    # Six digits: numbers that were written and read again are the same.
+    key, values = _own_key(directory), labels.astype("<f8")
+    if is_real(labels):
+        sizes = np.floor(np.log10(np.abs(values), where=values != 0, out=np.zeros_like(values)))
+        values = np.round(values / 10.0**sizes, 5) * 10.0**sizes
+    values = values.astype("<f4")
     digests = (
         hashlib.blake2b(person.tobytes() + label.tobytes(), key=key, digest_size=8).digest()
         for person, label in zip(plan.facts.row_digests.astype("<u8"), values, strict=True)

@@ -18,7 +18,6 @@ Limits: docs/decisions/0016-label-guard-by-person.md.
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -40,9 +39,10 @@ STANDING_OUT = 0.01
 CHANGED_FOR_EACH_COLUMN = 8
 
 PEOPLE, HISTORY, POPULATION, HEADER = "people", "history", "population", "seen"
-LABELS, CHANGES = "labels", "changes"
+LABELS, CURRENT, CHANGES = "labels", "current", "changes"
 MODEL, OTHERS = "model.", "others."
 Digests = NDArray[np.uint64]
+NEVER = np.uint64(0)
 _T = TypeVar("_T", np.float64, np.uint64)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -53,6 +53,7 @@ class _RecordHeader(BaseModel):
     sets: list[str]
     seen: dict[str, list[str]]
     columns: dict[str, dict[str, int]] = {}
+    steady: int = 0
 
 
 def label_variance(labels: Labels) -> float:
@@ -106,8 +107,11 @@ class PersonRecord:
         people: digests, sorted, shape (M,).
         history: hash of the sets that each person has been in, shape (M,).
         population: each person's first whole population, 0 for none, shape (M,).
-        labels: a keyed digest of each person's label in the last job, 0 for none, shape (M,).
-        changes: hash of the sets of changed labels that each person has been in, shape (M,).
+        labels: keyed digests of each person's labels in all jobs, each once, a row per person; 0
+            for none.
+        current: which of them it is in the last job, from 1 on, 0 for none, shape (M,).
+        changes: hash of which it was whenever a label changed, shape (M,).
+        steady: that of a person whose label never changed.
         model: by peer, Σ P/S of each person, shape (M,).
         others: likewise.
         sets: names of all sets with a gradient.
@@ -118,8 +122,10 @@ class PersonRecord:
     people: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     history: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     population: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
-    labels: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
+    labels: Digests = field(default_factory=lambda: np.zeros((0, 1), np.uint64))
+    current: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     changes: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
+    steady: np.uint64 = NEVER
     model: dict[str, FloatArray] = field(default_factory=dict)
     others: dict[str, FloatArray] = field(default_factory=dict)
     sets: set[str] = field(default_factory=set)
@@ -132,13 +138,14 @@ class PersonRecord:
         places = np.searchsorted(everyone, self.people)
 
         def spread(values: NDArray[_T]) -> NDArray[_T]:
-            wider = np.zeros(len(everyone), values.dtype)
+            wider = np.zeros((len(everyone), *values.shape[1:]), values.dtype)
             wider[places] = values
             return wider
 
         self.people = everyone
         self.history, self.population = spread(self.history), spread(self.population)
-        self.labels, self.changes = spread(self.labels), spread(self.changes)
+        self.labels, self.current = spread(self.labels), spread(self.current)
+        self.changes = spread(self.changes)
         self.model = {peer: spread(each) for peer, each in self.model.items()}
         self.others = {peer: spread(each) for peer, each in self.others.items()}
         return np.searchsorted(everyone, people).astype(np.int64)
@@ -148,42 +155,60 @@ class PersonRecord:
         places: IntArray,
         labels: Digests,
         columns: Mapping[str, tuple[str, int]],
+        batches: Iterable[IntArray],
         *,
         allowed: bool = False,
     ) -> None:
         """Note the labels of a job's rows, and check that no small group's changed alone.
 
-        Columns of all jobs count, since each of them tells something of the same changes.
+        Everybody's label is compared with those of all earlier jobs; who is not in a job keeps the
+        last one. Columns of all jobs count, since each tells something of the same changes.
 
         Args:
             places: positions of the rows, see `welcome`.
             labels: keyed digests of (person, label), shape (N,).
             columns: by peer, a name of its columns in the job, and P.
+            batches: rows of the job that have a gradient together.
             allowed: whether to note them without a check.
 
         Raises:
             LabelLeakRefused: the difference of two jobs would reveal whose labels changed.
         """
-        before, known = self.labels[places], deepcopy(self.columns)
         for peer, (name, count) in columns.items():
             own = self.columns.setdefault(peer, {})
             own[name] = max(own.get(name, 0), count)
-        changed = places[(before != 0) & (before != labels)]
-        self.labels[places] = labels
-        together = _number(_set_name(self.people[changed]))
-        self.changes[changed] = _with_set(self.changes[changed], together)
-        if allowed or not (len(changed) or known != self.columns):
+        before = self.current[places]
+        self.changes[places[before == 0]] = self.steady
+        self.current[places] = self._versions(places, labels)
+        if ((before != 0) & (before != self.current[places])).any():
+            self.changes = _with_set(self.changes, self.current)
+            (self.steady,) = _with_set(np.array([self.steady]), np.uint64(1))
+        if allowed:
             return
         least = CHANGED_FOR_EACH_COLUMN * sum(sum(own.values()) for own in self.columns.values())
-        now = _company(self.changes[places])
-        alone = int(now.min(initial=least))
-        if alone < min(least, len(places)):
-            raise LabelLeakRefused(
-                f"label guard: labels that differ from an earlier job's: {len(changed)}; smallest "
-                f"group that changed alike: {alone}, expected at least {least}: the difference of "
-                "the two jobs would reveal whose labels changed, and how; train on the earlier "
-                "labels of these people until enough have changed, or set allow_label_leak = true"
-            )
+        changes = self.changes[places]
+        for rows in batches:
+            alone = int(_company(changes[rows]).min(initial=least))
+            if alone < min(least, len(rows)):
+                raise LabelLeakRefused(
+                    "label guard: people whose labels differ over jobs: "
+                    f"{np.count_nonzero(changes != self.steady)}; smallest group in a batch that "
+                    f"changed alike: {alone}, expected at least {least}: the difference of two "
+                    "jobs would reveal whose labels changed, and how; train on the earlier labels "
+                    "of these people until enough have changed, or set allow_label_leak = true"
+                )
+
+    def _versions(self, places: IntArray, labels: Digests) -> Digests:
+        """The number of each label among its person's, counted from 1 by first appearance."""
+        earlier = self.labels[places]
+        same = earlier == labels[:, None]
+        known = same.any(axis=1)
+        numbers = np.where(known, same.argmax(axis=1), np.count_nonzero(earlier, axis=1))
+        wider = int(numbers.max(initial=0)) + 1 - self.labels.shape[1]
+        if wider > 0:
+            self.labels = np.pad(self.labels, ((0, 0), (0, wider)))
+        self.labels[places[~known], numbers[~known]] = labels[~known]
+        return np.asarray(numbers + 1, np.uint64)
 
     def add(self, gradients: Iterable[Revealing], places: IntArray) -> None:
         """Count a job's gradients; `places` are the positions of its rows, see `welcome`."""
@@ -268,13 +293,14 @@ class PersonRecord:
             HISTORY: self.history,
             POPULATION: self.population,
             LABELS: self.labels,
+            CURRENT: self.current,
             CHANGES: self.changes,
         }
         for start, shares in ((MODEL, self.model), (OTHERS, self.others)):
             arrays |= {start + peer: each for peer, each in shares.items()}
         seen = {peer: sorted(names) for peer, names in self.seen.items()}
-        names = _RecordHeader(sets=sorted(self.sets), seen=seen, columns=self.columns)
-        header = names.model_dump_json()
+        kept: dict[str, Any] = {"sets": sorted(self.sets), "seen": seen, "columns": self.columns}
+        header = _RecordHeader(**kept, steady=int(self.steady)).model_dump_json()
         replace_file(path, save(arrays, {HEADER: header}), "label guard record")
 
     @classmethod
@@ -285,10 +311,12 @@ class PersonRecord:
         with reading(f"label guard record {path}"):
             texts, arrays = read_arrays(path)
             header = _RecordHeader.model_validate_json(texts[HEADER])
-            for name in (LABELS, CHANGES):  # version 0.1 noted no labels
-                arrays.setdefault(name, np.zeros(len(arrays[PEOPLE]), np.uint64))
             record = cls(arrays[PEOPLE], arrays[HISTORY], arrays[POPULATION])
-            record.labels, record.changes = arrays[LABELS], arrays[CHANGES]
+            people = len(record.people)  # version 0.1 noted no labels
+            record.labels = arrays.get(LABELS, np.zeros((people, 1), np.uint64))
+            record.current = arrays.get(CURRENT, np.zeros(people, np.uint64))
+            record.changes = arrays.get(CHANGES, np.zeros(people, np.uint64))
+            record.steady = np.uint64(header.steady)
         record.sets, record.columns = set(header.sets), header.columns
         record.seen = {peer: set(names) for peer, names in header.seen.items()}
         for name, values in arrays.items():
@@ -300,12 +328,14 @@ class PersonRecord:
 
     def require_sound(self, path: Path) -> None:
         """Check shapes, types and values of all arrays."""
-        numbers = (self.people, self.history, self.population, self.labels, self.changes)
+        numbers = (self.people, self.history, self.population, self.current, self.changes)
         shares = (*self.model.values(), *self.others.values())
         sound = (
             all(each.dtype == np.uint64 and each.shape == self.people.shape for each in numbers)
             and all(each.dtype == np.float64 and each.shape == self.people.shape for each in shares)
             and all(np.isfinite(each).all() and (each >= 0).all() for each in shares)
+            and self.labels.dtype == np.uint64
+            and self.labels.shape[:-1] == self.people.shape
             and bool((self.people[1:] > self.people[:-1]).all())
         )
         if not sound:
@@ -321,8 +351,8 @@ def _number(name: bytes) -> np.uint64:
     return np.uint64(int.from_bytes(name[:8], "little"))
 
 
-def _with_set(history: Digests, number: np.uint64) -> Digests:
-    """The histories of persons who have been in one more set, of this number."""
+def _with_set(history: Digests, number: np.uint64 | Digests) -> Digests:
+    """The histories of persons who have been in one more set, of this number each."""
     return (history ^ number) * _ODD
 
 

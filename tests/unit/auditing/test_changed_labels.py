@@ -26,7 +26,7 @@ def test_one_changed_label_is_found_without_the_guard_and_never_trained_with_it(
     ]
     for way in ("first gradients", "ends"):
         assert finding(cells[way]).value == 0
-        assert "job's: 1;" in finding(cells[way]).detail["refused"]
+        assert "over jobs: 1;" in finding(cells[way]).detail["refused"]
         assert cells[f"{way}, no guard"].what_if
     assert finding(cells["first gradients, no guard"]).value == 1
 
@@ -34,7 +34,7 @@ def test_one_changed_label_is_found_without_the_guard_and_never_trained_with_it(
 def test_ends_of_blind_training_are_guarded_as_well() -> None:
     cells = measured("blind")
     assert list(cells) == ["ends", "ends, no guard"]
-    assert "job's: 1;" in finding(cells["ends"]).detail["refused"]
+    assert "over jobs: 1;" in finding(cells["ends"]).detail["refused"]
     assert finding(cells["ends, no guard"]).value > 0
 
 

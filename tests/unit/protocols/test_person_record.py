@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from securevfl.data.tables import row_digests
@@ -22,7 +21,7 @@ from securevfl.protocols.guards.person_record import (
 
 BALANCED = 0.25
 FIVE = {"shop": ("a", 5)}
-NEW = ("labels", "changes")  # since version 0.2
+NEW = ("labels", "current", "changes")  # since version 0.2
 
 
 def equations(
@@ -239,57 +238,112 @@ def test_real_targets_are_as_easy_to_read_as_a_class_that_stands_out_as_far() ->
     assert label_variance(np.repeat([-1.0, 1.0], 500)) == pytest.approx(0.25)
 
 
-def marks(changed: Iterable[int] = ()) -> np.ndarray:
+def marks(changed: Iterable[int] = (), to: int = 9) -> np.ndarray:
     found = np.full(1000, 7, np.uint64)
-    found[list(changed)] = 9
+    found[list(changed)] = to
     return found
 
 
+def relabel(
+    record: PersonRecord,
+    labels: np.ndarray,
+    people_of_job: np.ndarray = SAME,
+    columns: dict[str, tuple[str, int]] = FIVE,
+    *,
+    batches: int = 1,
+    allowed: bool = False,
+) -> None:
+    places = record.welcome(people_of_job)
+    together = np.split(everyone(len(people_of_job)), batches)
+    record.relabel(places, labels, columns, together, allowed=allowed)
+
+
+def named(people_changed: int, alike: int, least: int = 40) -> str:
+    return f"over jobs: {people_changed}; .* alike: {alike}, expected at least {least}"
+
+
 def test_few_changed_labels_are_refused_and_many_are_not() -> None:
-    record, columns = PersonRecord(), FIVE
-    places = record.welcome(people(1000))
-    record.relabel(places, marks(), columns)
-    record.relabel(places, marks(), columns)
+    record = PersonRecord()
+    for _ in range(2):
+        relabel(record, marks())
     for count in (1, 39, 961, 999):
-        with pytest.raises(LabelLeakRefused, match=f"job's: {count}; .* at least 40"):
-            deepcopy(record).relabel(places, marks(range(count)), columns)
-    deepcopy(record).relabel(places, marks(range(1000)), columns)
-    deepcopy(record).relabel(places, marks(range(1)), columns, allowed=True)
-    record.relabel(places, marks(range(40)), columns)
-    with pytest.raises(LabelLeakRefused, match=r"job's: 39; .* alike: 1,"):  # back, but for one
-        record.relabel(places, marks(range(1)), columns)
+        with pytest.raises(LabelLeakRefused, match=named(count, min(count, 1000 - count))):
+            relabel(deepcopy(record), marks(range(count)))
+    for count in (40, 960, 1000):
+        relabel(deepcopy(record), marks(range(count)))
+    relabel(record, marks(range(1)), allowed=True)
+    with pytest.raises(LabelLeakRefused, match=named(1, 1)):
+        relabel(record, marks(range(1)))
+
+
+JOBS: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {
+    "back, but for one": [(marks(range(40)), SAME), (marks(range(1)), SAME)],
+    "a third label and back, but for one": [
+        (marks(everyone(1000)), SAME),
+        (np.r_[np.uint64(9), marks()[1:]], SAME),
+    ],
+    "back while one is away": [
+        (marks(range(41)), SAME),
+        (marks()[1:], SAME[1:]),
+        (marks(range(1)), SAME),
+    ],
+}
+
+
+@pytest.mark.parametrize("jobs", JOBS.values(), ids=JOBS)
+def test_labels_are_compared_with_those_of_all_earlier_jobs(
+    jobs: list[tuple[np.ndarray, np.ndarray]],
+) -> None:
+    record = PersonRecord()
+    relabel(record, marks())
+    *first, (last, ids) = jobs
+    for labels, of in first:
+        relabel(record, labels, of)
+    with pytest.raises(LabelLeakRefused, match="alike: 1,"):
+        relabel(record, last, ids)
+
+
+def test_every_batch_needs_as_many_that_changed_alike() -> None:
+    record = PersonRecord()
+    relabel(record, marks(), batches=2)
+    changed = [*range(0, 39), 500]  # 39 in one batch and one in the other
+    relabel(deepcopy(record), marks(changed))
+    with pytest.raises(LabelLeakRefused, match=named(40, 39)):
+        relabel(record, marks(changed), batches=2)
 
 
 def test_later_columns_count_for_earlier_changes() -> None:
-    record = PersonRecord()
-    places = record.welcome(people(1000))
-    record.relabel(places, marks(), {"shop": ("a", 1)})
-    record.relabel(places, marks(range(8)), {"shop": ("a", 1)})
+    record, one = PersonRecord(), {"shop": ("a", 1)}
+    for changed in (range(0), range(8)):
+        relabel(record, marks(changed), columns=one)
     for columns in ({"shop": ("b", 1)}, {"bank": ("a", 1)}, {"shop": ("a", 2)}):
-        with pytest.raises(LabelLeakRefused, match=r"job's: 0; .* alike: 8, expected at least 16"):
-            deepcopy(record).relabel(places, marks(range(8)), columns)
-    record.relabel(places, marks(range(8)), {"shop": ("a", 1)})
+        with pytest.raises(LabelLeakRefused, match=named(8, 8, 16)):
+            relabel(deepcopy(record), marks(range(8)), columns=columns)
+    relabel(record, marks(range(8)), columns=one)
 
 
-def test_labels_of_other_people_do_not_hide_a_change() -> None:
+def test_people_of_other_jobs_do_not_hide_a_change_nor_make_one() -> None:
     record = PersonRecord()
-    record.relabel(record.welcome(people(1000, 2000)), marks(), FIVE)
-    places = record.welcome(people(1000))
-    record.relabel(places, marks(), FIVE)
-    with pytest.raises(LabelLeakRefused, match=r"job's: 999; .* alike: 1,"):
-        record.relabel(places, marks(range(1, 1000)), FIVE)
+    relabel(record, marks(), people(1000, 2000))
+    relabel(record, marks())
+    with pytest.raises(LabelLeakRefused, match=named(999, 1)):
+        relabel(deepcopy(record), marks(range(1, 1000)))
+    relabel(record, marks(range(500)))
+    relabel(record, marks(), people(1000, 2000))  # away meanwhile, and unchanged
+    relabel(record, marks(), people(2000, 3000))
 
 
 def test_labels_are_kept_and_a_record_without_them_is_read(tmp_path: Path) -> None:
     record, path = PersonRecord(), tmp_path / "labels.safetensors"
-    places = record.welcome(people(1000))
-    record.relabel(places, marks(), FIVE)
+    relabel(record, marks())
+    relabel(record, marks(range(500)))
     record.save(path)
-    assert PersonRecord.load(path).columns == {"shop": {"a": 5}}
+    again = PersonRecord.load(path)
+    assert (again.columns, again.steady) == ({"shop": {"a": 5}}, record.steady)
+    assert again.steady != 0
     with pytest.raises(LabelLeakRefused):
-        PersonRecord.load(path).relabel(places, marks([3]), FIVE)
+        relabel(again, marks(range(499)))
     arrays = {name: each for name, each in load_file(path).items() if name not in NEW}
     earlier = tmp_path / "earlier.safetensors"
-    with safe_open(path, "np") as opened:
-        save_file(arrays, earlier, opened.metadata())
-    PersonRecord.load(earlier).relabel(places, marks([3]), FIVE)
+    save_file(arrays, earlier, {"seen": '{"sets": [], "seen": {}}'})
+    relabel(PersonRecord.load(earlier), marks([3]))
