@@ -19,6 +19,7 @@ from securevfl.actors.training import Places, Supervision, train_by_actors
 from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job, read_job
 from securevfl.protocols.session.checkpoints import SessionState
+from securevfl.runtime.costs import CORRELATED_RANDOMNESS
 from securevfl.training import Environment, TrainingResult, save_models, train
 from tests.end_to_end.commands import (
     LONG,
@@ -171,7 +172,10 @@ def test_processes_learn_and_count_what_the_simulation_does(
         assert set(costs.bytes_sent) == set(ledger.bytes_sent)
         if scheme == "plain":
             assert costs.bytes_sent == ledger.bytes_sent
-        assert set(ledger.path) <= set(costs.path)
+        # Which other phases are on the longest path depends on how fast each party is.
+        assert ({CORRELATED_RANDOMNESS} if scheme == "blind" else {"setup", "local"}) <= set(
+            costs.path
+        )
 
 
 def test_parties_start_where_no_job_file_says(tmp_path: Path) -> None:
