@@ -144,6 +144,19 @@ def test_a_changed_target_would_name_its_person(tmp_path: Path) -> None:
         run(tmp_path, replace(regression, train_labels=other), "blind", loss="squared")
 
 
+def test_small_targets_that_hardly_move_hide_nobody(tmp_path: Path) -> None:
+    large = one_column_each(3)
+    targets = large.parties[0].train[:, 0].copy()  # some hundred of them below 0.03
+    held_out = large.parties[0].test[:, 0]
+    first = replace(large, train_labels=targets, test_labels=held_out, classes=0)
+    run(tmp_path, first, "bfv", loss="squared")
+    other = targets + 1e-9
+    other[3] += 0.5
+    run(tmp_path, replace(first, train_labels=targets + 1e-9), "bfv", loss="squared")
+    with pytest.raises(LabelLeakRefused, match=r"over jobs: 1; .* alike: 1, expected at least 8"):
+        run(tmp_path, replace(first, train_labels=other), "bfv", loss="squared")
+
+
 def test_classes_as_numbers_are_the_same_labels(tmp_path: Path) -> None:
     run(tmp_path, None, "blind")
     labels = relabelled(1).train_labels.astype(np.float64)

@@ -308,18 +308,23 @@ def _most_rounds(plan: Plan, passes: Callable[[Plan], bool]) -> int:
 
 
 def _marks(plan: Plan, labels: Labels, directory: Path) -> Digests:
-    """Keyed digests of every person with its label, by which a later job sees what changed."""
-    # Six digits: numbers that were written and read again are the same.
+    """Keyed digests of every person with its label, by which a later job sees what changed, (N, 2).
+
+    Real targets are rounded to two grids that lie half a step apart. A number that was written and
+    read again is the same on one of them; no single target decides how fine they are.
+    """
     key, values = _own_key(directory), labels.astype("<f8")
-    if is_real(labels):
-        sizes = np.floor(np.log10(np.abs(values), where=values != 0, out=np.zeros_like(values)))
-        values = np.round(values / 10.0**sizes, 5) * 10.0**sizes
-    values = values.astype("<f4")
+    rounded = [values, values]
+    if is_real(labels) and values.any():
+        grid = 10.0 ** (np.floor(np.log10(np.median(np.abs(values[values != 0])))) - 5)
+        rounded = [np.rint(values / grid) * grid + 0.0, np.floor(values / grid)]
+    people = plan.facts.row_digests.astype("<u8")
     digests = (
         hashlib.blake2b(person.tobytes() + label.tobytes(), key=key, digest_size=8).digest()
-        for person, label in zip(plan.facts.row_digests.astype("<u8"), values, strict=True)
+        for person, both in zip(people, np.stack(rounded, axis=1).astype("<f4"), strict=True)
+        for label in both
     )
-    return np.frombuffer(b"".join(digests), "<u8") | np.uint64(1)  # 0 is no label
+    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2) | np.uint64(1)  # 0 is no label
 
 
 def _own_key(directory: Path) -> bytes:

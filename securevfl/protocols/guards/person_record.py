@@ -107,8 +107,8 @@ class PersonRecord:
         people: digests, sorted, shape (M,).
         history: hash of the sets that each person has been in, shape (M,).
         population: each person's first whole population, 0 for none, shape (M,).
-        labels: keyed digests of each person's labels in all jobs, each once, a row per person; 0
-            for none.
+        labels: two keyed digests of each of a person's labels in all jobs, each label once, a row
+            per person; 0 for none.
         current: which of them it is in the last job, from 1 on, 0 for none, shape (M,).
         changes: hash of which it was whenever a label changed, shape (M,).
         steady: that of a person whose label never changed.
@@ -122,7 +122,7 @@ class PersonRecord:
     people: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     history: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     population: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
-    labels: Digests = field(default_factory=lambda: np.zeros((0, 1), np.uint64))
+    labels: Digests = field(default_factory=lambda: np.zeros((0, 1, 2), np.uint64))
     current: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     changes: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     steady: np.uint64 = NEVER
@@ -166,7 +166,7 @@ class PersonRecord:
 
         Args:
             places: positions of the rows, see `welcome`.
-            labels: keyed digests of (person, label), shape (N,).
+            labels: two keyed digests of (person, label), shape (N, 2); either makes it the same.
             columns: by peer, a name of its columns in the job, and P.
             batches: rows of the job that have a gradient together.
             allowed: whether to note them without a check.
@@ -201,12 +201,12 @@ class PersonRecord:
     def _versions(self, places: IntArray, labels: Digests) -> Digests:
         """The number of each label among its person's, counted from 1 by first appearance."""
         earlier = self.labels[places]
-        same = earlier == labels[:, None]
+        same = (earlier == labels[:, None]).any(axis=2)
         known = same.any(axis=1)
-        numbers = np.where(known, same.argmax(axis=1), np.count_nonzero(earlier, axis=1))
+        numbers = np.where(known, same.argmax(axis=1), np.count_nonzero(earlier[:, :, 0], axis=1))
         wider = int(numbers.max(initial=0)) + 1 - self.labels.shape[1]
         if wider > 0:
-            self.labels = np.pad(self.labels, ((0, 0), (0, wider)))
+            self.labels = np.pad(self.labels, ((0, 0), (0, wider), (0, 0)))
         self.labels[places[~known], numbers[~known]] = labels[~known]
         return np.asarray(numbers + 1, np.uint64)
 
@@ -313,7 +313,7 @@ class PersonRecord:
             header = _RecordHeader.model_validate_json(texts[HEADER])
             record = cls(arrays[PEOPLE], arrays[HISTORY], arrays[POPULATION])
             people = len(record.people)  # version 0.1 noted no labels
-            record.labels = arrays.get(LABELS, np.zeros((people, 1), np.uint64))
+            record.labels = arrays.get(LABELS, np.zeros((people, 1, 2), np.uint64))
             record.current = arrays.get(CURRENT, np.zeros(people, np.uint64))
             record.changes = arrays.get(CHANGES, np.zeros(people, np.uint64))
             record.steady = np.uint64(header.steady)
@@ -335,7 +335,7 @@ class PersonRecord:
             and all(each.dtype == np.float64 and each.shape == self.people.shape for each in shares)
             and all(np.isfinite(each).all() and (each >= 0).all() for each in shares)
             and self.labels.dtype == np.uint64
-            and self.labels.shape[:-1] == self.people.shape
+            and (*self.labels.shape[:1], *self.labels.shape[2:]) == (*self.people.shape, 2)
             and bool((self.people[1:] > self.people[:-1]).all())
         )
         if not sound:

@@ -241,7 +241,7 @@ def test_real_targets_are_as_easy_to_read_as_a_class_that_stands_out_as_far() ->
 def marks(changed: Iterable[int] = (), to: int = 9) -> np.ndarray:
     found = np.full(1000, 7, np.uint64)
     found[list(changed)] = to
-    return found
+    return np.stack([found, found], axis=1)
 
 
 def relabel(
@@ -280,7 +280,7 @@ JOBS: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {
     "back, but for one": [(marks(range(40)), SAME), (marks(range(1)), SAME)],
     "a third label and back, but for one": [
         (marks(everyone(1000)), SAME),
-        (np.r_[np.uint64(9), marks()[1:]], SAME),
+        (np.concatenate([marks(everyone(1))[:1], marks()[1:]]), SAME),
     ],
     "back while one is away": [
         (marks(range(41)), SAME),
@@ -301,6 +301,17 @@ def test_labels_are_compared_with_those_of_all_earlier_jobs(
         relabel(record, labels, of)
     with pytest.raises(LabelLeakRefused, match="alike: 1,"):
         relabel(record, last, ids)
+
+
+def test_a_label_is_the_same_if_one_of_its_two_digests_is() -> None:
+    record = PersonRecord()
+    relabel(record, marks())
+    for grid in (0, 1):
+        moved = marks()
+        moved[:5, grid] = 9
+        relabel(record, moved)
+    with pytest.raises(LabelLeakRefused, match=named(5, 5)):
+        relabel(record, marks(range(5)))
 
 
 def test_every_batch_needs_as_many_that_changed_alike() -> None:
