@@ -19,7 +19,7 @@ from securevfl.crypto.paillier_fast import (
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import default_engine
 from securevfl.data.sources import load
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.job import OWN_SECTIONS, ExchangeSettings, Job
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.session.checkpoints import SessionState
@@ -79,10 +79,14 @@ def picked(
     dataset: VerticalDataset, train: Rows = slice(None), test: Rows = slice(None)
 ) -> VerticalDataset:
     """Some of the rows of a data set, or all in another order."""
-    tables = (replace(t, train=t.train[train], test=t.test[test]) for t in dataset.parties)
+
+    def of(table: PartyTable) -> PartyTable:
+        people = table.people and (table.people[0][train], table.people[1][test])
+        return replace(table, train=table.train[train], test=table.test[test], people=people)
+
     return replace(
         dataset,
-        parties=tuple(tables),
+        parties=tuple(map(of, dataset.parties)),
         train_labels=dataset.train_labels[train],
         test_labels=dataset.test_labels[test],
         row_digests=dataset.row_digests[train],

@@ -112,10 +112,11 @@ def data_of_shard(data: PartyData, shard: int, shards: int) -> PartyData:
     """A shard's part of its party's data."""
     rows = np.arange(shard, len(data.table.train), shards)
     test = np.arange(len(data.table.test) if shard == 0 else 0)
-    labels, held_out = data.train_labels, data.test_labels
+    labels, held_out, table = data.train_labels, data.test_labels, data.table
+    people = table.people and (table.people[0][rows], table.people[1][test])
     return replace(
         data,
-        table=replace(data.table, train=data.table.train[rows], test=data.table.test[test]),
+        table=replace(table, train=table.train[rows], test=table.test[test], people=people),
         train_labels=None if labels is None else labels[rows],
         test_labels=None if held_out is None else held_out[test],
     )

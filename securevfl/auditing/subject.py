@@ -310,7 +310,8 @@ class Subject:
 
     def record_guarded(self, guard: Path, dataset: VerticalDataset, **changes: object) -> Recording:
         """Run a variation of the job under a label guard that remembers runs, and may refuse."""
-        job = self.job.with_settings(**{**changes, "allow_label_leak": False})
+        alone = {"allow_label_leak": False, "allow_feature_leak": True}
+        job = self.job.with_settings(**{**changes, **alone})
         return self._run(job, dataset, guard)
 
     def _run(self, job: Job, dataset: VerticalDataset, guard: Path | None) -> Recording:

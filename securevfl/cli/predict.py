@@ -75,7 +75,15 @@ def predict(
     header = parts[plan.label_party].header
     known_labels(header, found.labels)  # before scores are sent and counted
     guard = platformdirs.user_state_path("securevfl") / "label-guard"
-    scored = score(plan, parts, found.features, found.ids, raw=found.raw, guard_directory=guard)
+    scored = score(
+        plan,
+        parts,
+        found.features,
+        found.ids,
+        raw=found.raw,
+        sources=found.sources,
+        guard_directory=guard,
+    )
     ids = [found.written[row] for row in found.order]
     columns = score_columns(header, found.id_column, ids, scored.predictions[found.order])
     quality = metrics(header, scored.predictions, found.labels)

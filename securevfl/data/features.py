@@ -75,7 +75,16 @@ def make_table(
         frame.drop_in_place(part.name)
     if wrong:
         raise DataError("; ".join(dict.fromkeys(wrong)))
-    table = PartyTable(source.name, recipe.columns, arrays[0], arrays[1], kept, raw_test)
+    table = PartyTable(
+        source.name,
+        recipe.columns,
+        arrays[0],
+        arrays[1],
+        kept,
+        raw_test,
+        str(source.path.resolve()),
+        (train.people[rows[0]], test.people[rows[1]]),
+    )
     return table, arrays[2], tuple(notes)
 
 

@@ -81,6 +81,16 @@ def _normal(ids: "pl.Series", how: str) -> "pl.Series":
     return ids
 
 
+def ids_alike(ids: "pl.Series | Sequence[str]") -> "pl.Series":
+    """Ids without their case, blanks and leading zeros; as they are if two differ in nothing else.
+
+    Guards know people by them, in whatever format a job compares ids.
+    """
+    ids = pl.Series(ids, dtype=pl.String)
+    alike = _normal(ids, "folded").str.replace(_LEADING_ZEROS, "${1}${2}")
+    return ids if alike.n_unique() < len(ids) else alike
+
+
 def explain_mismatch(parties: "Mapping[str, pl.Series]", common: int) -> str | None:
     """Explain why few ids are `common` to all files; None if at least half are."""
     smallest = min(len(ids) for ids in parties.values())

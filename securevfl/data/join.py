@@ -420,7 +420,11 @@ def _own_part(
     train, test = held.train, held.test
     if isinstance(train, Shard) and isinstance(test, Shard):
         rows = train.rows[places[0]], test.rows[places[1]]
-        table = PartyTable[Matrix](held.source.name, train.header.column_names, *rows)
+        people = train.digests[places[0]], test.digests[places[1]]
+        path = str(held.source.path.resolve())
+        table = PartyTable[Matrix](
+            held.source.name, train.header.column_names, *rows, source=path, people=people
+        )
         return OwnData(table, labels[0], labels[1], names)
     assert isinstance(train, PartyRows)  # noqa: S101
     assert isinstance(test, PartyRows)  # noqa: S101

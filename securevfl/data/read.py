@@ -17,7 +17,14 @@ from securevfl.data.csv_files import (
     detect_format,
     read_csv,
 )
-from securevfl.data.ids import IdFormat, gapless_text, id_text, is_held_out, normalized_ids
+from securevfl.data.ids import (
+    IdFormat,
+    gapless_text,
+    id_text,
+    ids_alike,
+    is_held_out,
+    normalized_ids,
+)
 from securevfl.data.labels import class_names
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.tables import Note, as_array, row_digests
@@ -120,6 +127,12 @@ class PartyRows:
     def digests(self) -> NDArray[np.uint64]:
         """See `row_digests`, shape (N,)."""
         return row_digests(self.ids)
+
+    @cached_property
+    def people(self) -> NDArray[np.uint64]:
+        """Digests by which guards know the rows again, shape (N,), see `ids_alike`."""
+        alike = ids_alike(self.ids)
+        return self.digests if alike.equals(self.ids) else row_digests(alike)
 
     @property
     def held_out(self) -> NDArray[np.bool_]:

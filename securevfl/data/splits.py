@@ -58,6 +58,9 @@ def part(
         sizes = tuple(size * table.unit_columns for size in units)
     ends = np.cumsum([0, *sizes])
     train, test = np.flatnonzero(~table.test), np.flatnonzero(table.test)
+    numbers = np.arange(len(table.test)) if table.ids is None else np.asarray(table.ids)
+    digests = row_digests(numbers.tolist(), name)
+    people = digests[train], digests[test]
     dataset = VerticalDataset(
         name=name,
         parties=tuple(
@@ -66,6 +69,8 @@ def part(
                 table.columns[start:end],
                 np.ascontiguousarray(table.values[train, start:end]),
                 np.ascontiguousarray(table.values[test, start:end]),
+                source=name,
+                people=people,
             )
             for party, (start, end) in zip(names, pairwise(ends), strict=True)
         ),
@@ -74,7 +79,7 @@ def part(
         test_labels=table.labels[test],
         classes=len(table.label_names),
         standardize=table.standardize,
-        row_digests=row_digests((train if table.ids is None else table.ids[train]).tolist(), name),
+        row_digests=people[0],
         label_names=table.label_names,
     )
     check(dataset)

@@ -51,6 +51,9 @@ class PartyTable(Shown, Generic[AnyRows]):
         test: the held-out rows, shape (test rows, P), likewise.
         recipe: how the columns were derived from raw columns, if they are not plain numbers.
         raw_test: the held-out rows' raw columns, if there is a recipe; NaN where missing.
+        source: the file or data set that the rows are of; empty for arrays.
+        people: digests of the ids of training and held-out rows, spelled alike, by which guards
+            know people again; None where only `row_digests` of the data set do.
     """
 
     name: str
@@ -59,6 +62,8 @@ class PartyTable(Shown, Generic[AnyRows]):
     test: AnyRows
     recipe: Recipe | None = None
     raw_test: NDArray[np.float64] | None = None
+    source: str = ""
+    people: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
 
     @property
     def held_out_rows(self) -> AnyRows | FloatArray:
@@ -244,9 +249,13 @@ def _spread(labels: Labels, rows: int) -> NDArray[np.int64]:
 
 
 def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> VerticalDataset[SameRows]:
+    def kept(party: PartyTable[SameRows]) -> PartyTable[SameRows]:
+        people = None if party.people is None else (party.people[0][rows], party.people[1])
+        return replace(party, train=party.train[rows], people=people)
+
     return replace(
         dataset,
-        parties=tuple(replace(party, train=party.train[rows]) for party in dataset.parties),
+        parties=tuple(map(kept, dataset.parties)),
         train_labels=dataset.train_labels[rows],
         row_digests=dataset.row_digests[rows],
     )
@@ -333,6 +342,12 @@ def check_rows(party: PartyTable[Matrix], split: str, values: Matrix, labels: La
         raise DataError(
             f"party {party.name!r}: {split} table of shape {values.shape}, expected rows x "
             f"{len(party.columns)} columns, at least 1"
+        )
+    known = party.people and party.people[split == "test"]
+    if known is not None and split != "own" and len(known) != len(values):
+        raise DataError(
+            f"party {party.name!r}: {len(known)} people in {len(values)} {split} rows, expected "
+            "one a row, or people = None"
         )
     if values.shape[0] != labels.size:
         raise DataError(

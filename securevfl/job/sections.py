@@ -168,6 +168,9 @@ class PartySettings(Section):
         id_column: column that joins the parties' rows.
         id_format: compare ids as text, as numbers (00017 equals 17), or folded (ignoring case and
             surrounding blanks).
+        population: name of the people that the table is about, by which this party's guards know
+            them again in another table or under other values. By default a table is about people of
+            its own, unless a hundredth of them are known from another.
         label_column: the target column, at the label party only.
         features: columns to use; by default all except the id and the label.
         drop: columns to leave out.
@@ -192,6 +195,7 @@ class PartySettings(Section):
     new_data: Path | None = None
     id_column: str = "id"
     id_format: Literal["text", "number", "folded"] = "text"
+    population: Annotated[str, Field(min_length=1)] | None = None
     label_column: str | None = None
     features: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()

@@ -395,6 +395,7 @@ class Exchange(ABC):
         fewest_parties: the least K.
         error: relative difference to weights trained in clear that fixed point and approximations
             may cause.
+        repeats: whether the same job on the same data shows the same numbers again.
         variants: settings that change who learns what; documents and tests have a row for each.
     """
 
@@ -407,6 +408,7 @@ class Exchange(ABC):
     sends_sum: ClassVar[bool] = False
     fewest_parties: ClassVar[int] = 2
     error: ClassVar[float] = 1e-4
+    repeats: bool = False
     variants: tuple[Variant, ...] = ({},)
 
     @override

@@ -10,7 +10,7 @@ Learns:
         H_k; under `dp` one noisy release of each; with a head every u_k.
     feature party: which rows are scored, and no score.
 Guarantees: against semi-honest parties. Each feature party counts the models that score its rows
-    (`guards.held_out_guard`).
+    (`guards.feature_guard`).
 Source: docs/decisions/0028-scoring-new-rows.md.
 """
 
@@ -25,7 +25,8 @@ from securevfl.models.losses import loss_for
 from securevfl.models.storage import ModelHeader, SavedModel
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Shown
-from securevfl.protocols.guards.held_out_guard import require_scoring_guard
+from securevfl.protocols.guards.feature_guard import require_scoring_guard
+from securevfl.protocols.guards.people import CountedJob, Digests
 from securevfl.protocols.session.gathering import Party, Step
 from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import SETUP, Costs
@@ -113,6 +114,8 @@ class ScoringPlace:
         rows_hash: SHA-256 over the rows' ids in their order.
         guard_directory: of the feature party's record; None records nothing.
         raw: its rows before a recipe, where it has one.
+        source: the file that the rows are of, if they are of one.
+        people: digests of their ids, shape (rows,), if they have ids beyond that file.
     """
 
     model: SavedModel
@@ -120,6 +123,8 @@ class ScoringPlace:
     rows_hash: bytes
     guard_directory: Path | None = None
     raw: FloatArray | None = None
+    source: str = ""
+    people: Digests | None = None
 
 
 async def score_rows(
@@ -149,6 +154,10 @@ async def score_rows(
             model,
             place.features,
             place.features if place.raw is None else place.raw,
+            CountedJob.of(job, bytes.fromhex(header.job_hash)),
+            parties=job.party,
+            source=place.source,
+            ids=place.people,
             rounds_show=learns.predictions == "singly",
             allowed=job.job.allow_feature_leak,
         )

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.arrays import FloatArray
-from securevfl.data.tables import fingerprint
+from securevfl.data.ids import ids_alike
+from securevfl.data.tables import fingerprint, row_digests
 from securevfl.job import Job
 from securevfl.models.storage import SavedModel
 from securevfl.privacy.accounting import spent
@@ -83,14 +84,16 @@ def score(
     ids: tuple[str, ...],
     *,
     raw: Mapping[str, FloatArray] | None = None,
+    sources: Mapping[str, str] | None = None,
     guard_directory: Path | None = None,
     record_views: bool = False,
     tamper: Tamper | None = None,
 ) -> Scored:
     """Run all parties' programs.
 
-    `features` are each party's columns of the rows, unscaled, and `raw` those before its recipe,
-    see `RowsToScore`. Feature parties record in `guard_directory` which rows were scored.
+    `features` are each party's columns of the rows, unscaled, `raw` those before its recipe, and
+    `sources` its file, see `RowsToScore`. Feature parties record in `guard_directory` which rows
+    were scored.
 
     Raises:
         PeerError: parts of different models, or a party that violates the protocol.
@@ -98,13 +101,20 @@ def score(
         BudgetExhausted: one noisy release would exceed the budget.
     """
     rows_hash = bytes.fromhex(fingerprint(ids))
+    people = row_digests(ids_alike(ids)) if sources else None
     release = _release(plan, parts[plan.label_party])
     programs = {
         name: partial(
             score_rows,
             plan=plan,
             place=ScoringPlace(
-                part, features[name], rows_hash, guard_directory, (raw or {}).get(name)
+                part,
+                features[name],
+                rows_hash,
+                guard_directory,
+                (raw or {}).get(name),
+                (sources or {}).get(name, ""),
+                people,
             ),
         )
         for name, part in parts.items()

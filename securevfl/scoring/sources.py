@@ -47,6 +47,7 @@ class RowsToScore:
         raw: by party with a recipe, its raw columns as numbers, shape (rows, raw columns).
         origin: the job's key, or other source, of the rows.
         trained_on: how many of them the model was trained on, as far as is known.
+        sources: by party, the file that they are of.
     """
 
     ids: tuple[str, ...]
@@ -61,6 +62,7 @@ class RowsToScore:
     raw: Mapping[str, FloatArray] = field(default_factory=dict)
     origin: Origin = "rows"
     trained_on: int = 0
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 def rows_to_score(
@@ -95,7 +97,8 @@ def rows_to_score(
         trained_on = sum(not is_held_out(row_id) for row_id in rows.ids)
         if any(each.test_data for each in job.party):
             trained_on = len(rows.ids)
-    return replace(rows, origin=origin, trained_on=trained_on)
+    files = {source.name: str(source.path.resolve()) for source in sources}
+    return replace(rows, origin=origin, trained_on=trained_on, sources=files)
 
 
 def _paths(

@@ -4,6 +4,7 @@ A program gets its party's columns, and labels only at the label party or if the
 them to all; nothing here reads two parties' data together.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -136,6 +137,9 @@ def train(
     places = {
         table.name: workplace_of(plan, dataset, table, environment) for table in dataset.parties
     }
+    if environment.guard_directory is not None and plan.exchange.repeats:
+        known = _answer(plan, places)
+        places = {name: replace(place, answer=known) for name, place in places.items()}
     started = time.perf_counter()
     simulated = _simulated(plan, plan.algorithm.programs(plan, places), environment)
     wall = time.perf_counter() - started
@@ -149,6 +153,14 @@ def train(
         views=simulated.views,
         others={name: each for name, each in simulated.results.items() if name not in places},
     )
+
+
+def _answer(plan: Plan, places: Mapping[str, Workplace]) -> str:
+    """SHA-256 (hex) of all that a simulated job's numbers follow from."""
+    digest = hashlib.sha256(plan.hash + plan.facts.row_digests.tobytes())
+    for name, place in sorted(places.items()):
+        digest.update(f"|{name} {place.data.fingerprint}".encode())
+    return digest.hexdigest()
 
 
 def _simulated(

@@ -15,7 +15,7 @@ from securevfl.cli.app import command_line
 from securevfl.data.sources import load
 from securevfl.job import parse_job
 from securevfl.protocols.catalogue import EXCHANGES
-from securevfl.protocols.guards.held_out_guard import LIMIT
+from securevfl.protocols.guards.feature_guard import LIMIT
 from securevfl.protocols.guards.person_record import (
     CHANGED_FOR_EACH_COLUMN,
     MODEL_LIMIT,

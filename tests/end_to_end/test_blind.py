@@ -1,6 +1,5 @@
 """Training in shares beside the same steps in clear: refusals, failures, and what shows."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, Pre
 from securevfl.protocols.blind.rounds import RevealedShare
 from securevfl.protocols.blind.schedule import LARGEST_SCALE, Scales
 from securevfl.protocols.exchanges.class_sums import HeldOutMasks
+from securevfl.protocols.guards.row_record import RowRecord
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
 from securevfl.protocols.session.scoring import Score
 from securevfl.training import Environment, TrainingResult
@@ -340,13 +340,13 @@ def test_rows_are_opened_where_the_job_says_so(
     assert not view.received(HeldOutMasks)
 
 
-def test_the_held_out_guard_counts_rows_and_no_sums_and_says_so(tmp_path: Path) -> None:
-    dataset, record = made(0, columns=1), tmp_path / "party1" / "held-out.json"
+def test_the_feature_guard_counts_rows_and_no_sums_and_says_so(tmp_path: Path) -> None:
+    dataset, record = made(0, columns=1), tmp_path / "party1" / "rows.safetensors"
     guarded, settings = Environment(guard_directory=tmp_path), {**SETTINGS, "rounds": 1}
     run_job(dataset, blind(scores=None), guarded, **settings)
     assert not record.exists()
     run_job(dataset, blind(scores="rows"), guarded, **settings)
-    assert set(json.loads(record.read_bytes()).values()) == {1}
+    assert set(RowRecord.load(record).scored) == {1}
     with pytest.raises(HeldOutLeakRefused, match="take scores = 'sums'"):
         run_job(dataset, blind(scores="rows"), guarded, **settings)
 

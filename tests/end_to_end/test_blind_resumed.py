@@ -220,7 +220,7 @@ def test_pads_that_a_peer_has_not_are_refused_and_kept(places: PadPlaces, tmp_pa
     guarded = Environment(pads=places, guard_directory=tmp_path / "guards")
     with pytest.raises(PeerViolation, match="holds pads made offline and"):
         train(job, DATA, guarded)
-    assert not list(tmp_path.rglob("held-out.json"))
+    assert not list(tmp_path.rglob("rows.safetensors"))
     plan = plan_for(job, DATA)
     places.of(first).usable(plan.hash.hex(), plan.facts.names)
 

@@ -3,7 +3,6 @@
 And what a refusal says would pass does pass, and one less does not.
 """
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -17,8 +16,9 @@ from securevfl import files
 from securevfl.data.partition import fixed_partition
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import DataError, HeldOutLeakRefused, LabelLeakRefused, PeerViolation
-from securevfl.protocols.guards import held_out_guard
+from securevfl.protocols.guards import row_record
 from securevfl.protocols.guards.person_record import label_variance
+from securevfl.protocols.guards.row_record import RowRecord
 from securevfl.protocols.session.scoring import GatheredScoring
 from securevfl.protocols.vertical import runner
 from securevfl.training import Environment, TrainingResult
@@ -39,7 +39,7 @@ def run(
 ) -> TrainingResult:
     """Two rounds whose gradients are counted, not scored unless it says other."""
     environment = Environment(keys=SmallKeys(), guard_directory=directory, **(watched or {}))
-    common: Settings = {"rounds": 2, "eval_every": "never"}
+    common: Settings = {"rounds": 2, "eval_every": "never", "allow_feature_leak": True}
     return fit(dataset or breast_cancer(), exchange, environment, **{**common, **settings})
 
 
@@ -229,7 +229,7 @@ def test_a_job_that_is_killed_has_been_remembered(tmp_path: Path) -> None:
 
 def test_residuals_in_clear_have_no_ratio(tmp_path: Path) -> None:
     assert run(tmp_path, None, "plain", batch_size=64).label_guard_ratio is None
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "labels.safetensors").exists()
 
 
 def test_benchmarks_report_the_ratio_and_score_without_refusing() -> None:
@@ -259,7 +259,7 @@ def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Pa
     pytest.fail("the feature party counts nothing")
 
 
-@pytest.mark.parametrize("record", ["labels.safetensors", "party2/held-out.json"])
+@pytest.mark.parametrize("record", ["labels.safetensors", "party2/rows.safetensors"])
 def test_a_record_that_another_job_is_writing_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
 ) -> None:
@@ -279,7 +279,7 @@ def written(directory: Path) -> set[str]:
 def test_every_party_remembers_for_itself(tmp_path: Path) -> None:
     run(tmp_path)
     keys = {"commitment.key", "party2/commitment.key"}
-    assert written(tmp_path) == {"labels.safetensors", *keys}
+    assert written(tmp_path) == {"labels.safetensors", "party2/rows.safetensors", *keys}
     for key in keys:
         assert (tmp_path / key).stat().st_mode & 0o077 == 0
 
@@ -300,19 +300,21 @@ def show(
 ) -> TrainingResult:
     """Two rounds of full batches, scored as often as the exchange has it."""
     common = {"learning_rate": 0.1, "batch_size": "full", "eval_every": None}
+    common["allow_feature_leak"] = False
     return run(directory, dataset, exchange, watched, **{**common, **settings})
 
 
-def record(directory: Path, party: str = "party2") -> dict[str, int]:
-    shown: dict[str, int] = json.loads((directory / party / "held-out.json").read_bytes())
-    return shown
+def record(directory: Path, party: str = "party2") -> dict[int, int]:
+    """Columns shown by scorings, by digest."""
+    kept = RowRecord.load(directory / party / "rows.safetensors")
+    return {int(name): int(n) for name, n in zip(kept.digests, kept.scored, strict=True) if n}
 
 
 def test_one_scoring_at_the_end_passes_and_is_written_down(tmp_path: Path) -> None:
     assert len(show(tmp_path).scores) == 1
     assert set(record(tmp_path).values()) == {1}
-    assert len(record(tmp_path)) == 113
-    assert not (tmp_path / "party1" / "held-out.json").exists()
+    assert len(record(tmp_path)) == 2 * 113  # values and ids
+    assert not (tmp_path / "party1" / "rows.safetensors").exists()
 
 
 def test_a_scoring_every_round_is_refused_before_it_starts_and_written_down_nowhere(
@@ -330,29 +332,34 @@ def test_a_target_asks_for_scorings_and_all_of_them_count(tmp_path: Path) -> Non
 
 
 def test_a_second_job_adds_up(tmp_path: Path) -> None:
-    show(tmp_path, **HALF)
-    show(tmp_path, seed=1)
-    with pytest.raises(HeldOutLeakRefused, match="after 9 of earlier jobs show 17"):
-        show(tmp_path, **HALF)
-    assert show(tmp_path, eval_every="never").scores == []
+    """The same held-out rows; training rows have a count of their own."""
+    parts = (slice(0, 228), slice(228, 456))
+    show(tmp_path, picked(breast_cancer(), parts[0]), **HALF, allow_label_leak=True)
+    show(tmp_path, picked(breast_cancer(), parts[1]), seed=1, allow_label_leak=True)
+    with pytest.raises(HeldOutLeakRefused, match=r"after 9 of earlier jobs .* show 17"):
+        show(tmp_path, picked(breast_cancer(), parts[1]), **HALF, allow_label_leak=True)
+    assert show(tmp_path, eval_every="never", seed=2, allow_label_leak=True).scores == []
     assert set(record(tmp_path).values()) == {9}
 
 
 def test_a_row_more_or_less_is_no_other_data_set(tmp_path: Path) -> None:
-    whole = breast_cancer()
-    fewer = picked(whole, test=slice(1, None))
-    show(tmp_path, fewer, **HALF)
-    with pytest.raises(HeldOutLeakRefused):
-        show(tmp_path, whole, **HALF)
+    half: dict[str, Any] = {**HALF, "allow_label_leak": True}
+    whole = picked(breast_cancer(), slice(0, 228))
+    fewer = picked(breast_cancer(), slice(228, 456), slice(1, None))
+    show(tmp_path, fewer, **half)
+    with pytest.raises(HeldOutLeakRefused, match="held-out predictions"):
+        show(tmp_path, whole, **half)
     others = replace(
         whole,
-        parties=tuple(replace(each, test=each.train[:113]) for each in whole.parties),
+        parties=tuple(replace(each, test=each.train[:113], people=None) for each in whole.parties),
         test_labels=whole.train_labels[:113],
     )
-    assert len(show(tmp_path, others, **HALF).scores) == 8
+    assert len(show(tmp_path, others, **half).scores) == 8
     # What others have shown since is remembered beside it.
-    with pytest.raises(HeldOutLeakRefused):
-        show(tmp_path, fewer, **HALF)
+    tables = (replace(each, train=each.train + 1.0, people=None) for each in fewer.parties)
+    strangers = replace(fewer, parties=tuple(tables), row_digests=fewer.row_digests + np.uint64(1))
+    with pytest.raises(HeldOutLeakRefused, match="held-out predictions"):
+        show(tmp_path, strangers, **half)
 
 
 def test_a_job_may_say_that_it_shows_rows_and_is_remembered(tmp_path: Path) -> None:
@@ -379,17 +386,18 @@ def test_sums_count_at_every_feature_party(tmp_path: Path) -> None:
     """By columns as the file has them: other training rows scale the same rows in another way."""
     three = breast_cancer(3)
     show(tmp_path, three, "masked")
-    assert record(tmp_path, "party2").keys().isdisjoint(record(tmp_path, "party3"))
+    assert set(record(tmp_path, "party2").values()) == set(record(tmp_path, "party3").values())
     for dataset in (three, picked(three, slice(50, None))):
         with pytest.raises(HeldOutLeakRefused):
-            show(tmp_path, dataset, "masked")
+            show(tmp_path, dataset, "masked", seed=1)
 
 
 def test_dbcd_counts_its_scorings_as_well(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"algorithm": "dbcd", "l1": 0.01, "eval_every": 0}
+    settings["allow_feature_leak"] = False
     run(tmp_path, breast_cancer(3), "masked", **settings)
     with pytest.raises(HeldOutLeakRefused):
-        run(tmp_path, breast_cancer(3), "masked", **settings)
+        run(tmp_path, breast_cancer(3), "masked", **settings, seed=1)
 
 
 def test_what_another_job_has_written_down_since_the_first_check_counts(tmp_path: Path) -> None:
@@ -403,7 +411,7 @@ def test_what_another_job_has_written_down_since_the_first_check_counts(tmp_path
         return data
 
     with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs"):
-        show(own, three, "masked", {"tamper": written_meanwhile})
+        show(own, three, "masked", {"tamper": written_meanwhile}, seed=1)
 
 
 def test_it_is_written_down_while_nobody_else_may(
@@ -421,20 +429,20 @@ def test_it_is_written_down_while_nobody_else_may(
             held.append(True)
         write(path, data, what)
 
-    monkeypatch.setattr(held_out_guard, "replace_file", watched)
+    monkeypatch.setattr(row_record, "replace_file", watched)
     show(tmp_path)
     result, dataset = trained(3, guard=tmp_path, exchange={"scheme": "masked"})
     fresh = {name: values + 1.0 for name, values in features_of(dataset).items()}
     scored(result, dataset, features=fresh, guard_directory=tmp_path)
-    # Twice each: what is planned, and which model has scored.
-    assert held == [True] * 10
+    # What is planned, what has been shown, and which model has scored; at the label party two.
+    assert held == [True] * 13
 
 
 def test_sums_by_class_of_two_show_no_row_and_sums_of_three_do(tmp_path: Path) -> None:
     settings = {"eval_every": 1, "loss": "taylor-logistic"}
     for _ in range(2):
         assert len(show(tmp_path, None, BOTH, **settings).scores) == 2
-    assert not (tmp_path / "party2" / "held-out.json").exists()
+    assert not (tmp_path / "party2" / "rows.safetensors").exists()
     with pytest.raises(HeldOutLeakRefused):
         show(tmp_path, breast_cancer(3), BOTH, **settings)
 
@@ -445,7 +453,9 @@ def test_where_rounds_show_as_much_of_training_rows_nothing_is_counted(
 ) -> None:
     privacy = {"noise_multiplier": 5.0} if scheme == "dp" else {}
     assert len(show(tmp_path, None, scheme, privacy=privacy).scores) == 2
-    assert list(tmp_path.iterdir()) == []
+    scored = [record(tmp_path, each) for each in ("party1", "party2") if scheme == "plain"]
+    assert not any(scored)
+    assert scored or list(tmp_path.iterdir()) == []
 
 
 def test_a_job_that_another_guard_refuses_uses_nothing_up(tmp_path: Path) -> None:
@@ -475,7 +485,8 @@ def begin(directory: Path, dataset: VerticalDataset, settings: Settings) -> None
         assert done == 1
         raise Passed
 
-    run(directory, dataset, "bfv", {"progress": stop}, **{"rounds": 1, **settings})
+    common = {"rounds": 1, "allow_feature_leak": False}
+    run(directory, dataset, "bfv", {"progress": stop}, **{**common, **settings})
 
 
 def passes(directory: Path, dataset: VerticalDataset, **settings: object) -> None:

@@ -13,7 +13,8 @@ from securevfl.crypto.masks import MaskKey, PairwiseMasks
 from securevfl.data.tables import fingerprint
 from securevfl.job import Job
 from securevfl.models.storage import SavedModel
-from securevfl.protocols.guards.held_out_guard import require_scoring_guard
+from securevfl.protocols.guards.feature_guard import require_scoring_guard
+from securevfl.protocols.guards.people import CountedJob
 from securevfl.protocols.predicting import ScoringHello
 from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.scoring import JointModel
@@ -22,6 +23,7 @@ from tests.scoring_jobs import features_of, parts_of, scored, trained
 from tests.tampering import changed
 
 BOTH: dict[str, Any] = {"scheme": "bfv", "hide": "both"}
+JOB = CountedJob(name="job", hash="0" * 16, day="2026-11-24")
 BLIND: dict[str, Any] = {"scheme": "blind"}
 SQUARED = {"loss": "squared"}
 HEAD = {"head": "logistic", "representation": 2, "learning_rate": 0.1, "local_steps": 2}
@@ -180,7 +182,9 @@ def test_the_same_model_may_score_the_same_rows_again_and_another_one_is_counted
     for _ in range(2):  # training has scored them
         scored(result, dataset, guard_directory=tmp_path)
     other, _ = trained(3, **masked, job={"seed": 1})
-    with pytest.raises(errors.HeldOutLeakRefused, match="after 1 of earlier jobs show 2 columns"):
+    with pytest.raises(
+        errors.HeldOutLeakRefused, match=r"after 1 of earlier jobs \(the last: .*\) show 2"
+    ):
         scored(other, dataset, guard_directory=tmp_path)
     fresh = {name: values + 1.0 for name, values in features_of(dataset).items()}
     for _ in range(2):
@@ -207,7 +211,7 @@ def test_rows_may_be_shown_by_fewer_models_than_their_columns_have_rank(
 
         def check(model: SavedModel = model) -> Callable[[], None]:
             return require_scoring_guard(
-                tmp_path, model, features, features, rounds_show=True, allowed=False
+                tmp_path, model, features, features, JOB, rounds_show=True, allowed=False
             )
 
         if shown == allowed:
@@ -241,4 +245,4 @@ def test_a_refused_scoring_is_not_written_down(tmp_path: Path) -> None:
         scored(result, dataset, parts=mixed, guard_directory=tmp_path)
     # Nor is anything where rounds show single predictions in clear.
     scored(*trained(2), guard_directory=tmp_path)
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.rglob("rows.safetensors"))

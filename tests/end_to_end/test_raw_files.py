@@ -10,6 +10,7 @@ import pytest
 
 from securevfl.data import tables
 from securevfl.models.storage import load_model
+from securevfl.protocols.guards.row_record import RowRecord
 from tests.end_to_end.commands import refused, rows_of, run, two_organizations, write_job
 from tests.jobs import Settings
 
@@ -72,12 +73,15 @@ def test_with_it_raw_files_train_under_encryption(capsys: Capture) -> None:
     assert "income" not in held
     assert "city" not in held
     # The same rows are scored again by the same model, which is no more than training showed.
-    record = Path(os.environ["XDG_STATE_HOME"], "securevfl", "label-guard", "shop", "held-out.json")
-    counted = json.loads(record.read_text())
+    record = Path(
+        os.environ["XDG_STATE_HOME"], "securevfl", "label-guard", "shop", "rows.safetensors"
+    )
+    counted = RowRecord.load(record)
     assert run("predict", "job.toml", "--out", "again.csv", "--quiet") == 0
-    after = json.loads(record.read_text())
-    assert counted.items() <= after.items()
-    assert len(after) == pl.read_csv("again.csv").height
+    after = RowRecord.load(record)
+    assert set(counted.digests[counted.scored > 0]) < set(after.digests[after.scored > 0])
+    assert set(after.scored) == {0, 1}
+    assert np.count_nonzero(after.scored) == 2 * pl.read_csv("again.csv").height  # values and ids
     Path("new_bank.csv").write_text("id;city;income\nq1;Rom;\nq2;Köln;2000,5\n", "utf-8")
     Path("new_shop.csv").write_text(
         "since,spent,member,customer\n2020-01-03,50.5,True,q2\n,?,,q1\n", "utf-8"

@@ -91,6 +91,7 @@ class NoisyExchange(InClear):
 
     name = "dp"
     adds_noise = True
+    repeats = False
     takes_head = True
     variants = ({}, {"privacy": {"label_noise_multiplier": 1.0}})
 

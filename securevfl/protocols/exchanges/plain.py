@@ -212,6 +212,7 @@ class InClear(Exchange):
     """The base of exchanges whose residuals travel without encryption."""
 
     takes = tuple(ExchangeSettings.model_fields)
+    repeats = True
 
     @override
     def check(self, plan: Plan) -> None:

@@ -58,7 +58,7 @@ class UnderEncryption(Exchange):
     def __init__(self, name: str) -> None:
         self._scheme = SCHEMES[name]
         self.name = name
-        self.is_slow = self._scheme.is_slow
+        self.is_slow, self.repeats = self._scheme.is_slow, self._scheme.exact
         if self._scheme.seconds is not None:
             self.variants = (*self.variants, {"exchange": {"round_trips": 1}})
 

@@ -6,21 +6,23 @@ top of the same record.
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from securevfl.arrays import IntArray, Labels, is_real
+from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.partition import BatchSchedule
 from securevfl.errors import ConfigError, DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
+from securevfl.protocols.guards.people import CountedJob, Digests, OwnTable, own_table
 from securevfl.protocols.guards.person_record import (
+    FEWEST_SHARE,
     MODEL_LIMIT,
     OTHERS_LIMIT,
-    Digests,
     PersonRecord,
     Revealing,
     label_variance,
@@ -28,9 +30,13 @@ from securevfl.protocols.guards.person_record import (
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import COMMITMENT_BYTES, Agreement
 from securevfl.protocols.session.gathering import Party
+from securevfl.protocols.session.workplace import Workplace
 from securevfl.sparse import Matrix, dense
 
 KEY_BYTES = 32
+# Of two targets of the same people, or of two peoples with the same row numbers: 200 rows that have
+# nothing to do with each other have a κ of 0.07 either way.
+LEAST_KAPPA, FEWEST_COMPARED, COMPARED, MOST_CLASSES = 0.2, 50, 2000, 20
 # The variance of predictions, which gradients reveal in place of labels with hide = "both".
 NO_LABELS = 1.0
 
@@ -62,7 +68,7 @@ def require_guard(
     plan: Plan,
     agreement: Agreement,
     labels: Labels | None,
-    directory: Path | None,
+    place: Workplace,
     *,
     resumes: bool = False,
 ) -> None:
@@ -76,14 +82,16 @@ def require_guard(
         plan: of the job.
         agreement: of all parties.
         labels: of all training rows, at the label party.
-        directory: of the record; None counts nothing.
+        place: with the party's table and the folder of its record; no folder counts nothing.
         resumes: whether the job was recorded when it started and must not count twice.
 
     Raises:
         LabelLeakRefused: they would reveal too much.
         PeerViolation: commitments whose length does not fit the number of batches.
+        ConfigError: the population that the party names is about others.
         DataError: the record of earlier jobs cannot be read or written.
     """
+    directory = place.guard_directory
     if directory is None:
         return
     # One record for all jobs, whatever a job calls the label party.
@@ -91,26 +99,45 @@ def require_guard(
     if labels is None:
         path = directory / party.name / "predictions.safetensors"
     with only_one(path, "label guard record"):
-        earlier = PersonRecord.load(path)
-        places = earlier.welcome(plan.facts.row_digests)
-        if labels is not None:
-            columns = {
-                # Without commitments a job's columns are known by the job.
-                peer: (hashlib.sha256(agreement.commitments[peer] or plan.hash).hexdigest(), count)
-                for peer, count in agreement.columns.items()
-            }
-            marks, allowed = _marks(plan, labels, directory), plan.job.job.allow_label_leak
-            together = plan.schedule.fixed if plan.schedule.repeats else [np.arange(len(places))]
-            earlier.relabel(places, marks, columns, together, allowed=allowed)
-        record = earlier
-        if plan.learns.gradients:
+        earlier, own = PersonRecord.load(path), own_table(plan, place.data.table)
+        known = _Known(earlier, own, labels, directory)
+        persons, number = earlier.identify(own, known.agrees)
+        places, population = earlier.welcome(persons), earlier.populations[number]
+        before = population.last if population.jobs else ""
+        resumes = resumes or place.answer in earlier.answers
+        earlier.note(places, own, number, CountedJob.of(plan.job, plan.hash))
+        if place.answer is not None:
+            earlier.answers.add(place.answer)
+        try:
+            if labels is not None:
+                columns = _columns(plan, agreement, population.name)
+                marks, allowed = known.marks(persons), plan.job.job.allow_label_leak
+                earlier.relabel(places, marks, columns, _batches(plan), allowed=allowed)
             trial = _Trial(party, agreement, labels, earlier, places)
-            record = trial.after(plan, agreement, resumes=resumes)
-            if not plan.job.job.allow_label_leak:
-                model, others = record.revealed(places, trial.variance)
-                exceeds = model > MODEL_LIMIT or others > OTHERS_LIMIT
-                trial.require(record, _remedy(trial, plan) if exceeds else "")
+            record = trial.counted(plan, resumes=resumes) if plan.learns.gradients else earlier
+        except LabelLeakRefused as error:
+            if not before:
+                raise
+            raise LabelLeakRefused(
+                f"{error}; earlier jobs of these people: {before}; if they are other people, give "
+                f"the table of {party.name!r} a population of its own"
+            ) from None
         record.save(path)
+
+
+def _batches(plan: Plan) -> Sequence[IntArray]:
+    """Rows that have gradients together, as far as they are known beforehand."""
+    return plan.schedule.fixed if plan.schedule.repeats else [np.arange(plan.facts.rows)]
+
+
+def _columns(plan: Plan, agreement: Agreement, population: str) -> dict[str, tuple[str, int]]:
+    """By peer, a name of its columns in a job on this population, and their number."""
+    # Without commitments a job's columns are known by the job.
+    digests = {
+        peer: hashlib.sha256(agreement.commitments[peer] or plan.hash).hexdigest()
+        for peer in agreement.columns
+    }
+    return {peer: (f"{digests[peer]} {population}", n) for peer, n in agreement.columns.items()}
 
 
 @dataclass(frozen=True)
@@ -131,6 +158,15 @@ class _Trial:
         """Of the values that gradients reveal."""
         return NO_LABELS if self.labels is None else label_variance(self.labels)
 
+    def counted(self, plan: Plan, *, resumes: bool) -> PersonRecord:
+        """The record after the job, which must be within the limits unless it overrules them."""
+        record = self.after(plan, self.agreement, resumes=resumes)
+        if not plan.job.job.allow_label_leak:
+            model, others = record.revealed(self.places, self.variance)
+            exceeds = model > MODEL_LIMIT or others > OTHERS_LIMIT
+            self.require(record, plan, _remedy(self, plan) if exceeds else "")
+        return record
+
     def after(self, plan: Plan, agreement: Agreement, *, resumes: bool = False) -> PersonRecord:
         """The record after a job."""
         record = deepcopy(self.earlier)
@@ -138,16 +174,19 @@ class _Trial:
         record.add(gradients, self.places)
         return record
 
-    def require(self, record: PersonRecord, remedy: str = "") -> None:
+    def require(self, record: PersonRecord, plan: Plan, remedy: str = "") -> None:
         """Refuse a record that reveals too much."""
         record.require_within_limits(self.places, self.variance, remedy)
+        earlier = record.columns_of_sets(self.places[rows] for rows in _batches(plan))
         columns = sum(self.agreement.columns.values())
-        record.require_company(self.earlier.history, columns, self.variance)
+        known_to = self.places if earlier > columns else None
+        columns = max(columns, earlier)
+        record.require_company(self.earlier.history, columns, self.variance, known_to)
 
     def passes(self, plan: Plan) -> bool:
         """Whether a plan would pass, with columns that are new in its batches."""
         try:
-            self.require(self.after(plan, self._agreement(plan)))
+            self.require(self.after(plan, self._agreement(plan)), plan)
         except LabelLeakRefused:
             return False
         return True
@@ -307,24 +346,75 @@ def _most_rounds(plan: Plan, passes: Callable[[Plan], bool]) -> int:
     return least(plan.rounds + 1, 0, test)
 
 
-def _marks(plan: Plan, labels: Labels, directory: Path) -> Digests:
-    """Keyed digests of every person with its label, by which a later job sees what changed, (N, 2).
+class _Known:
+    """What a record's digests say of a job's labels, or else of its values.
 
-    Real targets are rounded to two grids that lie half a step apart. A number that was written and
-    read again is the same on one of them; no single target decides how fine they are.
+    Args:
+        record: of earlier jobs.
+        own: the party's table.
+        labels: at the label party; None where the record is of a feature party's predictions.
+        directory: of the key, by which everybody's labels are kept as digests.
     """
-    key, values = _own_key(directory), labels.astype("<f8")
+
+    def __init__(
+        self, record: PersonRecord, own: OwnTable, labels: Labels | None, directory: Path
+    ) -> None:
+        self._record, self._own, self.labels = record, own, labels
+        self._key = _own_key(directory)
+        self._rounded = np.zeros((0, 2), "<f4") if labels is None else _rounded(labels)
+
+    def marks(self, persons: Digests, rounded: FloatArray | None = None) -> Digests:
+        """Keyed digests of every person with its label, on both grids, shape (N, 2).
+
+        By them a later job sees which labels changed.
+        """
+        values = self._rounded if rounded is None else rounded
+        digests = (
+            hashlib.blake2b(person + label.tobytes(), key=self._key, digest_size=8).digest()
+            for person, both in zip(map(bytes, persons.astype("<u8")[:, None]), values, strict=True)
+            for label in both
+        )
+        return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2) | np.uint64(1)  # 0: no label
+
+    def agrees(self, known: NDArray[np.bool_], persons: Digests) -> bool | None:
+        """Whether known people's labels, or their values, agree better than by chance.
+
+        For labels by Cohen's κ, of either sign; None if too few are known.
+        """
+        rows = np.flatnonzero(known)[:COMPARED]
+        record, places = self._record, np.searchsorted(self._record.people, persons[rows])
+        if len(rows) < FEWEST_COMPARED:
+            return None
+        if self.labels is None:
+            alike = record.values[places] == self._own.values[rows]
+            return bool(alike.mean() >= FEWEST_SHARE) or None
+        current = record.labels[places, record.current[places].astype(np.int64) - 1]
+        classes, now = np.unique(self._rounded, axis=0, return_inverse=True)
+        now, before = now.reshape(-1)[rows], np.full(len(rows), -1)
+        if len(classes) > MOST_CLASSES:
+            same = (self.marks(persons[rows], self._rounded[rows]) == current).any(axis=1)
+            return bool(same.mean() >= LEAST_KAPPA)
+        for number, each in enumerate(classes):
+            marks = self.marks(persons[rows], np.broadcast_to(each, (len(rows), 2)))
+            before[(marks == current).any(axis=1)] = number
+        by_chance = sum(np.mean(now == c) * np.mean(before == c) for c in range(len(classes)))
+        if by_chance == 1.0:
+            return True
+        return bool(abs((np.mean(now == before) - by_chance) / (1 - by_chance)) >= LEAST_KAPPA)
+
+
+def _rounded(labels: Labels) -> FloatArray:
+    """Labels on two grids that lie half a step apart, shape (N, 2).
+
+    A number that was written and read again is the same on one of them; no single target decides
+    how fine they are.
+    """
+    values = labels.astype("<f8")
     rounded = [values, values]
     if is_real(labels) and values.any():
         grid = 10.0 ** (np.floor(np.log10(np.median(np.abs(values[values != 0])))) - 5)
         rounded = [np.rint(values / grid) * grid + 0.0, np.floor(values / grid)]
-    people = plan.facts.row_digests.astype("<u8")
-    digests = (
-        hashlib.blake2b(person.tobytes() + label.tobytes(), key=key, digest_size=8).digest()
-        for person, both in zip(people, np.stack(rounded, axis=1).astype("<f4"), strict=True)
-        for label in both
-    )
-    return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2) | np.uint64(1)  # 0 is no label
+    return np.stack(rounded, axis=1).astype("<f4")
 
 
 def _own_key(directory: Path) -> bytes:

@@ -17,7 +17,7 @@ Limits: docs/decisions/0016-label-guard-by-person.md.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -29,21 +29,29 @@ from pydantic import BaseModel, ConfigDict
 from safetensors.numpy import save
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
-from securevfl.errors import DataError, LabelLeakRefused
+from securevfl.errors import ConfigError, DataError, LabelLeakRefused
 from securevfl.files import read_arrays, reading, replace_file
+from securevfl.protocols.guards.people import (
+    CountedJob,
+    Digests,
+    OwnTable,
+    Population,
+    population_of,
+)
 
 MODEL_LIMIT = 1 / 2
 OTHERS_LIMIT = 1 / 200
 LEAST_ROWS = 200
 STANDING_OUT = 0.01
 CHANGED_FOR_EACH_COLUMN = 8
+ROUNDING = 1e-6
 
-PEOPLE, HISTORY, POPULATION, HEADER = "people", "history", "population", "seen"
-LABELS, CURRENT, CHANGES = "labels", "current", "changes"
-MODEL, OTHERS = "model.", "others."
-Digests = NDArray[np.uint64]
+FEWEST_SHARE = 0.01
+HEADER, MODEL, OTHERS = "seen", "model.", "others."
+PER_PERSON = ("people", "history", "population", "labels", "current", "changes", "of", "values")
+Agrees = Callable[[NDArray[np.bool_], Digests], bool | None]
 NEVER = np.uint64(0)
-_T = TypeVar("_T", np.float64, np.uint64)
+_T = TypeVar("_T", np.float64, np.uint64, np.int64)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -54,6 +62,8 @@ class _RecordHeader(BaseModel):
     seen: dict[str, list[str]]
     columns: dict[str, dict[str, int]] = {}
     steady: int = 0
+    populations: list[Population] = []
+    answers: list[str] = []
 
 
 def label_variance(labels: Labels) -> float:
@@ -105,6 +115,8 @@ class PersonRecord:
 
     Attributes:
         people: digests, sorted, shape (M,).
+        of: the number of each person's population, shape (M,).
+        values: digests of each person's row in the last job, shape (M,), see `digests_of_values`.
         history: hash of the sets that each person has been in, shape (M,).
         population: each person's first whole population, 0 for none, shape (M,).
         labels: two keyed digests of each of a person's labels in all jobs, each label once, a row
@@ -117,6 +129,7 @@ class PersonRecord:
         sets: names of all sets with a gradient.
         seen: by peer, the names of the equations that it has.
         columns: by peer, how many columns it had, by a name of these.
+        answers: jobs on data that would show the same numbers again.
     """
 
     people: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -131,6 +144,85 @@ class PersonRecord:
     sets: set[str] = field(default_factory=set)
     seen: dict[str, set[str]] = field(default_factory=dict)
     columns: dict[str, dict[str, int]] = field(default_factory=dict)
+    of: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
+    populations: list[Population] = field(default_factory=list)
+    answers: set[str] = field(default_factory=set)
+
+    def identify(self, own: OwnTable, agrees: Agrees) -> tuple[Digests, int]:
+        """The person of each row, shape (N,), and the number of their population.
+
+        They are a population that the record knows if a hundredth of them are in it and `agrees`
+        does not deny it, or else the one of their table.
+
+        Args:
+            own: the table.
+            agrees: whether what is known of some rows' persons says that they are the same people,
+                by a mask of shape (N,) and the persons, shape (N,); None where it says nothing.
+
+        Raises:
+            ConfigError: a population that the party names is denied.
+        """
+        best, most = -1, FEWEST_SHARE * len(own.ids)
+        denied: set[str] = set()
+        for number, population in enumerate(self.populations):
+            persons = self._persons(own, number)
+            known = np.isin(persons, self.people)
+            by_id = np.isin(population.ids(own.ids), self.people)
+            said, found = agrees(known, persons), int(known.sum())
+            if said is None and 2 * found < len(persons):  # a few values may be alike by chance
+                found = int(by_id.sum())
+            if said is False:
+                denied.add(population.name)
+            elif found >= most and found > 0:
+                best, most = number, found
+        if best < 0:
+            if own.population in denied and own.named:
+                named = next(each for each in self.populations if each.name == own.population)
+                raise ConfigError(
+                    f"population = {own.population!r}: labels or values of these people are not "
+                    f"those of the record ({named.last}): give other people, or another target of "
+                    "the same people, a population of its own"
+                )
+            best = population_of(self.populations, own.population, own.columns, denied)
+        return self._persons(own, best), best
+
+    def _persons(self, own: OwnTable, number: int) -> Digests:
+        """The rows' persons if they are of a population: by id, or else by values of their own."""
+        persons = self.populations[number].ids(own.ids)
+        if not len(self.people):
+            return persons
+        there = (self.of == number) & (self.values != NEVER)
+        theirs, at, counts = np.unique(self.values[there], return_index=True, return_counts=True)
+        alone, rows, alike = np.unique(own.values, return_index=True, return_counts=True)
+        known, left, right = np.intersect1d(
+            theirs[counts == 1], alone[alike == 1], return_indices=True
+        )
+        del known
+        found = self.people[there][at[counts == 1][left]]
+        rows = rows[alike == 1][right]
+        new = ~np.isin(persons[rows], self.people) & ~np.isin(found, persons)
+        persons[rows[new]] = found[new]
+        return persons
+
+    def note(self, places: IntArray, own: OwnTable, number: int, job: CountedJob) -> None:
+        """Note a job's rows, whose positions `welcome` returns, and the job itself."""
+        self.of[places], self.values[places] = number, own.values
+        self.populations[number].note(job, own.columns)
+
+    def forget(self, name: str) -> int:
+        """Drop a population; returns how many people it had."""
+        staying = np.array([each.name != name for each in self.populations], bool)
+        kept = staying[self.of]
+        for each in PER_PERSON:
+            setattr(self, each, getattr(self, each)[kept])
+        for shares in (self.model, self.others):
+            for peer in shares:
+                shares[peer] = shares[peer][kept]
+        self.of = (np.cumsum(staying) - 1)[self.of]
+        self.populations = [each for each in self.populations if each.name != name]
+        self.answers.clear()
+        return int(np.count_nonzero(~kept))
 
     def welcome(self, people: Digests) -> IntArray:
         """Make room for a job's rows; returns their positions, shape (N,)."""
@@ -142,10 +234,9 @@ class PersonRecord:
             wider[places] = values
             return wider
 
+        for each in PER_PERSON:
+            setattr(self, each, spread(getattr(self, each)))
         self.people = everyone
-        self.history, self.population = spread(self.history), spread(self.population)
-        self.labels, self.current = spread(self.labels), spread(self.current)
-        self.changes = spread(self.changes)
         self.model = {peer: spread(each) for peer, each in self.model.items()}
         self.others = {peer: spread(each) for peer, each in self.others.items()}
         return np.searchsorted(everyone, people).astype(np.int64)
@@ -167,7 +258,8 @@ class PersonRecord:
         Args:
             places: positions of the rows, see `welcome`.
             labels: two keyed digests of (person, label), shape (N, 2); either makes it the same.
-            columns: by peer, a name of its columns in the job, and P.
+            columns: by peer, a name of its columns in the job, which ends with a blank and the
+                population, and P.
             batches: rows of the job that have a gradient together.
             allowed: whether to note them without a check.
 
@@ -185,7 +277,10 @@ class PersonRecord:
             (self.steady,) = _with_set(np.array([self.steady]), np.uint64(1))
         if allowed:
             return
-        least = CHANGED_FOR_EACH_COLUMN * sum(sum(own.values()) for own in self.columns.values())
+        of = {name.partition(" ")[2] for name, _ in columns.values()}
+        ever = [item for own in self.columns.values() for item in own.items()]
+        counted = [n for name, n in ever if name.partition(" ")[2] in of]
+        least = CHANGED_FOR_EACH_COLUMN * sum(counted)
         changes = self.changes[places]
         for rows in batches:
             alone = int(_company(changes[rows]).min(initial=least))
@@ -252,12 +347,29 @@ class PersonRecord:
                     "allow_label_leak = true"
                 )
 
-    def require_company(self, before: Digests, columns: int, variance: float) -> None:
+    def columns_of_sets(self, batches: Iterable[IntArray]) -> int:
+        """Columns that peers have had of sets beside the first population, over all jobs.
+
+        Args:
+            batches: positions of the rows of each.
+        """
+        most = 0.0
+        for rows in batches:
+            shares = sum((each[rows] for each in self.others.values()), np.zeros(len(rows)))
+            elsewhere = self.population[rows] != _number(_set_name(self.people[rows]))
+            most = max(most, float(shares[elsewhere].max(initial=0.0)) * len(rows))
+        return ceil(most - ROUNDING)
+
+    def require_company(
+        self, before: Digests, columns: int, variance: float, known_to: IntArray | None = None
+    ) -> None:
         """Check that a job does not single out a small group of persons.
 
         Args:
             before: the history without the job, shape (M,).
-            columns: P of all peers of the job together.
+            columns: P of all peers together, of all jobs on such sets.
+            known_to: positions of the job's rows, if earlier jobs had other columns of these sets:
+                each column adds to what tells apart who was told apart before.
             variance: v of the labels.
 
         Raises:
@@ -268,7 +380,10 @@ class PersonRecord:
         touched = self.history != before
         if (before[touched] != 0).any():
             then[before == 0] = len(before)  # earlier persons single newcomers out
-        alone = now[(now < then) & (self.history != 0)].min(initial=least)
+        told_apart = now < then
+        if known_to is not None:
+            told_apart |= np.isin(self.population, np.unique(self.population[known_to]))
+        alone = now[told_apart & (self.history != 0)].min(initial=least)
         if alone < least:
             raise LabelLeakRefused(
                 f"label guard: {alone} rows would be in other sets than all others, fewer than "
@@ -288,19 +403,18 @@ class PersonRecord:
 
     def save(self, path: Path) -> None:
         """Replace the file in one step; if that fails the job must not run."""
-        arrays: dict[str, NDArray[Any]] = {
-            PEOPLE: self.people,
-            HISTORY: self.history,
-            POPULATION: self.population,
-            LABELS: self.labels,
-            CURRENT: self.current,
-            CHANGES: self.changes,
-        }
+        arrays: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in PER_PERSON}
         for start, shares in ((MODEL, self.model), (OTHERS, self.others)):
             arrays |= {start + peer: each for peer, each in shares.items()}
         seen = {peer: sorted(names) for peer, names in self.seen.items()}
-        kept: dict[str, Any] = {"sets": sorted(self.sets), "seen": seen, "columns": self.columns}
-        header = _RecordHeader(**kept, steady=int(self.steady)).model_dump_json()
+        header = _RecordHeader(
+            sets=sorted(self.sets),
+            seen=seen,
+            columns=self.columns,
+            steady=int(self.steady),
+            populations=self.populations,
+            answers=sorted(self.answers),
+        ).model_dump_json()
         replace_file(path, save(arrays, {HEADER: header}), "label guard record")
 
     @classmethod
@@ -311,12 +425,18 @@ class PersonRecord:
         with reading(f"label guard record {path}"):
             texts, arrays = read_arrays(path)
             header = _RecordHeader.model_validate_json(texts[HEADER])
-            record = cls(arrays[PEOPLE], arrays[HISTORY], arrays[POPULATION])
-            people = len(record.people)  # version 0.1 noted no labels
-            record.labels = arrays.get(LABELS, np.zeros((people, 1, 2), np.uint64))
-            record.current = arrays.get(CURRENT, np.zeros(people, np.uint64))
-            record.changes = arrays.get(CHANGES, np.zeros(people, np.uint64))
-            record.steady = np.uint64(header.steady)
+            if not header.populations and len(arrays["people"]):
+                raise DataError(
+                    f"label guard record {path} is of an earlier version, which knew people by ids "
+                    "alone: remove it if what it counts may be forgotten"
+                )
+            record = cls(
+                populations=header.populations,
+                answers=set(header.answers),
+                steady=np.uint64(header.steady),
+            )
+            for name in PER_PERSON:
+                setattr(record, name, arrays[name])
         record.sets, record.columns = set(header.sets), header.columns
         record.seen = {peer: set(names) for peer, names in header.seen.items()}
         for name, values in arrays.items():
@@ -328,12 +448,15 @@ class PersonRecord:
 
     def require_sound(self, path: Path) -> None:
         """Check shapes, types and values of all arrays."""
-        numbers = (self.people, self.history, self.population, self.current, self.changes)
+        numbers = [getattr(self, name) for name in PER_PERSON if name not in ("labels", "of")]
         shares = (*self.model.values(), *self.others.values())
         sound = (
             all(each.dtype == np.uint64 and each.shape == self.people.shape for each in numbers)
             and all(each.dtype == np.float64 and each.shape == self.people.shape for each in shares)
             and all(np.isfinite(each).all() and (each >= 0).all() for each in shares)
+            and self.of.dtype == np.int64
+            and self.of.shape == self.people.shape
+            and bool(((self.of >= 0) & (self.of < len(self.populations))).all())
             and self.labels.dtype == np.uint64
             and (*self.labels.shape[:1], *self.labels.shape[2:]) == (*self.people.shape, 2)
             and bool((self.people[1:] > self.people[:-1]).all())

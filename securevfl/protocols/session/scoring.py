@@ -3,7 +3,7 @@
 Learns:
     label party: held-out predictions of every feature party, or only their sum if the exchange
         masks them. Each scoring of a linear model reveals a column X_test·θ, so as many scorings as
-        X_test has rank span its columns (`held_out_guard` counts them). If an exchange scores by
+        X_test has rank span its columns (`feature_guard` counts them). If an exchange scores by
         sums over classes (`exchanges.class_sums`), only these sums.
     feature party: whether training stops.
 Neither the time nor the messages of scoring count as training.

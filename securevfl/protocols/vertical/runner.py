@@ -26,7 +26,7 @@ from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import save_model
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Lookahead, Session, TrainsOnShares
-from securevfl.protocols.guards.held_out_guard import note_last_scoring, require_held_out_guard
+from securevfl.protocols.guards.feature_guard import FeatureGuard
 from securevfl.protocols.guards.label_guard import commitments, require_guard
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement, agree
@@ -206,7 +206,7 @@ async def run_party(
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
         LabelLeakRefused: gradients under this party's key would reveal too much.
-        HeldOutLeakRefused: scoring would show too much of this party's held-out rows.
+        HeldOutLeakRefused: rounds or scoring would show too much of this party's rows.
         BudgetExhausted: the job would spend more than its privacy budget.
         ConfigError: a job that cannot resume, or not from this state.
     """
@@ -222,7 +222,8 @@ async def run_party(
     if state is not None and plan.never_resumes is not None:
         raise ConfigError(plan.never_resumes)
     # Before any party records anything.
-    record_scorings = require_held_out_guard(party, plan, place, local.held_out)
+    shows = FeatureGuard(party, plan, place, local.inputs, local.held_out)
+    shows.require()
     part = made(training)
     if state is not None and part.restores_first:
         first_round = _go_on(state, part)
@@ -234,7 +235,7 @@ async def run_party(
         labels, resumes = workplace.data.train_labels, state is not None
         if labels is not None and plan.facts.real_targets:
             labels = labels.astype(np.float64)
-        require_guard(party, plan, agreement, labels, place.guard_directory, resumes=resumes)
+        require_guard(party, plan, agreement, labels, place, resumes=resumes)
     # Repeated products of local steps reveal nothing new unless a peer cheats, so they count.
     repeated = [name for name in plan.facts.names if plan.products > 1 or plan.renews(name)]
     revealed = {} if state is None else {name: dict(each) for name, each in state.revealed.items()}
@@ -242,16 +243,17 @@ async def run_party(
         plan.facts.rows, plan.loss.outputs, agreement.columns, revealed, frozenset(repeated)
     )
     scoring = await part.establish(agreement, leakage)
-    record_scorings()
+    shows.write_down()
     if state is None:
         part.begin()
         _keep_state(part, leakage, 0)
     elif not part.restores_first:
         first_round = _go_on(state, part)
     keep = partial(_keep_state, part, leakage)
-    selected, ended = await _trained(part, scoring, first_round, keep)
+    with shows.rounds(first_round) as begun:
+        selected, ended = await _trained(part, scoring, first_round, keep, begun)
     saved = local.saved(selected.rounds)
-    note_last_scoring(party, plan, place, saved)
+    shows.note_model(saved)
     return PartyOutcome(
         model=saved,
         rounds=selected.done,
@@ -272,15 +274,17 @@ async def run_party(
 
 
 async def _trained(
-    part: Part, scoring: Scoring, first_round: int, keep: Callable[[int], None]
+    part: Part, scoring: Scoring, first_round: int, keep: Callable[[int], None], begun: list[int]
 ) -> tuple[SelectedState, Ending]:
     """Take all rounds and return to the selected state; also say what ended training.
 
     `keep` is called with the number of rounds done after each round that scoring did not end.
+    `begun` gets the number of rounds as each begins.
     """
     model, selection, ended = part.model, part.selection, None
     done = rounds = part.plan.rounds
     for index in range(first_round, rounds, part.at_once):
+        begun.append(min(index + part.at_once, rounds))
         seen = await part.round(index)
         done = min(index + part.at_once, rounds)
         part.party.costs.end_round(done - index)

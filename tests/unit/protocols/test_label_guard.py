@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.data.tables import PartyTable
 from securevfl.errors import DataError, LabelLeakRefused
 from securevfl.models.local_model import Network
 from securevfl.protocols.guards.label_guard import commitments, require_guard
@@ -77,7 +78,10 @@ def counted(
     member: Any = SimpleNamespace(name=party, others=tuple(peers))
     agreement = replace(agreement_of(1), columns=dict.fromkeys(peers, columns), commitments=peers)
     truth = np.arange(plan.facts.rows) % 2 if labels else None
-    require_guard(member, plan, agreement, truth, directory, resumes=resumes)
+    values = np.arange(plan.facts.rows, dtype=np.float64)[:, None]
+    data: Any = SimpleNamespace(table=PartyTable(party, ("x",), values, values, source="people"))
+    place: Any = SimpleNamespace(data=data, guard_directory=directory, answer=None)
+    require_guard(member, plan, agreement, truth, place, resumes=resumes)
     name = "labels.safetensors" if labels else f"{party}/predictions.safetensors"
     return PersonRecord.load(directory / name)
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
-from securevfl.protocols.guards import held_out_guard, label_guard
+from securevfl.protocols.guards import label_guard
+from securevfl.protocols.guards.feature_guard import FeatureGuard
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.vertical import runner
@@ -21,7 +23,7 @@ from tests import transfer_data
 from tests.jobs import job_of
 from tests.made_data import made
 
-ASKED, WRITTEN, COUNTED = "held-out guard asked", "scorings written down", "label guard asked"
+ASKED, WRITTEN, COUNTED = "feature guard asked", "feature guard wrote", "label guard asked"
 Event = str | Message
 Events = dict[str, list[Event]]
 
@@ -47,23 +49,24 @@ GO_ON = ("fedbcd", "turns", "ftl", "blind")
 def events(monkeypatch: pytest.MonkeyPatch) -> Events:
     """By party what its guards do, in order; `watching` adds what it sends."""
     found: Events = defaultdict(list)
-    held_out, labels = held_out_guard.require_held_out_guard, label_guard.require_guard
+    labels = label_guard.require_guard
 
-    def ask(party: Any, *arguments: Any) -> Callable[[], None]:  # noqa: ANN401
-        found[party.name].append(ASKED)
-        write_down = held_out(party, *arguments)
+    class Watched(FeatureGuard):
+        @override
+        def require(self) -> None:
+            found[self._party.name].append(ASKED)
+            super().require()
 
-        def written() -> None:
-            found[party.name].append(WRITTEN)
-            write_down()
-
-        return written
+        @override
+        def write_down(self) -> None:
+            found[self._party.name].append(WRITTEN)
+            super().write_down()
 
     def count(party: Any, *arguments: Any, resumes: bool) -> None:  # noqa: ANN401
         found[party.name].append(f"{COUNTED}{', goes on' if resumes else ''}")
         labels(party, *arguments, resumes=resumes)
 
-    monkeypatch.setattr(runner, "require_held_out_guard", ask)
+    monkeypatch.setattr(runner, "FeatureGuard", Watched)
     monkeypatch.setattr(runner, "require_guard", count)
     return found
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from securevfl.data.tables import row_digests
 from securevfl.errors import DataError, LabelLeakRefused
+from securevfl.protocols.guards.people import Population
 from securevfl.protocols.guards.person_record import (
     LEAST_ROWS,
     MODEL_LIMIT,
@@ -153,7 +155,7 @@ def test_what_was_split_before_does_not_hold_up_others() -> None:
 
 
 def filled() -> PersonRecord:
-    record = PersonRecord()
+    record = PersonRecord(populations=[Population(name="people", columns=["age"])])
     job(record, people(50), [equations(everyone(50)), equations(np.arange(9), "lab", model=False)])
     job(record, people(20, 90), [equations(everyone(70), name="b")])
     return record
@@ -195,6 +197,8 @@ def test_a_damaged_record_is_refused_and_never_taken_as_empty(
         ("others.lab", np.zeros(3)),
         ("history", np.zeros(90)),
         ("people", np.zeros(90, np.uint64)),
+        ("of", np.ones(90, np.int64)),
+        ("values", np.zeros(90)),
     ],
 )
 def test_a_record_with_anything_but_counts_is_refused(
@@ -202,8 +206,9 @@ def test_a_record_with_anything_but_counts_is_refused(
 ) -> None:
     path = tmp_path / "people"
     filled().save(path)
-    header = '{"sets": [], "seen": {}}'
-    save_file({**load_file(path), name: values}, path, {"seen": header})
+    with safe_open(path, "numpy") as file:
+        header = file.metadata()
+    save_file({**load_file(path), name: values}, path, header)
     with pytest.raises(DataError, match="damaged"):
         PersonRecord.load(path)
 
@@ -344,8 +349,11 @@ def test_people_of_other_jobs_do_not_hide_a_change_nor_make_one() -> None:
     relabel(record, marks(), people(2000, 3000))
 
 
-def test_labels_are_kept_and_a_record_without_them_is_read(tmp_path: Path) -> None:
-    record, path = PersonRecord(), tmp_path / "labels.safetensors"
+def test_labels_are_kept_and_a_record_of_an_earlier_version_is_not_taken_as_empty(
+    tmp_path: Path,
+) -> None:
+    record = PersonRecord(populations=[Population(name="people", columns=["age"])])
+    path = tmp_path / "labels.safetensors"
     relabel(record, marks())
     relabel(record, marks(range(500)))
     record.save(path)
@@ -357,4 +365,5 @@ def test_labels_are_kept_and_a_record_without_them_is_read(tmp_path: Path) -> No
     arrays = {name: each for name, each in load_file(path).items() if name not in NEW}
     earlier = tmp_path / "earlier.safetensors"
     save_file(arrays, earlier, {"seen": '{"sets": [], "seen": {}}'})
-    relabel(PersonRecord.load(earlier), marks([3]))
+    with pytest.raises(DataError, match="of an earlier version"):
+        PersonRecord.load(earlier)

@@ -1,0 +1,163 @@
+"""Whose rows a guard counts: people, known by id or by values, within a population.
+
+Many tables have row numbers as ids, so an id says who somebody is within a *population* only: the
+people that one table is about, or several tables of one `population`. A row is also known by its
+values, rounded to six digits, so that neither a new pseudonym nor a change of 1e-9 makes a new row.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from securevfl.data.tables import PartyTable, row_digests
+from securevfl.job import Job, PartySettings
+from securevfl.protocols.plan import Plan
+from securevfl.sparse import Matrix, SparseRows
+
+Digests = NDArray[np.uint64]
+NO_VALUE = np.uint64(0)
+DECIMALS = 6
+KEPT_COLUMNS = 256
+SHARED_COLUMNS = 0.5
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+class CountedJob(BaseModel):
+    """A job of a record: its name, its hash and the day on which it was counted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    hash: str
+    day: str
+
+    @classmethod
+    def of(cls, job: Job, agreed: bytes) -> "CountedJob":
+        """A job of today, by its settings and hash."""
+        day = datetime.now(UTC).date().isoformat()
+        return cls(name=job.job.name, hash=agreed.hex()[:16], day=day)
+
+
+class Population(BaseModel):
+    """People that jobs have been about.
+
+    Attributes:
+        name: the party's `population`, or else the table's path or data set.
+        columns: of the table in the last job, the first 256.
+        jobs: in their order.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    columns: list[str]
+    jobs: list[CountedJob] = []
+
+    def note(self, job: CountedJob, columns: tuple[str, ...]) -> None:
+        """Note a job, and the columns that the table had in it."""
+        self.columns = list(columns[:KEPT_COLUMNS])
+        if job not in self.jobs:
+            self.jobs.append(job)
+
+    @property
+    def last(self) -> str:
+        """The last job, for messages."""
+        if not self.jobs:
+            return "no job"
+        job, earlier = self.jobs[-1], len(self.jobs) - 1
+        others = f" and {earlier} before it" if earlier else ""
+        return f"job {job.name!r} of {job.day} ({job.hash}){others}"
+
+    def ids(self, digests: Digests) -> Digests:
+        """Digests of ids within this population."""
+        return mixed(digests ^ row_digests([self.name], "population")[0])
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTable:
+    """A party's rows of a job, as its records know them.
+
+    Attributes:
+        ids: digests of the ids, shape (N,).
+        values: digests of the rounded values, shape (N,).
+        population: what its settings name, or else the table's source.
+        named: whether the settings name it.
+        columns: names of the columns.
+    """
+
+    ids: Digests
+    values: Digests
+    population: str
+    named: bool
+    columns: tuple[str, ...]
+
+
+def own_table(plan: Plan, table: PartyTable[Matrix]) -> OwnTable:
+    """A party's training rows."""
+    name = named_population(plan.job.party, table.name)
+    ids = plan.facts.row_digests if table.people is None else table.people[0]
+    values = digests_of_values(table.train)
+    return OwnTable(ids, values, name or table.source, name is not None, table.columns)
+
+
+def population_of(
+    known: list[Population], name: str, columns: tuple[str, ...], denied: Collection[str] = ()
+) -> int:
+    """The number of the population of a table with this name and columns; a new one if need be.
+
+    A table in the same place of which more than half of the columns are others is about others.
+    Populations that are `denied` are other people.
+    """
+    stem, number, columns = name, 1, columns[:KEPT_COLUMNS]
+    while True:
+        for place, each in enumerate(known):
+            if each.name == name and name not in denied:
+                shared = len(set(each.columns) & set(columns))
+                if shared >= SHARED_COLUMNS * min(len(each.columns), len(columns)):
+                    return place
+        if name not in {each.name for each in known}:
+            known.append(Population(name=name, columns=list(columns)))
+            return len(known) - 1
+        number += 1
+        name = f"{stem} ({number})"
+
+
+def named_population(parties: Iterable[PartySettings], name: str) -> str | None:
+    """The population that a party's settings name."""
+    return next((each.population for each in parties if each.name == name), None)
+
+
+def mixed(values: Digests) -> Digests:
+    """A bijection of 64 bits that spreads each of them (SplitMix64's finalizer)."""
+    for shift, factor in _MIX:
+        values = (values ^ (values >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(values ^ (values >> np.uint64(31)))
+
+
+def digests_of_values(rows: Matrix) -> Digests:
+    """64 bits of each row's values, rounded, shape (N,); a value near 0 counts as none."""
+    with np.errstate(over="ignore"):
+        columns = mixed(np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * _ODD)
+        if isinstance(rows, SparseRows):
+            values = np.ones(rows.nnz) if rows.values is None else rows.values
+            cells = _cells(values.astype(np.float64), columns[rows.indices])
+            sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(cells, dtype=np.uint64)])
+            return mixed(sums[rows.pointers[1:]] - sums[rows.pointers[:-1]]) | np.uint64(1)
+        total = np.zeros(len(rows), np.uint64)
+        for column, place in zip(rows.T, columns, strict=True):
+            total += _cells(column, place)
+        return mixed(total) | np.uint64(1)
+
+
+def _cells(values: NDArray[np.float64], columns: Digests | np.uint64) -> Digests:
+    """A digest of each value in its column, 0 for a value that is rounded to 0."""
+    sizes = np.where(np.isfinite(values), np.maximum(np.abs(values), 1.0), 1.0)
+    grid = 10.0 ** (np.floor(np.log10(sizes)) - DECIMALS)
+    rounded = np.nan_to_num((np.rint(values / grid) * grid).astype("<f4"), nan=np.inf) + 0.0
+    bits = rounded.astype("<f4").view("<u4").astype(np.uint64)
+    return np.where(bits == 0, NO_VALUE, mixed((bits * _ODD) ^ columns))

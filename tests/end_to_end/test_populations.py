@@ -1,0 +1,144 @@
+"""Whose labels a job is about: people under other ids are known, others under theirs are not."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.job import Job
+from securevfl.protocols.guards.person_record import PersonRecord
+from securevfl.training import Environment, TrainingResult, train
+from tests.jobs import breast_cancer, picked
+from tests.made_data import dataset_of
+
+FEWER = slice(1, None)
+
+
+def run(
+    guard: Path,
+    dataset: VerticalDataset,
+    exchange: str = "bfv",
+    *,
+    named: str = "",
+    **settings: Any,  # noqa: ANN401
+) -> TrainingResult:
+    """Two rounds of full batches; `named` is the label party's population."""
+    common = {"rounds": 2, "eval_every": "never", "allow_feature_leak": True}
+    parties = []
+    if named:
+        roles = ["label" if t.name == dataset.label_party else "feature" for t in dataset.parties]
+        names = [table.name for table in dataset.parties]
+        parties = [{"name": n, "role": r} for n, r in zip(names, roles, strict=True)]
+        parties[roles.index("label")]["population"] = named
+    job = Job.of(job={**common, **settings}, exchange={"scheme": exchange}, party=parties)
+    return train(job, dataset, Environment(guard_directory=guard))
+
+
+def populations(guard: Path) -> list[tuple[str, int]]:
+    record = PersonRecord.load(guard / "labels.safetensors")
+    return [
+        (each.name, int(np.count_nonzero(record.of == number)))
+        for number, each in enumerate(record.populations)
+    ]
+
+
+def from_elsewhere(dataset: VerticalDataset, source: str, *, new_ids: bool) -> VerticalDataset:
+    """The same rows in another table, under the same ids or pseudonyms."""
+    digests = dataset.row_digests
+    ids = digests + np.uint64(1) if new_ids else digests
+    tables = (
+        replace(t, source=source, people=(ids, t.people[1]) if t.people else None)
+        for t in dataset.parties
+    )
+    return replace(dataset, parties=tuple(tables), row_digests=ids)
+
+
+def strangers(seed: int, rows: int, rare: float = 0.4) -> VerticalDataset:
+    """Other people with row numbers as ids."""
+    generator = np.random.default_rng(seed)
+    blocks = [generator.standard_normal((rows, 3)) for _ in range(2)]
+    return dataset_of(blocks, (generator.random(rows) < rare).astype(np.int64))
+
+
+@pytest.mark.parametrize("new_ids", [False, True])
+def test_people_are_known_in_another_table_by_id_or_by_values(
+    tmp_path: Path, new_ids: bool
+) -> None:
+    run(tmp_path, breast_cancer())
+    moved = from_elsewhere(breast_cancer(), "march.csv", new_ids=new_ids)
+    with pytest.raises(LabelLeakRefused, match=r"job 'job' of 20.*population of its own"):
+        run(tmp_path, picked(moved, FEWER))
+    assert populations(tmp_path) == [("breast_cancer", 456)]
+
+
+def test_row_numbers_of_other_sets_are_other_people(tmp_path: Path) -> None:
+    shapes = [(456, 0.37), (800, 0.1), (2000, 0.5), (300, 0.37), (5000, 0.03)]
+    for number, (rows, rare) in enumerate(shapes):
+        dataset = strangers(number, rows, rare)
+        for seed, rounds in ((0, 2), (1, 2), (0, 3)):
+            run(tmp_path, dataset, seed=seed, rounds=rounds)
+        with pytest.raises(LabelLeakRefused):
+            run(tmp_path, picked(dataset, FEWER))
+    assert [people for _, people in populations(tmp_path)] == [rows for rows, _ in shapes]
+
+
+def test_another_target_of_the_same_people_has_a_record_of_its_own(tmp_path: Path) -> None:
+    other = np.random.default_rng(1).permutation(breast_cancer().train_labels)
+    run(tmp_path, breast_cancer())
+    run(tmp_path, replace(breast_cancer(), train_labels=other))
+    changed = np.array(other)
+    changed[0] = 1 - changed[0]
+    with pytest.raises(LabelLeakRefused, match="people whose labels differ over jobs: 1"):
+        run(tmp_path, replace(breast_cancer(), train_labels=changed))
+    # The opposite is no other target.
+    run(tmp_path, replace(breast_cancer(), train_labels=1 - breast_cancer().train_labels))
+    assert populations(tmp_path) == [("breast_cancer", 456), ("breast_cancer (2)", 456)]
+
+
+def test_a_named_population_is_kept_to_its_people(tmp_path: Path) -> None:
+    run(tmp_path, breast_cancer(), named="patients")
+    moved = from_elsewhere(breast_cancer(), "march.csv", new_ids=False)
+    values = (replace(table, train=table.train * 3.0) for table in moved.parties)
+    with pytest.raises(LabelLeakRefused):
+        run(tmp_path, picked(replace(moved, parties=tuple(values)), FEWER), named="patients")
+    others = strangers(3, 456)
+    others = replace(others, row_digests=breast_cancer().row_digests)
+    with pytest.raises(ConfigError, match=r"population = 'patients': labels or values .* are not"):
+        run(tmp_path, others, named="patients")
+    run(tmp_path, others, named="others")
+    # Another name does not start the count anew.
+    with pytest.raises(LabelLeakRefused):
+        run(tmp_path, picked(breast_cancer(), FEWER), named="fresh")
+
+
+def test_the_very_same_network_job_counts_once_and_another_start_again(tmp_path: Path) -> None:
+    dataset = strangers(0, 7000, 0.5)
+    network: dict[str, Any] = {"model": "mlp", "hidden": [1], "rounds": 1, "batch_size": "full"}
+    for _ in range(2):
+        run(tmp_path, dataset, **network)
+    before = PersonRecord.load(tmp_path / "labels.safetensors")
+    assert max(float(each.max()) for each in before.others.values()) < 0.005 / 4
+    with pytest.raises(LabelLeakRefused, match="a network"):
+        run(tmp_path, dataset, **network, seed=1)
+
+
+def test_one_column_in_each_job_counts_all_columns_for_who_is_left_out(tmp_path: Path) -> None:
+    """A, then A without D, each job with another column of the same peer."""
+    generator = np.random.default_rng(0)
+    label, _ = strangers(0, 30000, 0.5).parties
+    columns = generator.standard_normal((30000, 4))
+    labels = (generator.random(30000) < 0.5).astype(np.int64)
+
+    def of(column: int) -> VerticalDataset:
+        return dataset_of([label.train, columns[:, column : column + 1]], labels)
+
+    left_out = slice(900, None)  # 200·P/v is 800 for one column
+    run(tmp_path, of(0))
+    run(tmp_path, picked(of(0), left_out))
+    run(tmp_path, of(1))
+    with pytest.raises(LabelLeakRefused, match=r"900 rows would .* fewer than 16\d\d:"):
+        run(tmp_path, picked(of(1), left_out))

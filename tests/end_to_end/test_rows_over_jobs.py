@@ -1,0 +1,208 @@
+"""What predictions of several jobs reveal together of training rows: counted, refused, attacked."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.data.tables import PartyTable, VerticalDataset
+from securevfl.errors import HeldOutLeakRefused
+from securevfl.job import Job
+from securevfl.protocols.guards.row_record import RowRecord
+from securevfl.protocols.session.gathering import Predictions
+from securevfl.training import Environment, TrainingResult, train
+from tests.jobs import Killed, breast_cancer, picked
+
+COLUMNS = 15
+BLIND = {"scheme": "blind"}
+BOTH = {"scheme": "bfv", "hide": "both"}
+
+
+def run(
+    guard: Path | None,
+    dataset: VerticalDataset | None = None,
+    exchange: dict[str, Any] | None = None,
+    watched: dict[str, Any] | None = None,
+    /,
+    **settings: Any,  # noqa: ANN401
+) -> TrainingResult:
+    """Ten rounds of exact steps under `bfv`, or something else."""
+    common = {"eval_every": "never", "rounds": 10, "allow_label_leak": True}
+    job = Job.of(job={**common, **settings}, exchange=exchange or {"scheme": "bfv"})
+    environment = Environment(guard_directory=guard, record_views=True, **(watched or {}))
+    return train(job, dataset or breast_cancer(), environment)
+
+
+def trained(guard: Path, party: str = "party2") -> set[int]:
+    return set(RowRecord.load(guard / party / "rows.safetensors").trained.tolist())
+
+
+def columns_of(*results: TrainingResult) -> np.ndarray:
+    """All H_B that the label party received, shape (N, rounds of all jobs)."""
+    views = (each.views["party1"].received(Predictions) for each in results)
+    sent = [each.message for view in views for each in view]
+    return np.hstack([message.values for message in sent if isinstance(message, Predictions)])
+
+
+def error_with_known_rows(shown: np.ndarray, known: int) -> float:
+    """The relative error of all other rows' columns, by least squares on some that are known."""
+    (table,) = (each for each in breast_cancer().parties if each.name == "party2")
+    features = (table.train - table.train.mean(axis=0)) / table.train.std(axis=0)
+    found = np.linalg.lstsq(shown[:known], features[:known], rcond=None)[0]
+    others = features[known:]
+    return float(np.linalg.norm(shown[known:] @ found - others) / np.linalg.norm(others))
+
+
+def test_a_second_job_would_give_all_rows_to_who_knows_as_many_as_columns(tmp_path: Path) -> None:
+    first = run(tmp_path)
+    assert trained(tmp_path) == {first.rounds} == {10}
+    said = r"job 'job' of 20..-..-.. .* 10 columns .* rank 15: .* hide = 'both'.* 4 rounds pass"
+    with pytest.raises(HeldOutLeakRefused, match=said):
+        run(tmp_path, l2=0.1)
+    assert trained(tmp_path) == {10}
+    # What it would have shown: the attack that the guard is there for.
+    second = run(None, l2=0.1)
+    assert error_with_known_rows(columns_of(first), COLUMNS) > 0.3
+    assert error_with_known_rows(columns_of(first, second), COLUMNS) < 1e-6
+
+
+def test_the_very_same_job_shows_the_same_numbers_again(tmp_path: Path) -> None:
+    first = run(tmp_path)
+    for _ in range(2):
+        again = run(tmp_path)
+        np.testing.assert_array_equal(columns_of(again), columns_of(first))
+    assert trained(tmp_path) == {10}
+    for changed in ({"seed": 1}, {"tolerance": 1e-3}):
+        with pytest.raises(HeldOutLeakRefused):
+            run(tmp_path, **changed)
+
+
+def test_noise_of_an_exchange_shows_other_numbers_the_next_time(tmp_path: Path) -> None:
+    ckks: dict[str, Any] = {"scheme": "ckks"}
+    settings: dict[str, Any] = {"rounds": 8}
+    run(tmp_path, None, ckks, **settings)
+    with pytest.raises(HeldOutLeakRefused, match="at most 6 rounds pass"):
+        run(tmp_path, None, ckks, **settings)
+    run(tmp_path, None, ckks, **{**settings, "rounds": 6})
+    assert trained(tmp_path) == {14}
+
+
+@pytest.mark.parametrize("exchange", [BOTH, BLIND])
+def test_where_no_number_of_a_person_is_shown_nothing_is_counted(
+    tmp_path: Path, exchange: dict[str, Any]
+) -> None:
+    run(tmp_path, rounds=14)
+    for seed in range(2):
+        run(tmp_path, None, exchange, seed=seed, loss="taylor-logistic", rounds=2)
+    assert trained(tmp_path) == {14}
+
+
+def test_once_a_job_has_shown_as_many_there_is_nothing_left_to_hide(tmp_path: Path) -> None:
+    run(tmp_path, rounds=16, tolerance=0.0)
+    for seed in range(1, 4):
+        run(tmp_path, seed=seed, rounds=3)
+    assert trained(tmp_path) == {16 + 9}
+
+
+def test_a_job_counts_the_rounds_that_began_however_it_ended(tmp_path: Path) -> None:
+    def stop(done: int) -> None:
+        if done == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(tmp_path, None, None, {"progress": stop}, rounds=80)
+    assert trained(tmp_path) == {3}
+
+
+def test_each_visit_of_a_batch_counts(tmp_path: Path) -> None:
+    result = run(tmp_path, batch_size=100, tolerance=0.0)
+    keys = [result.plan.schedule.batch_key(index) for index in range(10)]
+    assert trained(tmp_path) == set(map(keys.count, keys))
+
+
+def test_rows_of_the_label_party_count_where_residuals_are_in_clear(tmp_path: Path) -> None:
+    run(tmp_path / "plain", None, {"scheme": "plain"}, rounds=4)
+    assert trained(tmp_path / "plain", "party1") == {4}
+    run(tmp_path / "bfv", rounds=4)
+    assert not (tmp_path / "bfv" / "party1" / "rows.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"model": "mlp", "hidden": [3]}, {"loss": "squared-hinge", "learning_rate": 0.1}]
+)
+def test_networks_are_not_counted_and_any_linear_model_is(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    run(tmp_path, rounds=2, **settings)
+    counts = (tmp_path / "party2" / "rows.safetensors").exists()
+    assert counts == ("model" not in settings)
+
+
+Change = Callable[[PartyTable], PartyTable]
+CHANGES: dict[str, Change] = {
+    "noise": lambda table: replace(table, train=table.train * (1 + 1e-9)),
+    "pseudonyms": lambda table: replace(table, people=None, source="elsewhere"),
+    "values": lambda table: replace(table, train=table.train + 7.0),
+    "a column more": lambda table: replace(
+        table,
+        columns=(*table.columns, "sum"),
+        train=np.hstack([table.train, table.train.sum(axis=1, keepdims=True)]),
+        test=np.hstack([table.test, table.test.sum(axis=1, keepdims=True)]),
+    ),
+}
+
+
+def changed(change: Change) -> VerticalDataset:
+    label, table = breast_cancer().parties
+    return replace(breast_cancer(), parties=(label, change(table)))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_people_are_known_by_id_or_by_values(tmp_path: Path, change: str) -> None:
+    run(tmp_path)
+    with pytest.raises(HeldOutLeakRefused, match="of 'party2'"):
+        run(tmp_path, changed(CHANGES[change]), seed=1)
+
+
+def test_other_people_and_rows_with_row_numbers_alone_pass(tmp_path: Path) -> None:
+    run(tmp_path, picked(breast_cancer(), slice(0, 228)))
+    run(tmp_path, picked(breast_cancer(), slice(228, 456)))
+    strangers = changed(
+        lambda table: replace(
+            table, columns=tuple(map(str, range(15))), train=table.train + 7.0, source="strangers"
+        )
+    )
+    label, table = strangers.parties
+    run(tmp_path, replace(strangers, parties=(replace(label, train=label.train * 3 - 1), table)))
+
+
+def test_a_population_by_name_joins_tables_whose_values_have_all_changed(tmp_path: Path) -> None:
+    def as_of(month: str, *, named: bool) -> None:
+        tables = []
+        for name, place in (("party1", 0), ("party2", 1)):
+            table = breast_cancer().parties[place]
+            moved = table.train + len(month)
+            tables.append(replace(table, name=name, train=moved, source=f"{month}.csv"))
+        parties: list[dict[str, Any]] = [
+            {"name": "party1", "role": "label"},
+            {"name": "party2", "role": "feature"},
+        ]
+        people = {"population": "patients"} if named else {}
+        job = Job.of(
+            exchange={"scheme": "plain"},
+            job={"eval_every": "never", "rounds": 10},
+            party=[{**each, **people} for each in parties],
+        )
+        dataset = replace(breast_cancer(), parties=tuple(tables))
+        train(job, dataset, Environment(guard_directory=tmp_path / str(named)))
+
+    for named in (False, True):
+        as_of("may", named=named)
+        if not named:
+            as_of("june", named=named)
+            continue
+        with pytest.raises(HeldOutLeakRefused):
+            as_of("june", named=named)
