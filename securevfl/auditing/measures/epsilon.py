@@ -49,6 +49,7 @@ WORLD_ROWS, MOST_ROUNDS = 256, 10
 STEP_SIZE = 0.1
 LEAST_RUNS, MOST_RUNS = 100, 400
 WORLDS = "everything except the noise and one record, which has one of two values"
+UNIT_BOUNDS = (-sqrt(3), sqrt(3))  # they change no column that was scaled by its bounds before
 LIKE_RELEASES = {"gradient_clip": 1.0, "gradient_noise_multiplier": 4.0}
 
 
@@ -76,8 +77,15 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     yield AttackCase(partial(_canaries, subject, privacy), "own releases")
     yield AttackCase(partial(_canaries, subject, half), "control: half the noise", control=True)
     job = subject.job
-    if privacy.gradient_clip is not None and not subject.standardizes:
+    bounded = {"bounds": dict.fromkeys(subject.bounded, UNIT_BOUNDS)}
+    if privacy.gradient_clip is not None and not any(subject.fitted.values()):
         yield from _end_to_end(subject, job)
+        if subject.bounded:
+            within = _ClaimedWorlds(subject, job.with_settings(**bounded), scaling=True)
+            standardized = _ClaimedWorlds(subject, job, scaling=True)
+            huge, control = "a huge record within bounds", "control: columns standardized"
+            yield AttackCase(partial(within.finding, "others"), huge, WORLDS)
+            yield AttackCase(partial(standardized.finding, "others"), control, WORLDS, control=True)
         return
     # There is no end-to-end claim: what if a reader took the claim about releases for one?
     released = _ClaimedWorlds(subject, job)
@@ -90,7 +98,7 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     noisy = job
     if privacy.gradient_clip is None:
         noisy = with_section(job, "privacy", **LIKE_RELEASES)
-    scaling = _ClaimedWorlds(subject, noisy, scaling=True)
+    scaling = _ClaimedWorlds(subject, noisy.with_settings(**bounded), scaling=True)
     yield AttackCase(
         partial(scaling.finding, "others"), "DP-SGD, columns standardized", WORLDS, what_if=True
     )
@@ -119,7 +127,7 @@ class _ClaimedWorlds:
     subject: Subject
     job: Job
     worst: bool = False  # worst-case rows instead of the subject's
-    scaling: bool = False  # each party standardizes its columns by its own rows
+    scaling: bool = False  # a huge record; columns without bounds are standardized
     noise: dict[str, float] = field(default_factory=dict)  # other noise settings than the job's
 
     def finding(self, seen: Literal["all", "others"]) -> Finding:
