@@ -26,14 +26,14 @@ OneCharacter = Annotated[str, Field(min_length=1, max_length=1)]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
-def _ascending(bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = bounds
-    if not (isfinite(low) and isfinite(high) and high / 2 - low / 2 > 0):
+def _ascending(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    two = len(bounds) == 2 and all(map(isfinite, bounds))  # noqa: PLR2004
+    if not (two and bounds[1] / 2 - bounds[0] / 2 > 0):
         raise ValueError("expected two finite numbers, the lower one first")
     return bounds
 
 
-Bounds = Annotated[tuple[float, float], AfterValidator(_ascending)]
+Bounds = Annotated[tuple[float, ...], AfterValidator(_ascending)]
 
 
 class Section(BaseModel):

@@ -88,8 +88,8 @@ class Facts:
                 continue
             columns = self.unbounded.get(name)
             if (self.standardize if wanted is None else wanted) and columns != 0:
-                which = "columns" if columns is None else f"{columns} columns without bounds"
-                found[name] = f"party {name!r} standardizes {which} by its own rows"
+                which = "columns" if columns is None else f"{columns} of its columns"
+                found[name] = f"party {name!r} standardizes {which} by its own rows, without bounds"
             elif job.preprocess or name in own:
                 found[name] = f"preprocess is fitted to the rows of party {name!r}"
             else:
