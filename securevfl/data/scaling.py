@@ -38,19 +38,15 @@ class Scaling:
     ) -> Self:
         """The scaling of a table's columns, fitted to `train` where bounds do not fix it."""
         clips = _clips(table, bounds)
-        columns = train.shape[1]
-        if standardize and (clips is None or not set(table.columns) <= bounds.keys()):
+        inside = np.array([column in bounds for column in table.columns])
+        fitted = cls(np.zeros(len(inside)), np.ones(len(inside)))
+        if standardize and not inside.all():
             fitted = cls.fit(train if clips is None else np.clip(train, *clips))
-        else:
-            fitted = cls(np.zeros(columns), np.ones(columns))
         if clips is None:
             return fitted
         low, high = clips
-        inside = np.array([column in bounds for column in table.columns])
-        middle, spread = low / 2 + high / 2, (high / 2 - low / 2) / sqrt(3)
-        return cls(
-            np.where(inside, middle, fitted.mean), np.where(inside, spread, fitted.scale), clips
-        )
+        mean = np.where(inside, low / 2 + high / 2, fitted.mean)
+        return cls(mean, np.where(inside, (high / 2 - low / 2) / sqrt(3), fitted.scale), clips)
 
     @classmethod
     def fit(cls, train: Matrix) -> Self:
@@ -83,16 +79,17 @@ def _clips(table: PartyTable[Matrix], bounds: Bounds) -> FloatArray | None:
 
 def require_columns(bounds: Bounds, dataset: VerticalDataset[Matrix]) -> None:
     """Refuse bounds of columns that no party has, and of sparse ones; a ConfigError names them."""
-    holders = {column: table for table in dataset.parties for column in table.columns}
     for column in bounds:
-        if column not in holders:
-            near = difflib.get_close_matches(column, holders, n=1)
+        holder = next((each for each in dataset.parties if column in each.columns), None)
+        if holder is None:
+            known = [name for table in dataset.parties for name in table.columns]
+            near = difflib.get_close_matches(column, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"job.bounds.{column}: no party has column {column!r}{hint}")
-        if isinstance(holders[column].train, SparseRows):
+        if isinstance(holder.train, SparseRows):
             raise ConfigError(
-                f"job.bounds.{column}: party {holders[column].name!r} holds sparse rows, which "
-                "are not clipped; drop the bounds and set standardize = false"
+                f"job.bounds.{column}: party {holder.name!r} holds sparse rows, which are not "
+                "clipped; drop the bounds and set standardize = false"
             )
 
 
