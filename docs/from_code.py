@@ -167,6 +167,8 @@ def _values(found: Schema, schema: Schema) -> str:
         return ", ".join(f"`{_toml(each)}`" for each in words)
     if found.get("type") == "array":
         return f"list, each {_values(found['items'], schema)}"
+    if "additionalProperties" in found and isinstance(found["additionalProperties"], Mapping):
+        return f"table, each value a {_values(found['additionalProperties'], schema)}"
     kind = found.get("type", "")
     name = "path" if found.get("format") == "path" else KINDS.get(kind, "")
     bounds = [f"{word} {found[key]:g}" for key, word in LIMITS.items() if key in found]

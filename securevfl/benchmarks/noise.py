@@ -155,6 +155,7 @@ def work_of(settings: NoiseSettings, dataset: VerticalDataset) -> dict[str, Any]
         "version": __version__,
         "data": _content(dataset),
         "label_party": dataset.label_party,
+        "over_rounds": True,
         **settings.described(dataset),
         "jobs": jobs,
         "from_file": settings.from_file,

@@ -52,6 +52,7 @@ model = "linear"               # or mlp, with hidden = [64]
 # target_auc = 0.99            # stops at this held-out AUC; a guard counts the scorings
 # batch_size = 128             # "full" by default; small batches reveal labels
 # local_steps = 5              # "exact" by default; a number needs a learning_rate
+# bounds = {{ "mean area" = [0, 3000] }}  # public: clips and scales, for an end-to-end budget
 seed = 0
 
 [exchange]
