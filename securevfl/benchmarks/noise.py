@@ -6,8 +6,8 @@ starts. Of fdml two curves: parties that step with their own exact prediction, a
 one that they pushed, as the paper has it. Two AUCs: of released held-out predictions, which carry
 noise and are all that anybody gets, and of exact ones, which tell what noise in training costs.
 
-Each run is repeated with half of its rounds, a quarter and so on: how many rounds a level takes,
-and what they promise. The rounds after which a level settles are chosen by the held-out rows.
+Each run is repeated with half of its rounds, a quarter and so on, as fewer promise more. The rounds
+after which a level settles are chosen by the held-out rows.
 
 A job file's job takes the steps that it says, and so does each party alone. What one place does is
 then the job itself without noise and clipping.
@@ -45,8 +45,7 @@ from securevfl.training import Environment, plan_for, train
 ONE_PLACE, SUM_IN_ONE_PLACE = "one place", "sum in one place"
 SETTLED = 0.005
 """A level has settled where its released AUC is no further below that of its best rounds."""
-Run = dict[str, list[float]]
-"""The AUC of exact and of released predictions after each number of rounds, the most last."""
+Run = dict[str, list[float]]  # AUCs, exact and released, after `halved` numbers of rounds
 
 
 @dataclass(frozen=True)

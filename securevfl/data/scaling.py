@@ -15,8 +15,7 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.sparse import Matrix, SameRows, SparseRows, moments_of, standardized
 
 BLOCK = 1 << 14
-Bounds = Mapping[str, tuple[float, ...]]
-"""By column, its lowest and highest value."""
+Bounds = Mapping[str, tuple[float, ...]]  # by column, its lowest and highest value
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,10 +112,10 @@ class JobSettings(Section):
         intercept: add a constant column at the label party.
         standardize: scale each party's features to mean 0 and standard deviation 1; the default
             depends on the data set.
-        bounds: by column, its public lowest and highest value, as in { income = [0, 1e5] }. Values
-            beyond them are clipped, and the column is scaled as if its values were spread evenly
-            between them, whatever `standardize` says. A column's bounds hold at every party that
-            has it. All parties see them, so take them from what everybody knows, not from rows.
+        bounds: by column, its public lowest and highest value, as in { income = [0, 1e5] }, at
+            every party that has it. Values beyond them are clipped, and the column is scaled as if
+            spread evenly between them, not standardized. All parties see them: do not take them
+            from rows.
         seed: seed of the batches, the held-out split and, as `start` says, the initial weights.
             Keys, masks and noise never depend on it.
         target_auc: stop when the held-out AUC reaches this value.

@@ -80,20 +80,17 @@ class Facts:
 
     def fitted(self, job: Job, algorithm: Algorithm) -> dict[str, str]:
         """By party that adds noise, what it fits to its own rows without any; empty if nothing."""
-        found = {}
-        wanted = job.job.standardize
+        found, wanted = {}, job.job.standardize
         own = {party.name for party in job.party if party.preprocess}
         for name in self.names:
             if name == self.label_party and not algorithm.labels_everywhere:
                 continue
-            columns = self.unbounded.get(name)
+            found[name], columns = "", self.unbounded.get(name)
             if (self.standardize if wanted is None else wanted) and columns != 0:
                 which = "columns" if columns is None else f"{columns} of its columns"
                 found[name] = f"party {name!r} standardizes {which} by its own rows, without bounds"
             elif job.preprocess or name in own:
                 found[name] = f"preprocess is fitted to the rows of party {name!r}"
-            else:
-                found[name] = ""
         return found
 
 

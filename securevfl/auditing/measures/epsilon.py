@@ -34,6 +34,7 @@ from securevfl.auditing.worlds import (
     scored_runs,
     worst_case,
 )
+from securevfl.data.scaling import Bounds
 from securevfl.errors import ConfigError
 from securevfl.job import Job, PrivacySettings
 from securevfl.privacy.accounting import spent
@@ -77,15 +78,9 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     yield AttackCase(partial(_canaries, subject, privacy), "own releases")
     yield AttackCase(partial(_canaries, subject, half), "control: half the noise", control=True)
     job = subject.job
-    bounded = {"bounds": dict.fromkeys(subject.bounded, UNIT_BOUNDS)}
+    bounds = dict.fromkeys(subject.bounded, UNIT_BOUNDS)
     if privacy.gradient_clip is not None and not any(subject.fitted.values()):
-        yield from _end_to_end(subject, job)
-        if subject.bounded:
-            within = _ClaimedWorlds(subject, job.with_settings(**bounded), scaling=True)
-            standardized = _ClaimedWorlds(subject, job, scaling=True)
-            huge, control = "a huge record within bounds", "control: columns standardized"
-            yield AttackCase(partial(within.finding, "others"), huge, WORLDS)
-            yield AttackCase(partial(standardized.finding, "others"), control, WORLDS, control=True)
+        yield from _end_to_end(subject, job, bounds)
         return
     # There is no end-to-end claim: what if a reader took the claim about releases for one?
     released = _ClaimedWorlds(subject, job)
@@ -98,7 +93,7 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     noisy = job
     if privacy.gradient_clip is None:
         noisy = with_section(job, "privacy", **LIKE_RELEASES)
-    scaling = _ClaimedWorlds(subject, noisy.with_settings(**bounded), scaling=True)
+    scaling = _ClaimedWorlds(subject, noisy.with_settings(bounds=bounds), scaling=True)
     yield AttackCase(
         partial(scaling.finding, "others"), "DP-SGD, columns standardized", WORLDS, what_if=True
     )
@@ -106,8 +101,8 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
         yield replace(each, name=f"DP-SGD, {each.name}", what_if=True)
 
 
-def _end_to_end(subject: Subject, job: Job) -> Iterable[AttackCase]:
-    """A record among the job's own rows, and one among worst-case rows."""
+def _end_to_end(subject: Subject, job: Job, bounds: Bounds | None = None) -> Iterable[AttackCase]:
+    """A record among the job's own rows, one among worst-case rows, and a huge one in bounds."""
     own, worst = _ClaimedWorlds(subject, job), _ClaimedWorlds(subject, job, worst=True)
     exact = {"gradient_noise_multiplier": 0.0}
     forgotten = _ClaimedWorlds(subject, job, worst=True, noise=exact)
@@ -118,6 +113,11 @@ def _end_to_end(subject: Subject, job: Job) -> Iterable[AttackCase]:
     yield AttackCase(
         partial(forgotten.finding, "all"), "control: no gradient noise", WORLDS, control=True
     )
+    within, control = "a huge record within bounds", "control: columns standardized"
+    worlds = ((within, job.with_settings(bounds=bounds)), (control, job)) if bounds else ()
+    for name, each in worlds:
+        attack = partial(_ClaimedWorlds(subject, each, scaling=True).finding, "others")
+        yield AttackCase(attack, name, WORLDS, control=name == control)
 
 
 @dataclass(frozen=True, eq=False)
