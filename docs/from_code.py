@@ -165,8 +165,8 @@ def _values(found: Schema, schema: Schema) -> str:
         return ", or ".join(dict.fromkeys(parts))
     if words := found.get("enum", [found["const"]] if "const" in found else []):
         return ", ".join(f"`{_toml(each)}`" for each in words)
-    if found.get("type") == "array":
-        return f"list, each {_values(found['items'], schema)}"
+    if each := found.get("items") or found.get("additionalProperties"):
+        return f"{'list' if 'items' in found else 'table'}, each {_values(each, schema)}"
     kind = found.get("type", "")
     name = "path" if found.get("format") == "path" else KINDS.get(kind, "")
     bounds = [f"{word} {found[key]:g}" for key, word in LIMITS.items() if key in found]

@@ -290,11 +290,15 @@ def index_type(columns: int) -> Literal["uint16", "uint32"]:
     return "uint16" if columns <= 1 << 16 else "uint32"
 
 
-def standardized(x: SameRows, shift: FloatArray, scale: FloatArray) -> SameRows:
-    """(x − shift)/scale, both of shape (P,)."""
+def standardized(
+    x: SameRows, shift: FloatArray, scale: FloatArray, bounds: FloatArray | None = None
+) -> SameRows:
+    """(x − shift)/scale, both of shape (P,), of x clipped to bounds of shape (2, P), if any."""
     if isinstance(x, SparseRows):
+        if bounds is not None:
+            raise DataError("sparse rows take no bounds")
         return x.standardized(shift, scale)
-    scaled = x - shift
+    scaled: FloatArray = (x if bounds is None else np.clip(x, *bounds)) - shift
     scaled /= scale
     return scaled
 

@@ -72,9 +72,9 @@ def _alone(
     stored = -(-train.nnz // len(train)) if isinstance(train, SparseRows) else train.shape[1]
     kept = _some_rows(labels, max(1, stored))
     standardize = plan.job.job.standardize
-    scaling = Scaling.fit(train[kept])
-    if not (dataset.standardize if standardize is None else standardize):
-        scaling = Scaling(np.zeros(train.shape[1]), np.ones(train.shape[1]))
+    if standardize is None:
+        standardize = dataset.standardize
+    scaling = Scaling.of(table, train[kept], plan.job.job.bounds, standardize=standardize)
     if isinstance(train, SparseRows):  # the unpenalized intercept absorbs the mean
         scaling = Scaling(np.zeros(train.shape[1]), scaling.scale)
     features, held_out = scaling.apply(train[kept]), scaling.apply(table.test)

@@ -11,7 +11,7 @@ EXPERIMENT: Experiment[Settings] = Experiment(
     about=__doc__ or "",
     runs={
         "lr": Run(300, f"{A9A} --model lr --noise 0,0.25,0.5,1,3,10"),
-        "nn": Run(300, f"{A9A} --model nn --noise 0,0.5,3,10 --learning-rate 3"),
+        "nn": Run(600, f"{A9A} --model nn --noise 0,0.5,3,10 --learning-rate 3"),
     },
     quick="--repeats 1 --noise 0,1 --epochs 1 --learning-rate 3",
     tables={"noise": by_columns(*NOISE)},

@@ -51,6 +51,7 @@ class _Facts:
     test_rows: int
     classes: int
     standardize: bool
+    unbounded: dict[str, int]
 
 
 _FACTS = TypeAdapter(_Facts)

@@ -17,7 +17,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.attacks.adversary_view import AdversaryView
 from securevfl.auditing.views import decisions_of, gradients_of, shown_beyond
 from securevfl.data.labels import TargetScaling
-from securevfl.data.scaling import Scaling
+from securevfl.data.scaling import Scaling, require_columns
 from securevfl.data.tables import PartyTable, VerticalDataset, some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import Job
@@ -26,7 +26,7 @@ from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.exchange import Exchange, Learns
-from securevfl.protocols.plan import Plan
+from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.early_stopping import Decision
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.vertical.local_part import LocalPart
@@ -180,13 +180,17 @@ def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
         targets = TargetScaling.fit(train, centered=job.job.intercept)
         test = targets.apply(dataset.test_labels)
         dataset = replace(dataset, train_labels=targets.apply(train), test_labels=test)
-    wanted = job.job.standardize
-    if dataset.standardize if wanted is None else wanted:
-        for table in dataset.parties:
-            scaling = Scaling.fit(table.train)
-            train, test = scaling.apply(table.train), scaling.apply(table.test)
-            dataset = with_table(dataset, replace(table, train=train, test=test))
-    return job.with_settings(standardize=False), dataset
+    wanted, bounds = job.job.standardize, job.job.bounds
+    require_columns(bounds, dataset)
+    standardize = dataset.standardize if wanted is None else wanted
+    for table in dataset.parties:
+        scaling = Scaling.of(table, table.train, bounds, standardize=standardize)
+        train, test = scaling.apply(table.train), scaling.apply(table.test)
+        dataset = with_table(dataset, replace(table, train=train, test=test))
+    # Nothing is left to encode, either.
+    parties = tuple(party.model_copy(update={"preprocess": None}) for party in job.party)
+    job = job.model_copy(update={"preprocess": None, "party": parties})
+    return job.with_settings(standardize=False, bounds={}), dataset
 
 
 @dataclass(eq=False)
@@ -202,15 +206,17 @@ class Subject:
     progress: Callable[[int, int], None] = lambda done, rounds: None  # called during a run
     # When the job scores; recorded runs are scored only at their end unless asked otherwise
     scoring: dict[str, object] = field(default_factory=dict, init=False)
-    standardizes: bool = field(default=False, init=False)  # before `scaled` did so once for all
+    # What was fitted to a party's rows, by party, before `scaled` did so once for all
+    fitted: dict[str, str] = field(default_factory=dict, init=False)
+    bounded: frozenset[str] = field(default=frozenset(), init=False)  # columns with bounds, then
     _recordings: dict[str, Recording] = field(default_factory=dict, init=False)
     _smaller: "dict[int, Subject]" = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.job.exchange.he_per_step:
             raise ConfigError("he_per_step is for benchmarks: leave it unset for an audit")
-        wanted = self.job.job.standardize
-        self.standardizes = self.dataset.standardize if wanted is None else wanted
+        self.fitted = Facts.of(self.dataset, self.job).fitted(self.job, self.algorithm)
+        self.bounded = frozenset(self.job.job.bounds)
         job, self.dataset = scaled(self.job, self.dataset)
         privacy = job.privacy
         has_budget = privacy.budget is not None or privacy.release_budget is not None

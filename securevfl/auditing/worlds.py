@@ -120,8 +120,8 @@ def extreme_record(job: Job, dataset: VerticalDataset) -> Neighbours:
 def scaling_record(job: Job, dataset: VerticalDataset) -> Neighbours:
     """Two worlds in which a record is as it was, or huge in every column.
 
-    The job standardizes columns by the party's own rows, which no noise covers. A huge record
-    leaves all other rows' values near each other, and so moves all other records' predictions.
+    The job standardizes columns without bounds by the party's own rows, which no noise covers: a
+    huge record leaves all other rows near each other, and moves their predictions. Bounds clip it.
     """
     party = next(t.name for t in dataset.parties if t.name != dataset.label_party)
     table, job = table_of(dataset, party), job.with_settings(standardize=True)

@@ -51,7 +51,7 @@ def one_table(dataset: VerticalDataset[Any]) -> PartyTable[Any]:
     """The columns of all parties side by side, under the label party's name."""
     return PartyTable(
         dataset.label_party,
-        tuple(f"{table.name} {column}" for table in dataset.parties for column in table.columns),
+        tuple(column for table in dataset.parties for column in table.columns),
         side_by_side([table.train for table in dataset.parties]),
         side_by_side([table.test for table in dataset.parties]),
     )
@@ -160,7 +160,8 @@ def trained_alone(job: Job, dataset: VerticalDataset, party: str) -> float:
     )
     linear = PartySettings(name=nobody, role="feature", model="linear")
     own = [each for each in job.party if each.name == party]
-    job = job.model_copy(update={"party": (*own, linear)})
+    bounds = {column: each for column, each in job.job.bounds.items() if column in table.columns}
+    job = job.with_settings(bounds=bounds).model_copy(update={"party": (*own, linear)})
     return train(job.without_protection, alone).clear_auc
 
 

@@ -3,8 +3,11 @@
 Noise is drawn from the seed of its run, so that sweeps repeat: a job draws its own afresh. All
 levels take one η0, tuned without noise. Seeds differ in their noise, batches and, of networks,
 starts. Of fdml two curves: parties that step with their own exact prediction, and with the noisy
-one that they pushed, as the paper has it. Two AUCs: of exact held-out predictions, which tells
-what noise in training costs, and of noisy ones, which is what parties see who score as they train.
+one that they pushed, as the paper has it. Two AUCs: of released held-out predictions, which carry
+noise and are all that anybody gets, and of exact ones, which tell what noise in training costs.
+
+Each run is repeated with half of its rounds, a quarter and so on, as fewer promise more. The rounds
+after which a level settles are chosen by the held-out rows.
 
 A job file's job takes the steps that it says, and so does each party alone. What one place does is
 then the job itself without noise and clipping.
@@ -40,6 +43,9 @@ from securevfl.reports.rows import NoiseRow
 from securevfl.training import Environment, plan_for, train
 
 ONE_PLACE, SUM_IN_ONE_PLACE = "one place", "sum in one place"
+SETTLED = 0.005
+"""A level has settled where its released AUC is no further below that of its best rounds."""
+Run = dict[str, list[float]]  # AUCs, exact and released, after `halved` numbers of rounds
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ def _rows(
     settings: NoiseSettings,
     dataset: VerticalDataset,
     tasks: Sequence[_Task],
-    done: Mapping[str, dict[str, float]],
+    done: Mapping[str, Run],
 ) -> list[NoiseRow]:
     """A row for each model and level that was run, where all that it is compared with was too."""
     rows = []
@@ -148,6 +154,7 @@ def work_of(settings: NoiseSettings, dataset: VerticalDataset) -> dict[str, Any]
         "version": __version__,
         "data": _content(dataset),
         "label_party": dataset.label_party,
+        "over_rounds": True,
         **settings.described(dataset),
         "jobs": jobs,
         "from_file": settings.from_file,
@@ -220,25 +227,42 @@ def _tuned(job: Job, dataset: VerticalDataset, report: Report) -> float | None:
     return tune(job, dataset, report=report).learning_rate
 
 
-def _run(
-    settings: NoiseSettings, dataset: VerticalDataset, task: _Task, tell: Tell
-) -> dict[str, float]:
+def _run(settings: NoiseSettings, dataset: VerticalDataset, task: _Task, tell: Tell) -> Run:
     job = settings.job(
         *(dataset, task.model, task.seed, task.noise, task.own_prediction),
         learning_rate=task.learning_rate,
     )
-    rounds = job.job.rounds
-    told = Environment(progress=lambda done: tell(f"round {done} of {rounds}", done, rounds))
     if task.alone is None:
-        result = train(job, dataset, told)
-        return {"auc": result.clear_auc, "auc_noisy": result.scores[-1].auc}
+        return _over_rounds(job, dataset, tell)
     together = task.alone in (ONE_PLACE, SUM_IN_ONE_PLACE)
     if settings.trains_in_one_place(task.model):
         parties, one_model = None if together else [task.alone], task.alone == ONE_PLACE
-        return {"auc": train_in_one_place(job, dataset, parties, one_model=one_model).auc}
+        return {"auc": [train_in_one_place(job, dataset, parties, one_model=one_model).auc]}
     if together:
-        return {"auc": train(job, dataset, told).clear_auc}
-    return {"auc": trained_alone(job, dataset, task.alone)}
+        return {"auc": [train(job, dataset).clear_auc]}
+    return {"auc": [trained_alone(job, dataset, task.alone)]}
+
+
+def halved(rounds: int) -> list[int]:
+    """A number of rounds, half of it and so on down to 1, the fewest first."""
+    return [*halved(rounds // 2), rounds] if rounds else []
+
+
+def _over_rounds(job: Job, dataset: VerticalDataset, tell: Tell) -> Run:
+    found: Run = {"auc": [], "auc_noisy": []}
+    result, runs, before = None, halved(job.job.rounds), 0
+
+    def told(done: int) -> None:
+        tell(f"round {before + done} of {sum(runs)}", before + done, sum(runs))
+
+    for rounds in runs:
+        # More rounds change nothing if training had ended before.
+        if result is None or result.rounds == result.plan.rounds:
+            result = train(job.with_settings(rounds=rounds), dataset, Environment(progress=told))
+        before += rounds
+        found["auc"].append(result.clear_auc)
+        found["auc_noisy"].append(result.scores[-1].auc)
+    return found
 
 
 def _row(
@@ -246,20 +270,22 @@ def _row(
     dataset: VerticalDataset,
     model: str,
     level: tuple[float, OwnPrediction | None],
-    runs: Sequence[tuple[_Task, dict[str, float]]],
+    runs: Sequence[tuple[_Task, Run]],
 ) -> NoiseRow:
     noise, own_prediction = level
     at_level = [run for task, run in runs if (task.noise, task.own_prediction) == level]
     lines = {
-        name: statistics.mean(run["auc"] for task, run in runs if task.alone == name)
+        name: statistics.mean(run["auc"][-1] for task, run in runs if task.alone == name)
         for name in dict.fromkeys(task.alone for task, _ in runs if task.alone is not None)
     }
     best = max((table.name for table in dataset.parties), key=lambda name: lines[name])
     job = settings.job(dataset, model, settings.seed, noise, own_prediction)
     account = plan_for(job, dataset).account
     assert account is not None  # noqa: S101
-    promise = account.after(account.rounds)
-    exact, noisy = ([run[key] for run in at_level] for key in ("auc", "auc_noisy"))
+    promise, all_rounds = account.after(account.rounds), halved(account.rounds)
+    exact, noisy = (np.array([run[key] for run in at_level]) for key in ("auc", "auc_noisy"))
+    means, released = exact.mean(axis=0), noisy.mean(axis=0)
+    settled = int(np.flatnonzero(released >= released.max() - SETTLED)[0])
     return {
         "dataset": dataset.name,
         "model": model,
@@ -275,10 +301,21 @@ def _row(
         "epsilon_end_to_end_text": promise.epsilon_end_to_end_text,
         "gradient_clip": promise.gradient_clip,
         "gradient_noise_multiplier": promise.gradient_noise_multiplier,
-        "auc_mean": statistics.mean(exact),
-        "auc_std": float(np.std(exact, ddof=1)) if len(exact) > 1 else None,
-        "auc_noisy_mean": statistics.mean(noisy),
-        "auc_noisy_std": float(np.std(noisy, ddof=1)) if len(noisy) > 1 else None,
+        "auc_mean": float(means[-1]),
+        "auc_std": float(np.std(exact[:, -1], ddof=1)) if len(exact) > 1 else None,
+        "auc_noisy_mean": float(released[-1]),
+        "auc_noisy_std": float(np.std(noisy[:, -1], ddof=1)) if len(noisy) > 1 else None,
+        "settled": settled,
+        "over_rounds": [
+            {
+                "rounds": each,
+                "auc_mean": float(means[place]),
+                "auc_noisy_mean": float(released[place]),
+                "epsilon_release": account.after(each).epsilon_release,
+                "epsilon_end_to_end": account.after(each).epsilon_end_to_end,
+            }
+            for place, each in enumerate(all_rounds)
+        ],
         "auc_local_only": lines[best],
         "local_only_party": best,
         "auc_centralized": lines[ONE_PLACE],
@@ -286,11 +323,11 @@ def _row(
         "learning_rate": _rate_of(runs, None),
         "learning_rate_centralized": _rate_of(runs, ONE_PLACE),
         "repeats": len(exact),
-        "aucs": exact,
-        "aucs_noisy": noisy,
+        "aucs": exact[:, -1].tolist(),
+        "aucs_noisy": noisy[:, -1].tolist(),
         "noise": promise.noise,
     }
 
 
-def _rate_of(runs: Sequence[tuple[_Task, dict[str, float]]], alone: str | None) -> float | None:
+def _rate_of(runs: Sequence[tuple[_Task, Run]], alone: str | None) -> float | None:
     return next(task.learning_rate for task, _ in runs if task.alone == alone)

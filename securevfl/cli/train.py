@@ -52,6 +52,7 @@ model = "linear"               # or mlp, with hidden = [64]
 # target_auc = 0.99            # stops at this held-out AUC; a guard counts the scorings
 # batch_size = 128             # "full" by default; small batches reveal labels
 # local_steps = 5              # "exact" by default; a number needs a learning_rate
+# bounds = {{ "mean area" = [0, 3000] }}  # public: clips and scales, for an end-to-end budget
 seed = 0
 
 [exchange]
@@ -275,7 +276,7 @@ def train(
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = options.job_dataset(described, job, data_dir)
-    _tell(dataset, quiet=quiet)
+    _tell(dataset, described, quiet=quiet)
 
     from securevfl.cli import outputs
     from securevfl.training import Environment, make_offline, plan_for, save_models
@@ -327,9 +328,11 @@ def _end(row: TrainRow) -> None:
         raise typer.Exit(row["status"])
 
 
-def _tell(dataset: "VerticalDataset[Matrix]", *, quiet: bool) -> None:
-    """What was noticed in the parties' files, on standard error."""
-    for note in dataset.notes:
+def _tell(dataset: "VerticalDataset[Matrix]", job: Job, *, quiet: bool) -> None:
+    """What was noticed in the parties' files, and how much bounds clip, on standard error only."""
+    from securevfl.data.scaling import clipped
+
+    for note in (*dataset.notes, *clipped(job.job.bounds, dataset)):
         if note.warning:
             sys.stderr.write(f"securevfl: warning: {note.line}\n")
         elif not quiet:

@@ -1,24 +1,51 @@
-"""Standardization of a party's columns by its own training rows."""
+"""Scaling of a party's columns: by public bounds, or standardized by its own training rows."""
 
+import difflib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray
-from securevfl.errors import DataError
+from securevfl.data.tables import Note, PartyTable, VerticalDataset
+from securevfl.errors import ConfigError, DataError
 from securevfl.sparse import Matrix, SameRows, SparseRows, moments_of, standardized
 
 BLOCK = 1 << 14
+Bounds = Mapping[str, tuple[float, ...]]  # by column, its lowest and highest value
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Means and population standard deviations, shape (P,); constant columns have scale 1."""
+    """Means and population standard deviations, shape (P,); constant columns have scale 1.
+
+    A column with bounds has the mean and the deviation of the uniform distribution between them
+    instead (docs/decisions/0051-public-bounds.md). `bounds`, shape (2, P), clip values before; of
+    other columns they are the largest numbers, which clip nothing.
+    """
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
+    bounds: FloatArray | None = None
+
+    @classmethod
+    def of(
+        cls, table: PartyTable[Matrix], train: Matrix, bounds: Bounds, *, standardize: bool
+    ) -> Self:
+        """The scaling of a table's columns, fitted to `train` where bounds do not fix it."""
+        clips = _clips(table, bounds)
+        inside = np.array([column in bounds for column in table.columns])
+        fitted = cls(np.zeros(len(inside)), np.ones(len(inside)))
+        if standardize and not inside.all():
+            fitted = cls.fit(train if clips is None else np.clip(train, *clips))
+        if clips is None:
+            return fitted
+        low, high = clips
+        mean = np.where(inside, low / 2 + high / 2, fitted.mean)
+        return cls(mean, np.where(inside, (high / 2 - low / 2) / sqrt(3), fitted.scale), clips)
 
     @classmethod
     def fit(cls, train: Matrix) -> Self:
@@ -35,10 +62,48 @@ class Scaling:
         return cls(np.where(constant, first, mean), np.where(constant, 1.0, scale))
 
     def apply(self, x: SameRows) -> SameRows:
-        """Standardize rows of shape (rows, P)."""
+        """Clip and scale rows of shape (rows, P)."""
         if x.shape[-1] != self.mean.size:
             raise DataError(f"x: {x.shape[-1]} columns, expected {self.mean.size} as fitted")
-        return standardized(x, self.mean, self.scale)
+        return standardized(x, self.mean, self.scale, self.bounds)
+
+
+def _clips(table: PartyTable[Matrix], bounds: Bounds) -> FloatArray | None:
+    """The bounds of a table's columns, shape (2, P); None if none has any."""
+    if bounds.keys().isdisjoint(table.columns):
+        return None
+    most = float(np.finfo(np.float64).max)
+    return np.array([bounds.get(column, (-most, most)) for column in table.columns]).T
+
+
+def require_columns(bounds: Bounds, dataset: VerticalDataset[Matrix]) -> None:
+    """Refuse bounds of columns that no party has, and of sparse ones; a ConfigError names them."""
+    for column in bounds:
+        holder = next((each for each in dataset.parties if column in each.columns), None)
+        if holder is None:
+            known = [name for table in dataset.parties for name in table.columns]
+            near = difflib.get_close_matches(column, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"job.bounds.{column}: no party has column {column!r}{hint}")
+        if isinstance(holder.train, SparseRows):
+            raise ConfigError(
+                f"job.bounds.{column}: party {holder.name!r} holds sparse rows, which are not "
+                "clipped; drop the bounds and set standardize = false"
+            )
+
+
+def clipped(bounds: Bounds, dataset: VerticalDataset[Matrix]) -> Iterator[Note]:
+    """How many training values of each party its bounds clip, for this party alone."""
+    for table in dataset.parties:
+        clips = _clips(table, bounds)
+        if clips is None or isinstance(table.train, SparseRows):
+            continue
+        beyond = int(((table.train < clips[0]) | (table.train > clips[1])).sum())
+        text = (
+            f"bounds clip {beyond} of {table.train.size} training values; the count itself has no "
+            "noise, so do not publish it"
+        )
+        yield Note("bounds", table.name, None, text)
 
 
 def _moments(train: Matrix) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:

@@ -17,7 +17,9 @@ from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows, require_dens
 
 MOST_CELLS = 1 << 27
 """The largest sparse table that is converted to an array; 1 GiB."""
-Kind = Literal["file", "ids", "preprocess", "unused", "constant", "duplicate", "id", "label"]
+Kind = Literal[
+    "file", "ids", "preprocess", "unused", "constant", "duplicate", "id", "label", "bounds"
+]
 
 
 @dataclass(frozen=True)

@@ -188,18 +188,23 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         outputs = result.plan.loss.outputs
         self.coef_: FloatArray = np.zeros((outputs, self.n_features_in_))
         self.intercept_: Any = np.zeros(outputs)
+        most = np.finfo(np.float64).max
+        self._bounds = np.repeat([[-most], [most]], self.n_features_in_, axis=1)
         label_model = result.outcomes[result.plan.facts.label_party].model
         unit = label_model.header.target_scale or 1.0
         for party, outcome in result.outcomes.items():
             per_unit, constant = in_original_units(outcome.model, unit)
             self.coef_[:, columns[party]] = per_unit.T
             self.intercept_ += constant
+            if outcome.model.bounds is not None:
+                self._bounds[:, columns[party]] = outcome.model.bounds
 
     def _linear_predictions(self, X: Any) -> FloatArray:  # noqa: ANN401
         check_is_fitted(self)
         if is_by_party(X):
             X = side_by_side(X)
         X = validate_data(self, X, reset=False, dtype=np.float64)
+        X = np.clip(X, *self._bounds)
         predictions: FloatArray = X @ np.atleast_2d(self.coef_).T + self.intercept_
         return predictions
 

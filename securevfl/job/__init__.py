@@ -277,7 +277,7 @@ def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
     problem = error.errors()[0]
     where = (*within, *problem["loc"])
     # Deeper parts of the location are branches of the key's type.
-    depth = 3 if where[0] == "party" else 2
+    depth = 3 if where[0] == "party" or "bounds" in where else 2
     place = ".".join(str(part) for part in where[:depth])
     if problem["type"] == "missing":
         return f"{place} is missing"

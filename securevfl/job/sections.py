@@ -1,10 +1,12 @@
 """The sections of a job file, each a validated object; see `securevfl train --example`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from typing_extensions import override
 
 from securevfl.errors import ConfigError
@@ -22,6 +24,16 @@ OwnPrediction = Literal["exact", "noisy"]
 Precision = Literal["double", "single"]
 OneCharacter = Annotated[str, Field(min_length=1, max_length=1)]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+
+
+def _ascending(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    two = len(bounds) == 2 and all(map(isfinite, bounds))  # noqa: PLR2004
+    if not (two and bounds[1] / 2 - bounds[0] / 2 > 0):
+        raise ValueError("expected two finite numbers, the lower one first")
+    return bounds
+
+
+Bounds = Annotated[tuple[float, ...], AfterValidator(_ascending)]
 
 
 class Section(BaseModel):
@@ -100,6 +112,10 @@ class JobSettings(Section):
         intercept: add a constant column at the label party.
         standardize: scale each party's features to mean 0 and standard deviation 1; the default
             depends on the data set.
+        bounds: by column, its public lowest and highest value, as in { income = [0, 1e5] }, at
+            every party that has it. Values beyond them are clipped, and the column is scaled as if
+            spread evenly between them, not standardized. All parties see them: do not take them
+            from rows.
         seed: seed of the batches, the held-out split and, as `start` says, the initial weights.
             Keys, masks and noise never depend on it.
         target_auc: stop when the held-out AUC reaches this value.
@@ -144,6 +160,7 @@ class JobSettings(Section):
     start: Literal["random", "seeded", "zero"] | None = None
     intercept: bool = True
     standardize: bool | None = None
+    bounds: Mapping[str, Bounds] = {}
     seed: Annotated[int, Field(ge=0)] = 0
     target_auc: Annotated[float, Field(gt=0, le=1)] | None = None
     eval_every: Annotated[int, Field(ge=0)] | Literal["doubling", "never"] | None = None
@@ -351,8 +368,9 @@ class PrivacySettings(Section):
         label_noise_multiplier: z for residuals; 0 adds no noise.
         release_budget: the largest ε of the released values, if the model itself is considered
             public.
-        budget: the largest end-to-end ε; it needs `standardize = false` and no [preprocess],
-            because nothing that is fitted to a party's own rows has noise.
+        budget: the largest end-to-end ε; it needs `job.bounds` of all columns of the parties that
+            add noise, or `standardize = false`, and no [preprocess], because nothing that is
+            fitted to a party's own rows has noise.
         noise_seed: makes the noise reproducible for experiments, which voids every privacy
             guarantee.
     """

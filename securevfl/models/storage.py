@@ -46,7 +46,7 @@ FORMAT = 1
 MOST = 1 << 63
 """Rounds and rows are sent as 64-bit integers."""
 _HEADER = "securevfl"
-_STATE, _HEAD = "network.", "head"
+_STATE, _HEAD, _BOUNDS = "network.", "head", "bounds"
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class SavedModel(Shown):
     """A party's model; its features are standardized by subtracting `mean` and dividing by `scale`.
 
     Attributes:
+        bounds: shape (2, P): before that, features are clipped to these lowest and highest values.
         weights: θ_k, shape (P, C), with the intercept's row last; for a network all numbers of its
             state dict, concatenated, shape (n, 1).
         state: a network's state dict.
@@ -136,6 +137,7 @@ class SavedModel(Shown):
     make_module: MakeModule | None = field(default=None, repr=False)
     head: FloatArray | None = None
     phi: FloatArray | None = None
+    bounds: FloatArray | None = None
 
     @override
     def shown(self) -> dict[str, object]:
@@ -216,7 +218,7 @@ class SavedModel(Shown):
                 f"{self.header.party}: features of shape {features.shape}, expected "
                 f"{len(self.header.columns)} columns"
             )
-        inputs = standardized(features, self.mean, self.scale)
+        inputs = standardized(features, self.mean, self.scale, self.bounds)
         if self.header.is_dense and self.header.network is not None:
             layer = DenseLayer(self.weights, activation=self.header.network.activation)
             return layer.predict(layer.inputs(inputs))
@@ -242,6 +244,7 @@ def saved_model(
     scale: FloatArray,
     make_module: MakeModule | None = None,
     phi: FloatArray | None = None,
+    bounds: FloatArray | None = None,
 ) -> SavedModel:
     """The current state of a local model, linear or a network, with the head on top of it."""
     head = None
@@ -250,7 +253,7 @@ def saved_model(
         model = model.model
     state = model.state()
     weights = model.weights if state is None else _numbers(state)
-    return SavedModel(header, weights, mean, scale, state, make_module, head, phi)
+    return SavedModel(header, weights, mean, scale, state, make_module, head, phi, bounds)
 
 
 def save_model(path: Path, model: SavedModel) -> None:
@@ -271,6 +274,8 @@ def _tensors(model: SavedModel) -> dict[str, NDArray[Any]]:
         tensors[_HEAD] = model.head
     if model.phi is not None:
         tensors["phi"] = model.phi
+    if model.bounds is not None:
+        tensors[_BOUNDS] = model.bounds
     return tensors
 
 
@@ -293,6 +298,8 @@ def load_model(
     shapes = tensor_shapes(header)
     if header.is_dense and "phi" in tensors:
         shapes["phi"] = (header.outputs,)
+    if _BOUNDS in tensors:
+        shapes[_BOUNDS] = (2, len(header.columns))
     theirs = {name: values for name, values in tensors.items() if name.startswith(_STATE)}
     custom = header.network is not None and header.network.kind == "custom"
     if custom:
@@ -300,12 +307,13 @@ def load_model(
             raise DataError(f"model file {path}: a custom network, whose module must be given")
         shapes |= {name: values.shape for name, values in theirs.items()}
     _require_numbers(path, tensors, shapes, custom=custom)
-    scaling, head = (tensors["mean"], tensors["scale"]), tensors.get(_HEAD)
+    scaling = tensors["mean"], tensors["scale"]
+    head, phi, bounds = (tensors.get(name) for name in (_HEAD, "phi", _BOUNDS))
     if header.network is None or header.is_dense:
-        phi = tensors.get("phi")
-        return SavedModel(header, tensors["weights"], *scaling, head=head, phi=phi)
+        weights = tensors["weights"]
+        return SavedModel(header, weights, *scaling, head=head, phi=phi, bounds=bounds)
     state = {name.removeprefix(_STATE): values for name, values in theirs.items()}
-    return SavedModel(header, _numbers(state), *scaling, state, make_module, head)
+    return SavedModel(header, _numbers(state), *scaling, state, make_module, head, bounds=bounds)
 
 
 def _require_numbers(
@@ -327,6 +335,8 @@ def _require_numbers(
             raise DataError(f"model file {path}: {name} are not finite float64 numbers")
     if not (tensors["scale"] > 0).all():
         raise DataError(f"model file {path}: a scale is not positive")
+    if _BOUNDS in tensors and not (tensors[_BOUNDS][0] < tensors[_BOUNDS][1]).all():
+        raise DataError(f"model file {path}: a lower bound is not below the upper one")
 
 
 def _check_header(path: Path, header: ModelHeader) -> None:

@@ -44,6 +44,7 @@ class Facts:
         classes: number of classes; 0 for real targets.
         row_digests: identify the training rows, and fix the batches.
         standardize: whether each party standardizes its features by default.
+        unbounded: by party, the number of its columns to which the job gives no bounds.
     """
 
     names: tuple[str, ...]
@@ -53,6 +54,7 @@ class Facts:
     classes: int
     row_digests: NDArray[np.uint64] = field(compare=False)
     standardize: bool = True
+    unbounded: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def real_targets(self) -> bool:
@@ -60,8 +62,8 @@ class Facts:
         return self.classes == 0
 
     @classmethod
-    def of(cls, dataset: VerticalDataset[Matrix]) -> "Facts":
-        """The facts of a data set."""
+    def of(cls, dataset: VerticalDataset[Matrix], job: Job) -> "Facts":
+        """The facts of a data set under a job."""
         return cls(
             names=tuple(table.name for table in dataset.parties),
             label_party=dataset.label_party,
@@ -70,7 +72,26 @@ class Facts:
             classes=dataset.classes,
             row_digests=dataset.row_digests,
             standardize=dataset.standardize,
+            unbounded={
+                table.name: sum(column not in job.job.bounds for column in table.columns)
+                for table in dataset.parties
+            },
         )
+
+    def fitted(self, job: Job, algorithm: Algorithm) -> dict[str, str]:
+        """By party that adds noise, what it fits to its own rows without any; empty if nothing."""
+        found, wanted = {}, job.job.standardize
+        own = {party.name for party in job.party if party.preprocess}
+        for name in self.names:
+            if name == self.label_party and not algorithm.labels_everywhere:
+                continue
+            found[name], columns = "", self.unbounded.get(name)
+            if (self.standardize if wanted is None else wanted) and columns != 0:
+                which = "columns" if columns is None else f"{columns} of its columns"
+                found[name] = f"party {name!r} standardizes {which} by its own rows, without bounds"
+            elif job.preprocess or name in own:
+                found[name] = f"preprocess is fitted to the rows of party {name!r}"
+        return found
 
 
 @dataclass(frozen=True)
@@ -321,16 +342,6 @@ class Plan(Shown):
         between = self.algorithm.scores_between
         return Timetable(self.rounds, every if between else 0, self.facts.test_rows)
 
-    @property
-    def _fitted(self) -> str:
-        wanted = self.job.job.standardize
-        if self.facts.standardize if wanted is None else wanted:
-            return "each party standardizes columns by its own rows"
-        job = self.job
-        if any((job.preprocess, *(party.preprocess for party in job.party))):
-            return "preprocess is fitted to each party's own rows"
-        return ""
-
     @cached_property
     def account(self) -> PrivacyAccount | None:
         """The privacy account, None without noise; a ConfigError for a useless `[privacy]`."""
@@ -353,5 +364,5 @@ class Plan(Shown):
             given=visits.outputs or self.given,
             labels_are_known=self.algorithm.labels_everywhere,
             label_change=self.loss.label_change,
-            fitted=self._fitted,
+            fitted=self.facts.fitted(job, self.algorithm),
         )

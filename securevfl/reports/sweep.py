@@ -1,8 +1,8 @@
 """A noise sweep for people: a table of 80 columns, sentences, and a page with FDML's Fig. 4."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 from securevfl.reports.page import rows_page
 from securevfl.reports.rows import DERIVED, NoiseRow
@@ -11,18 +11,28 @@ from securevfl.shown import curve
 
 
 def _spread(mean: float, deviation: float | None) -> str:
-    return f"{mean:.4f}" + ("" if deviation is None else f" ±{deviation:.4f}")
+    return f"{mean:.3f}" + ("" if deviation is None else f" ±{deviation:.3f}")
+
+
+def _settles(row: NoiseRow) -> str:
+    point = row["over_rounds"][row["settled"]]
+    return f"{point['rounds']}: {epsilon_text(point['epsilon_release'])}"
+
+
+def _own(name: str | None) -> str:
+    return "" if name is None else f", own {name}"
 
 
 NOISE: tuple[Column[NoiseRow], ...] = (
     ("model", lambda row: str(row["model"])),
     ("own", lambda row: row["own_prediction"] or "-"),
     ("z", lambda row: f"{row['noise_multiplier']:g}"),
-    ("eps release", lambda row: epsilon_text(row["epsilon_release"])),
+    ("eps", lambda row: epsilon_text(row["epsilon_release"])),
     ("end to end", lambda row: epsilon_text(row["epsilon_end_to_end"])),
-    ("AUC exact rows", lambda row: _spread(row["auc_mean"], row["auc_std"])),
-    ("AUC noisy rows", lambda row: _spread(row["auc_noisy_mean"], row["auc_noisy_std"])),
-    ("gain", lambda row: f"{row['auc_mean'] - row['auc_local_only']:+.4f}"),
+    ("exact AUC", lambda row: _spread(row["auc_mean"], row["auc_std"])),
+    ("released AUC", lambda row: _spread(row["auc_noisy_mean"], row["auc_noisy_std"])),
+    ("gain", lambda row: f"{row['auc_noisy_mean'] - row['auc_local_only']:+.3f}"),
+    ("settles: eps", _settles),
 )
 
 NOT_PROMISED = (
@@ -30,8 +40,8 @@ NOT_PROMISED = (
     "A sample also moves its party's weights and so every later prediction: without noise on "
     "gradients nothing bounds that.",
     "It is per party: who is known to several parties composes.",
-    "Scaling, the spread of random starts, feature selection and the choice of the learning rate "
-    "are taken as public.",
+    "The release guarantee takes scaling, the spread of random starts, feature selection and the "
+    "choice of the learning rate as public.",
 )
 
 
@@ -53,7 +63,9 @@ def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
             + (f"step sizes {DERIVED}" if rate is None else f"learning rate {rate:g}")
         )
         notes += [
-            f"{model}{'' if name is None else f', own {name}'}: {highest_gain(curve_rows)}"
+            f"{model}{_own(name)}: {highest_gain(curve_rows)}, by "
+            f"released predictions (by exact ones, which nobody gets, "
+            f"{highest_gain(curve_rows, 'auc_mean')})"
             for name, curve_rows in by_own_prediction(own).items()
         ]
     first = rows[0]
@@ -67,15 +79,18 @@ def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
         f"{first['mechanism']} noise, z = {spread} over twice the clip, clip = {first['clip']:g}, "
         f"releases of a sample = {first['releases']}, delta = {first['delta']:g}, "
         f"{first['repeats']} seeds",
-        "release: the model taken as given; end to end: the whole view"
+        "eps: of releases, the model taken as given; end to end: of the whole view"
         + (
             f" ({rows[-1]['epsilon_end_to_end_text']})"
             if first["gradient_clip"] is None
             else f", gradients clipped to {first['gradient_clip']:g}, noise "
             f"{first['gradient_noise_multiplier']:g}"
         ),
-        "noisy rows: held-out rows scored with noise, one release more of each; gain: exact rows "
-        "over the best party alone",
+        "released: held-out predictions with noise, as parties get them, one release more of each; "
+        "gain: their AUC above that of the best party alone",
+        "settles: the fewest rounds whose released AUC is within 0.005 of the best, and eps after "
+        f"them, in place of {first['over_rounds'][-1]['rounds']} rounds; the held-out rows choose "
+        "them, so judge your choice by other rows",
         str(first["noise"]),
     ]
     return notes
@@ -89,9 +104,11 @@ def by_own_prediction(rows: Sequence[NoiseRow]) -> dict[str | None, list[NoiseRo
     }
 
 
-def highest_gain(levels: Sequence[NoiseRow]) -> str:
+def highest_gain(
+    levels: Sequence[NoiseRow], auc: Literal["auc_noisy_mean", "auc_mean"] = "auc_noisy_mean"
+) -> str:
     """Up to which level training together is better than the best party alone, in words."""
-    above = [*takewhile(lambda row: row["auc_mean"] > row["auc_local_only"], levels)]
+    above = [*takewhile(lambda row: row[auc] > row["auc_local_only"], levels)]
     if not above:
         return "together no better than it at any level"
     # Beyond the last level nothing is known.
@@ -102,32 +119,55 @@ def highest_gain(levels: Sequence[NoiseRow]) -> str:
 def sweep_curve(rows: Sequence[NoiseRow]) -> dict[str, Any]:
     """One model's AUC over noise, with bands of one deviation, and the lines.
 
-    Levels stand evenly, each with its ε below it. Of fdml one curve for each `own_prediction`.
+    Levels stand evenly, each with its ε below it. Released and exact predictions have a curve each;
+    of fdml for each `own_prediction`.
     """
-    curves = {
-        "exact rows" if name is None else f"own prediction {name}": levels
-        for name, levels in by_own_prediction(rows).items()
-    }
-    levels = next(iter(curves.values()))
+    by_own = by_own_prediction(rows)
+    levels = next(iter(by_own.values()))
     first, noises = levels[0], [row["noise_multiplier"] for row in levels]
     one_place = {"one place": first["auc_centralized"]}
     if first["model"] == "nn":
         one_place["sum in one place"] = first["auc_sum_in_one_place"]
+    series, bands = {}, {}
+    for name, own in by_own.items():
+        whose = "" if name is None else f"own {name}, "
+        released, exact = f"{whose}released", f"{whose}exact"
+        series[released] = [row["auc_noisy_mean"] for row in own]
+        series[exact] = [row["auc_mean"] for row in own]
+        bands[released] = [row["auc_noisy_std"] or 0.0 for row in own]
+        bands[exact] = [row["auc_std"] or 0.0 for row in own]
     found = curve(
         f"{first['dataset']}, {first['model']}",
         "noise multiplier z\nepsilon of releases",
         "held-out AUC",
         noises,
-        {name: [row["auc_mean"] for row in each] for name, each in curves.items()},
+        series,
         lines={f"{first['local_only_party']} alone": first["auc_local_only"], **one_place},
     )
-    found["bands"] = {
-        name: [row["auc_std"] or 0.0 for row in each] for name, each in curves.items()
-    }
+    found["bands"] = bands
     epsilons = [row["epsilon_release"] for row in levels]
     ends = ["∞" if epsilon is None else epsilon_text(epsilon) for epsilon in epsilons]
     found["ticks"] = [f"{noise:g}\n{end}" for noise, end in zip(noises, ends, strict=True)]
     return found
+
+
+def rounds_curve(levels: Sequence[NoiseRow]) -> dict[str, Any]:
+    """The released AUC over rounds, a curve for each level, and the exact one of the last."""
+    first, last = levels[0], levels[-1]
+    series = {
+        f"z = {row['noise_multiplier']:g}": [p["auc_noisy_mean"] for p in row["over_rounds"]]
+        for row in levels
+    }
+    exact = [point["auc_mean"] for point in last["over_rounds"]]
+    return curve(
+        f"{first['dataset']}, {first['model']}{_own(first['own_prediction'])}, over rounds",
+        "rounds",
+        "held-out AUC",
+        [point["rounds"] for point in first["over_rounds"]],
+        {**series, f"exact, z = {last['noise_multiplier']:g}": exact},
+        lines={f"{first['local_only_party']} alone": first["auc_local_only"]},
+        log_x=True,
+    )
 
 
 def _title(rows: Sequence[NoiseRow]) -> str:
@@ -136,6 +176,13 @@ def _title(rows: Sequence[NoiseRow]) -> str:
         for name, levels in by_own_prediction(rows).items()
     )
     return f"{rows[0]['model']}: {gains}"
+
+
+def _figures(rows: Sequence[NoiseRow]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for model, own in grouped(rows, "model").items():
+        yield _title(own), sweep_curve(own)
+        for name, levels in by_own_prediction(own).items():
+            yield f"{model}{_own(name)}: released AUC over rounds", rounds_curve(levels)
 
 
 def sweep_page(result: Mapping[str, Any]) -> str:
@@ -149,7 +196,7 @@ def sweep_page(result: Mapping[str, Any]) -> str:
         lead="What differential-privacy noise on shared predictions costs, and what it promises: "
         f"real training runs ({settings['algorithm']}) at each level, {rows[0]['repeats']} seeds, "
         "beside the best party alone and all columns in one place.",
-        figures=[(_title(own), sweep_curve(own)) for own in grouped(rows, "model").values()],
+        figures=[*_figures(rows)],
         heading="Every level",
         notes=sweep_notes(rows),
         not_promised=NOT_PROMISED,

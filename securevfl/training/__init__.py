@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from securevfl.data.scaling import require_columns
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.data.tables import check as check_dataset
 from securevfl.errors import ConfigError
@@ -193,10 +194,11 @@ def resolved(
 ) -> tuple[Plan, VerticalDataset[Matrix]]:
     """The plan, and the data set of the rows that take part."""
     check_dataset(dataset)
+    require_columns(job.job.bounds, dataset)
     taken = algorithm_of(job).rows(job, dataset)
     if taken is not dataset:
         check_dataset(taken)
-    return resolve(job, Facts.of(taken), modules), taken
+    return resolve(job, Facts.of(taken, job), modules), taken
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,8 @@ def test_a_sweep_shows_a_table_and_writes_json_and_a_page(capsys: Capture) -> No
     assert [(row["own_prediction"], row["model"], row["noise_multiplier"]) for row in rows] == [
         (own, model, z) for own in ("exact", "noisy") for model in ("lr", "nn") for z in (0, 2)
     ]
-    assert page().count("<svg") == 2
+    # Of each model one over levels, and one over rounds for each own prediction.
+    assert page().count("<svg") == 6
     assert "What is not promised" in page()
     assert "http" not in page().replace("http://www.w3.org", "")
 

@@ -175,7 +175,7 @@ def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words() ->
     assert alone.epsilon_end_to_end is None
     assert alone.epsilon_end_to_end_text.startswith("infinite")
     assert fitted.epsilon_end_to_end is None
-    assert "standardizes columns by its own rows" in fitted.epsilon_end_to_end_text
+    assert "standardizes 15 of its columns by its own rows" in fitted.epsilon_end_to_end_text
     assert both.epsilon_end_to_end is not None
     assert both.epsilon_release is not None
     assert both.epsilon_end_to_end > both.epsilon_release
@@ -184,7 +184,7 @@ def test_without_gradient_noise_the_end_to_end_promise_is_infinite_in_words() ->
 def test_what_one_party_alone_fits_to_its_rows_counts_too() -> None:
     noise = {"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4}
     plan = plan_for(job_of("dp", privacy=noise, **FEW, standardize=False), breast_cancer())
-    party = PartySettings(name="shop", role="feature", preprocess=Preprocessing())
+    party = PartySettings(name="party2", role="feature", preprocess=Preprocessing())
     fitted = replace(plan, job=plan.job.model_copy(update={"party": (party,)}))
     found = [each.account.after(2) for each in (plan, fitted) if each.account is not None]
     assert [each.epsilon_end_to_end is None for each in found] == [False, True]
@@ -317,7 +317,9 @@ def test_no_budget_covers_what_is_fitted_to_rows(
     silence: Environment, privacy: dict[str, float]
 ) -> None:
     budget = {"budget": 8.0, "gradient_clip": 1.0, **privacy}
-    with pytest.raises(ConfigError, match="infinite end to end, as each party standardizes"):
+    with pytest.raises(
+        ConfigError, match="infinite end to end, as party 'party2' standardizes 15 of its columns"
+    ):
         noisy(budget, None, silence)
 
 

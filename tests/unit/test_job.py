@@ -160,6 +160,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "start": "zero",
         "intercept": False,
         "standardize": False,
+        "bounds": {"income": [0, 1e5]},
         "seed": 7,
         "target_auc": 0.7,
         "eval_every": 7,

@@ -34,6 +34,7 @@ from securevfl.auditing.worlds import (
     scored_runs,
     worst_case,
 )
+from securevfl.data.scaling import Bounds
 from securevfl.errors import ConfigError
 from securevfl.job import Job, PrivacySettings
 from securevfl.privacy.accounting import spent
@@ -49,6 +50,7 @@ WORLD_ROWS, MOST_ROUNDS = 256, 10
 STEP_SIZE = 0.1
 LEAST_RUNS, MOST_RUNS = 100, 400
 WORLDS = "everything except the noise and one record, which has one of two values"
+UNIT_BOUNDS = (-sqrt(3), sqrt(3))  # they change no column that was scaled by its bounds before
 LIKE_RELEASES = {"gradient_clip": 1.0, "gradient_noise_multiplier": 4.0}
 
 
@@ -76,8 +78,9 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     yield AttackCase(partial(_canaries, subject, privacy), "own releases")
     yield AttackCase(partial(_canaries, subject, half), "control: half the noise", control=True)
     job = subject.job
-    if privacy.gradient_clip is not None and not subject.standardizes:
-        yield from _end_to_end(subject, job)
+    bounds = dict.fromkeys(subject.bounded, UNIT_BOUNDS)
+    if privacy.gradient_clip is not None and not any(subject.fitted.values()):
+        yield from _end_to_end(subject, job, bounds)
         return
     # There is no end-to-end claim: what if a reader took the claim about releases for one?
     released = _ClaimedWorlds(subject, job)
@@ -90,7 +93,7 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     noisy = job
     if privacy.gradient_clip is None:
         noisy = with_section(job, "privacy", **LIKE_RELEASES)
-    scaling = _ClaimedWorlds(subject, noisy, scaling=True)
+    scaling = _ClaimedWorlds(subject, noisy.with_settings(bounds=bounds), scaling=True)
     yield AttackCase(
         partial(scaling.finding, "others"), "DP-SGD, columns standardized", WORLDS, what_if=True
     )
@@ -98,8 +101,8 @@ def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
         yield replace(each, name=f"DP-SGD, {each.name}", what_if=True)
 
 
-def _end_to_end(subject: Subject, job: Job) -> Iterable[AttackCase]:
-    """A record among the job's own rows, and one among worst-case rows."""
+def _end_to_end(subject: Subject, job: Job, bounds: Bounds | None = None) -> Iterable[AttackCase]:
+    """A record among the job's own rows, one among worst-case rows, and a huge one in bounds."""
     own, worst = _ClaimedWorlds(subject, job), _ClaimedWorlds(subject, job, worst=True)
     exact = {"gradient_noise_multiplier": 0.0}
     forgotten = _ClaimedWorlds(subject, job, worst=True, noise=exact)
@@ -110,6 +113,11 @@ def _end_to_end(subject: Subject, job: Job) -> Iterable[AttackCase]:
     yield AttackCase(
         partial(forgotten.finding, "all"), "control: no gradient noise", WORLDS, control=True
     )
+    within, control = "a huge record within bounds", "control: columns standardized"
+    worlds = ((within, job.with_settings(bounds=bounds)), (control, job)) if bounds else ()
+    for name, each in worlds:
+        attack = partial(_ClaimedWorlds(subject, each, scaling=True).finding, "others")
+        yield AttackCase(attack, name, WORLDS, control=name == control)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +127,7 @@ class _ClaimedWorlds:
     subject: Subject
     job: Job
     worst: bool = False  # worst-case rows instead of the subject's
-    scaling: bool = False  # each party standardizes its columns by its own rows
+    scaling: bool = False  # a huge record; columns without bounds are standardized
     noise: dict[str, float] = field(default_factory=dict)  # other noise settings than the job's
 
     def finding(self, seen: Literal["all", "others"]) -> Finding:

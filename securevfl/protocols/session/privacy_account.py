@@ -132,8 +132,8 @@ class PrivacyAccount:
         given: numbers per sample in a release: its C predictions, or its w units.
         labels_are_known: whether all parties hold the labels, so that they need no protection.
         label_change: the most that one label moves one output's d at fixed H.
-        fitted: what each party fits to its own rows before it trains, so that no ε covers the whole
-            view; empty where columns are as they are.
+        fitted: by party that adds noise, what it fits to its own rows before it trains, so that no
+            ε covers the whole view; empty if nothing.
     """
 
     settings: PrivacySettings
@@ -146,7 +146,7 @@ class PrivacyAccount:
     given: int = 1
     labels_are_known: bool = False
     label_change: float = 1.0
-    fitted: str = ""
+    fitted: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -200,12 +200,14 @@ class PrivacyAccount:
 
     def after(self, rounds: int) -> Promise:
         """The guarantee after this many rounds."""
-        settings, gradients = self.settings, self.gradients
+        settings, gradients, fitted = self.settings, self.gradients, self._fitted
         own = self._training(rounds)
         scored = self.scorings(rounds)
         shown = 0 if self.labels_are_known else self._most_visits(rounds) * self.visits.residuals
-        exact = f"infinite: {self.fitted}" if gradients and self.fitted else EXACT_STEPS
-        text = f"{own.end_to_end:.4g}" if isfinite(own.end_to_end) else exact
+        text = f"{own.end_to_end:.4g}" if isfinite(own.end_to_end) else EXACT_STEPS
+        if gradients and fitted:
+            others = ", ".join(repr(name) for name, what in self.fitted.items() if not what)
+            text = f"infinite: {fitted}" + (f" ({text} at {others})" if others else "")
         return Promise(
             mechanism=settings.mechanism,
             noise_multiplier=self.mechanism.noise_multiplier,
@@ -213,7 +215,7 @@ class PrivacyAccount:
             delta=settings.delta,
             releases=own.releases,
             epsilon_release=_finite(own.release),
-            epsilon_end_to_end=_finite(own.end_to_end),
+            epsilon_end_to_end=None if fitted else _finite(own.end_to_end),
             epsilon_end_to_end_text=text if isfinite(own.release) else NO_NOISE,
             gradient_clip=gradients.clip if gradients else None,
             gradient_noise_multiplier=gradients.noise_multiplier if gradients else None,
@@ -238,10 +240,10 @@ class PrivacyAccount:
         """
         settings = self.settings
         _ = self.mechanism, self.gradients
-        if settings.budget is not None and settings.gradient_clip is not None and self.fitted:
+        if settings.budget is not None and settings.gradient_clip is not None and self._fitted:
             raise ConfigError(
-                f"budget: infinite end to end, as {self.fitted}; scale columns by public constants "
-                "and set standardize = false, or bound the releases alone by release_budget"
+                f"budget: infinite end to end, as {self._fitted}; give all columns job.bounds, and "
+                "drop [preprocess], or bound the releases alone by release_budget"
             )
         budgets = _budgets(settings)
         if not budgets:
@@ -254,9 +256,13 @@ class PrivacyAccount:
         if settings.budget is not None:
             require_budget(own, settings.budget)
 
+    @property
+    def _fitted(self) -> str:
+        return "; ".join(filter(None, self.fitted.values()))
+
     def _training(self, rounds: int) -> PrivacySpent:
         times, local = self._most_visits(rounds), None
-        gradients = None if self.fitted else self.gradients
+        gradients = self.gradients
         if gradients is not None and gradients.noise_multiplier > 0:
             local = LocalNoise(gradients.noise_multiplier, times * self.visits.steps)
         return spent(self.mechanism, self._releases(rounds), self.settings.delta, local)

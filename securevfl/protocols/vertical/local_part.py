@@ -63,9 +63,8 @@ class LocalPart:
         standardize = plan.job.job.standardize
         if standardize is None:
             standardize = plan.facts.standardize
-        columns = table.train.shape[1]
-        identity = Scaling(np.zeros(columns), np.ones(columns))
-        self.scaling = Scaling.fit(table.train) if standardize else identity
+        bounds = plan.job.job.bounds
+        self.scaling = Scaling.of(table, table.train, bounds, standardize=standardize)
         self._make_module = make_module
         if with_intercept is None:
             with_intercept = table.name == plan.facts.label_party
@@ -158,6 +157,7 @@ class LocalPart:
             self.model,
             mean=self.scaling.mean,
             scale=self.scaling.scale,
+            bounds=self.scaling.bounds,
             make_module=self._make_module,
             phi=None if self.phi is None else self.phi(),
         )

@@ -250,6 +250,16 @@ UNCLAIMED = {
     "DP-SGD, columns standardized",
     *(f"DP-SGD, {case}" for case in END_TO_END),
 }
+HUGE_RECORD = {"a huge record within bounds", "control: columns standardized"}
+
+
+def feature_bounds(columns: float = 15) -> dict[str, list[float]]:
+    """Of some columns of the feature party, generous ones."""
+    table = load("breast_cancer").parties[1]
+    highest = dict(zip(table.columns, 2 * table.train.max(axis=0), strict=True))
+    return {column: [0.0, high] for column, high in [*highest.items()][: int(columns)]}
+
+
 DP_SGD = {"noise_multiplier": 2, "gradient_clip": 1, "gradient_noise_multiplier": 4}
 
 
@@ -309,6 +319,14 @@ def test_without_noise_no_epsilon_is_shown() -> None:
                 *UNCLAIMED,
             },
         ),
+        (
+            {**DP_SGD, "bounded": True},
+            {"own releases", "control: half the noise", *END_TO_END, *HUGE_RECORD},
+        ),
+        (
+            {**DP_SGD, "bounded": True, "of_columns": 14},
+            {"own releases", "control: half the noise", *UNCLAIMED},
+        ),
     ],
 )
 def test_what_is_measured_follows_what_is_claimed(
@@ -316,8 +334,10 @@ def test_what_is_measured_follows_what_is_claimed(
 ) -> None:
     few_runs(monkeypatch, 2)
     monkeypatch.setattr("securevfl.auditing.measures.epsilon.runs_to_pass", lambda *_: 2)
-    standardize = bool(privacy.pop("standardize", False))
-    found = rows_of(privacy, **SHORT, standardize=standardize)
+    privacy = dict(privacy)
+    bounds = feature_bounds(privacy.pop("of_columns", 15)) if privacy.pop("bounded", 0) else {}
+    standardize = bool(privacy.pop("standardize", bool(bounds)))
+    found = rows_of(privacy, **SHORT, standardize=standardize, bounds=bounds)
     assert {row["detail"]["case"] for row in found} == cases
     assert all(
         row["verdict"] != "leaks" for row in found if row["detail"]["case"] == "own releases"
@@ -353,3 +373,28 @@ def test_what_standardizing_reveals_is_beyond_what_gradient_noise_would_claim() 
     assert found.value > 1.5 * (found.allowed or 0)
     by_others = finding(cells["DP-SGD, in situ, by others"])
     assert by_others.value < (by_others.allowed or 0)
+
+
+def test_public_bounds_keep_a_huge_record_within_the_claim_that_standardizing_breaks() -> None:
+    """The record has 1e6 in every column; its control is the same job without bounds."""
+    privacy = {"noise_multiplier": 8, "gradient_clip": 1, "gradient_noise_multiplier": 16}
+    settings = {"rounds": 4, "batch_size": "full", "learning_rate": 0.1}
+    bounded = {**settings, "bounds": feature_bounds()}
+    job = Job.of(job=bounded, exchange={"scheme": "dp"}, privacy=privacy)
+    cells = cells_of(empirical_epsilon(Subject(job, load("breast_cancer"), 0)))
+    within, without = (finding(cells[each]) for each in sorted(HUGE_RECORD))
+    assert within.allowed == without.allowed
+    assert within.value < (within.allowed or 0) < without.value / 1.5
+
+
+def test_a_subject_is_scaled_by_bounds_once_and_its_rotated_columns_are_not_clipped() -> None:
+    data, bounds = load("breast_cancer"), feature_bounds(1)
+    job, found = scaled(Job.of(job={"bounds": bounds}), data)
+    (column, (low, high)), *_ = bounds.items()
+    raw, scaled_rows = (each.parties[1].train for each in (data, found))
+    assert found.parties[1].columns[0] == column
+    np.testing.assert_allclose(
+        scaled_rows[:, 0], (raw[:, 0] - (low + high) / 2) / (high - low) * np.sqrt(12)
+    )
+    np.testing.assert_allclose(scaled_rows[:, 1:].std(axis=0), 1)
+    assert job.job.bounds == {}

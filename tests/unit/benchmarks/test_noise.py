@@ -3,11 +3,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from securevfl.benchmarks.in_one_place import train_in_one_place, tuned_in_one_place
 from securevfl.benchmarks.journal import Journal
-from securevfl.benchmarks.noise import sweep, work_of
+from securevfl.benchmarks.noise import SETTLED, halved, sweep, work_of
 from securevfl.benchmarks.noise_jobs import NoiseSettings
 from securevfl.benchmarks.tuning import tune
 from securevfl.data.sources import load
@@ -15,7 +16,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job, parse_job
 from securevfl.reports.rows import NoiseRow
-from securevfl.reports.sweep import sweep_curve, sweep_notes
+from securevfl.reports.sweep import rounds_curve, sweep_curve, sweep_notes
 from securevfl.training import train
 from tests.jobs import Settings
 
@@ -66,6 +67,7 @@ def test_rows_say_what_was_promised_and_what_it_cost(rows: list[NoiseRow]) -> No
 def test_levels_share_everything_but_their_noise(rows: list[NoiseRow]) -> None:
     own = {"noise_multiplier", "epsilon_release", "epsilon_end_to_end_text", "aucs", "aucs_noisy"}
     own |= {"auc_mean", "auc_std", "auc_noisy_mean", "auc_noisy_std", "noise"}
+    own |= {"settled", "over_rounds"}
     quiet, loud = ({**row}.items() for row in rows)
     assert {key for key, value in quiet if (key, value) not in loud} <= own
 
@@ -90,14 +92,72 @@ def test_both_own_predictions_are_swept_and_named(
     exact, noisy = found[1], found[3]
     assert exact["aucs"] != noisy["aucs"]
     own = {"own_prediction", "aucs", "aucs_noisy"}
-    own |= {"auc_mean", "auc_std", "auc_noisy_mean", "auc_noisy_std"}
+    own |= {"auc_mean", "auc_std", "auc_noisy_mean", "auc_noisy_std", "settled", "over_rounds"}
     assert {key for key, value in exact.items() if value != {**noisy}[key]} <= own
     drawn = sweep_curve(found)
-    assert list(drawn["series"]) == ["own prediction exact", "own prediction noisy"]
-    assert drawn["series"]["own prediction noisy"] == [row["auc_mean"] for row in found[2:]]
+    series = drawn["series"]
+    assert list(series) == [
+        "own exact, released", "own exact, exact", "own noisy, released", "own noisy, exact",
+    ]  # fmt: skip
+    assert series["own noisy, exact"] == [row["auc_mean"] for row in found[2:]]
+    assert series["own noisy, released"] == [row["auc_noisy_mean"] for row in found[2:]]
+    over = rounds_curve(found[2:])
+    assert over["x"] == halved(14)
+    assert list(over["series"]) == ["z = 0", "z = 2", "exact, z = 2"]
+    assert over["series"]["z = 2"][-1] == found[3]["auc_noisy_mean"]
     notes = "\n".join(sweep_notes(found))
     assert "lr, own exact: together" in notes
     assert "lr, own noisy: together" in notes
+
+
+def test_a_level_is_measured_over_rounds_as_jobs_with_fewer_have_it(data: VerticalDataset) -> None:
+    file = Job.of(job={"dataset": "breast_cancer", "rounds": 9, "learning_rate": 0.3})
+    settings = replace(NoiseSettings.of(file, {}, (0.0, 2.0), workers=1), repeats=2)
+    quiet, row = sweep(settings, data)
+    assert [point["rounds"] for point in row["over_rounds"]] == halved(9) == [1, 2, 4, 9]
+    for place, rounds in ((1, 2), (3, 9)):
+        point = row["over_rounds"][place]
+        results = [
+            train(settings.job(data, "lr", seed, 2.0).with_settings(rounds=rounds), data)
+            for seed in (0, 1)
+        ]
+        promise = results[0].privacy
+        assert promise is not None
+        assert point["epsilon_release"] == promise.epsilon_release
+        assert point["auc_mean"] == pytest.approx(np.mean([r.clear_auc for r in results]))
+        released = np.mean([r.scores[-1].auc for r in results])
+        assert point["auc_noisy_mean"] == pytest.approx(released)
+    assert row["auc_noisy_mean"] == row["over_rounds"][-1]["auc_noisy_mean"]
+    for level in (quiet, row):
+        aucs = [point["auc_noisy_mean"] for point in level["over_rounds"]]
+        assert all(each < max(aucs) - SETTLED for each in aucs[: level["settled"]])
+        assert aucs[level["settled"]] >= max(aucs) - SETTLED
+    # Where more rounds are better by less than that, they are not worth their ε.
+    assert quiet["settled"] == 2
+
+
+def test_training_that_ends_by_itself_settles_before_its_rounds_are_over(
+    data: VerticalDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a word on rounds a job has 100, and its promise is of all of them."""
+    trained: list[int] = []
+
+    def counted(job: Job, *more: Any) -> Any:  # noqa: ANN401
+        trained.append(job.job.rounds)
+        return train(job, *more)
+
+    monkeypatch.setattr("securevfl.benchmarks.noise.train", counted)
+    file = Job.of(job={"dataset": "breast_cancer"})
+    (row,) = sweep(replace(NoiseSettings.of(file, {}, (0.02,), workers=1), repeats=1), data)
+    settled, last = row["over_rounds"][row["settled"]], row["over_rounds"][-1]
+    assert (last["rounds"], row["releases"]) == (100, 100)
+    assert settled["rounds"] < 50
+    assert settled["epsilon_release"] < last["epsilon_release"] == row["epsilon_release"]
+    told = " ".join(sweep_notes([row]))
+    assert "in place of 100 rounds" in told
+    assert "judge your choice by other rows" in told
+    # What had ended before is not trained once more; the line in one place has all rounds.
+    assert trained.count(100) == 1
 
 
 def test_networks_are_compared_with_one_network_over_all_columns(data: VerticalDataset) -> None:

@@ -19,6 +19,7 @@ from securevfl import VerticalLogisticRegression, VerticalRidge
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
 from securevfl.protocols.resolving import BLIND_ROUNDS
+from securevfl.scoring.joint_model import JointModel
 
 Labels = NDArray[np.str_]
 NAMES = ["age", "income", "visits", "spent"]
@@ -226,3 +227,20 @@ def test_a_job_in_shares_never_says_that_a_loss_nobody_sees_has_not_settled(
     model = VerticalRidge(exchange="blind").fit(X, X[:, 0] - X[:, 3])
     assert model.n_iter_ == BLIND_ROUNDS
     assert not [each for each in recwarn if each.category is ConvergenceWarning]
+
+
+def test_bounds_clip_rows_in_training_and_in_prediction() -> None:
+    X, y = table()
+    low, high = np.quantile(X[:, 0], [0.1, 0.9])
+    bounds = {"bounds": {"x0": [low, high]}}
+    model = VerticalLogisticRegression(job={"job": bounds}, random_state=0).fit(X, y)
+    within = X.copy()
+    within[:, 0] = np.clip(X[:, 0], low, high)
+    same = VerticalLogisticRegression(job={"job": bounds}, random_state=0).fit(within, y)
+    np.testing.assert_array_equal(model.coef_, same.coef_)
+    np.testing.assert_array_equal(model.decision_function(X), same.decision_function(within))
+    parts = {name: each.model for name, each in model.result_.outcomes.items()}
+    half = X.shape[1] // 2 + X.shape[1] % 2
+    rows = dict(zip(parts, (X[:, :half], X[:, half:]), strict=True))
+    expected = JointModel(parts).decision_function(rows)
+    np.testing.assert_allclose(model.decision_function(X), expected, atol=1e-12)

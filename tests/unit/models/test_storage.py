@@ -116,6 +116,9 @@ def test_somebody_elses_safetensors_file_is_refused(tmp_path: Path) -> None:
         ({"weights": np.full((3, 1), np.nan)}, "weights are not finite float64"),
         ({"mean": np.array([np.inf, 0])}, "mean are not finite float64"),
         ({"scale": np.array([0.0, 1.0])}, "a scale is not positive"),
+        ({"bounds": np.zeros((3, 2))}, "do not fit"),
+        ({"bounds": np.array([[0.0, 1.0], [1.0, 1.0]])}, "a lower bound is not below"),
+        ({"bounds": np.array([[0.0, 1.0], [1.0, np.inf]])}, "bounds are not finite float64"),
     ],
 )
 def test_tensors_that_fit_no_columns_or_that_no_training_leaves_are_refused(

@@ -8,9 +8,15 @@ from securevfl.reports.rows import NoiseRow
 from securevfl.reports.sweep import by_own_prediction, highest_gain
 
 
-def level(noise: float, auc: float, own: str | None = None) -> NoiseRow:
+def level(noise: float, released: float, own: str | None = None, exact: float = 0.9) -> NoiseRow:
     """A level where the best party alone has an AUC of 0.7."""
-    row = {"noise_multiplier": noise, "auc_mean": auc, "auc_local_only": 0.7, "own_prediction": own}
+    row = {
+        "noise_multiplier": noise,
+        "auc_noisy_mean": released,
+        "auc_mean": exact,
+        "auc_local_only": 0.7,
+        "own_prediction": own,
+    }
     return cast("NoiseRow", row)
 
 
@@ -30,6 +36,12 @@ def test_the_level_up_to_which_training_together_is_better(
 ) -> None:
     ((_, levels),) = by_own_prediction([level(*each) for each in aucs.items()]).items()
     assert highest_gain(levels) == highest
+
+
+def test_exact_predictions_that_nobody_gets_recommend_no_level() -> None:
+    levels = [level(0, 0.75, exact=0.76), level(1, 0.65, exact=0.76), level(2, 0.6, exact=0.68)]
+    assert highest_gain(levels) == "together better up to z = 0"
+    assert highest_gain(levels, "auc_mean") == "together better up to z = 1"
 
 
 def test_levels_are_those_of_one_own_prediction() -> None:
