@@ -70,13 +70,14 @@ def counted(
     *,
     columns: int = 1,
     labels: bool = True,
+    targets: np.ndarray | None = None,
     party: str = "bank",
     resumes: bool = False,
 ) -> PersonRecord:
     """The record after a job whose peers have committed to so many columns each."""
     member: Any = SimpleNamespace(name=party, others=tuple(peers))
     agreement = replace(agreement_of(1), columns=dict.fromkeys(peers, columns), commitments=peers)
-    truth = np.arange(plan.facts.rows) % 2 if labels else None
+    truth = (np.arange(plan.facts.rows) % 2 if targets is None else targets) if labels else None
     require_guard(member, plan, agreement, truth, directory, resumes=resumes)
     name = "labels.safetensors" if labels else f"{party}/predictions.safetensors"
     return PersonRecord.load(directory / name)
@@ -125,6 +126,16 @@ def test_company_is_counted_for_the_columns_of_all_peers_together(tmp_path: Path
     counted(tmp_path, guarded(rounds=1), peers)
     with pytest.raises(LabelLeakRefused, match=r"1000 rows .* fewer than 1600"):
         counted(tmp_path, guarded(3000, rounds=1), peers)
+
+
+def test_one_huge_target_hides_nobody(tmp_path: Path, generator: np.random.Generator) -> None:
+    targets = generator.standard_normal(4000)
+    targets[7] = 1e9
+    counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets)
+    counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets + 1e-9)
+    targets[3] += 0.5
+    with pytest.raises(LabelLeakRefused, match="over jobs: 1;"):
+        counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets)
 
 
 def test_feature_parties_that_decrypt_have_records_of_their_own(tmp_path: Path) -> None:
