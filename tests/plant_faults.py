@@ -27,7 +27,7 @@ COPIED = ("securevfl", "tests")
 LONGEST_SECONDS = 600
 # Settings of the tests that run this one.
 FOREIGN = ("PYTEST", "COV", "XDIST")
-BROKEN = re.compile(r"^FAILED .* - (\w+\.)*(Syntax|Indentation|Import|ModuleNotFound|Name)Error", re.M)
+BROKEN = re.compile("^FAILED .* - (Syntax|Import|ModuleNotFound|Name|UnboundLocal)Error", re.M)
 
 
 class FaultError(Exception):
@@ -78,16 +78,15 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         for name in COPIED:
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+            shutil.copytree(ROOT / name, folder / name)
         shutil.copy(ROOT / "pyproject.toml", folder)
         found = self._python("-c", "import securevfl; print(securevfl.__file__)").stdout.strip()
         if not Path(found).is_relative_to(folder):
             raise FaultError(f"{found} is imported, expected the copy in {folder}")
 
     def failure(self, tests: Sequence[str]) -> str:
-        """What pytest prints if a test fails, empty if all pass; a FaultError if they cannot run."""
-        plain = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:cov"]
+        """What pytest prints if a test fails, else nothing; a FaultError if they cannot run."""
+        plain = ["-p", "no:cacheprovider", "-p", "no:randomly"]
         ended = self._python("-m", "pytest", "-x", "-vv", "-rfs", "--tb=short", *plain, *tests)
         failed = ended.returncode == 1 and re.search("^FAILED ", ended.stdout, re.M)
         passed = ended.returncode == 0 and not re.search("^SKIPPED ", ended.stdout, re.M)
@@ -163,9 +162,8 @@ def main(arguments: list[str]) -> int:
     if unknown := set(given.ids) - known.keys():
         parser.error(f"no fault {', '.join(sorted(unknown))} in faults.toml")
     survive = 0
-    for fault, is_caught in caught(
-        [known[each] for each in given.ids or known], workers=given.workers
-    ):
+    faults = [known[each] for each in given.ids or known]
+    for fault, is_caught in caught(faults, workers=given.workers):
         survive += not is_caught
         word = "caught  " if is_caught else "SURVIVED"
         sys.stdout.write(f"{word} {fault.id:5} {fault.what}\n")
@@ -174,4 +172,8 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except FaultError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)

@@ -130,6 +130,8 @@ def test_few_changed_labels_would_name_their_people(tmp_path: Path, exchange: st
             run(tmp_path, relabelled(changed), exchange)
     run(tmp_path, None, exchange)
     run(tmp_path, relabelled(1), exchange, allow_label_leak=True)
+    with pytest.raises(LabelLeakRefused, match="over jobs: 1;"):
+        run(tmp_path, None, exchange)
 
 
 def test_as_many_labels_have_to_change_in_every_batch(tmp_path: Path) -> None:

@@ -128,6 +128,13 @@ def test_company_is_counted_for_the_columns_of_all_peers_together(tmp_path: Path
         counted(tmp_path, guarded(3000, rounds=1), peers)
 
 
+def test_without_the_key_nobody_sees_whose_labels_are_the_same(tmp_path: Path) -> None:
+    records = [counted(tmp_path / name, guarded(), {"shop": COMMITTED}) for name in "ab"]
+    first, second = (record.labels[..., 0] for record in records)
+    assert len(np.unique(first)) == 4000
+    assert not np.isin(second, first).any()
+
+
 def test_one_huge_target_hides_nobody(tmp_path: Path, generator: np.random.Generator) -> None:
     targets = generator.standard_normal(4000)
     targets[7] = 1e9
