@@ -13,7 +13,7 @@ from securevfl.crypto import ring
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused, PeerViolation, RangeExceeded
-from securevfl.protocols.blind.fixed_point import require_rare
+from securevfl.protocols.blind.fixed_point import require_rare, sigmoid_series
 from securevfl.protocols.blind.links import Corrections
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
 from securevfl.protocols.blind.rounds import RevealedShare
@@ -228,6 +228,23 @@ def test_predictions_beyond_half_a_period_fail_the_job(monkeypatch: pytest.Monke
     monkeypatch.setattr("securevfl.protocols.blind.rounds.LARGEST_PERIOD", 24)
     with pytest.raises(RangeExceeded, match="asked for: take fewer rounds"):
         run(dataset, blind(period=24), **job)
+
+
+def test_a_period_is_as_long_as_predictions_from_heavy_tails_ask_for() -> None:
+    def trained(seed: int) -> TrainingResult:
+        generator = np.random.default_rng(seed)
+        features = [generator.standard_t(3, (400, 5)) for _ in range(2)]
+        inputs = np.hstack(features)
+        log_odds = 8 * (inputs / inputs.std(axis=0)) @ generator.standard_normal(10)
+        labels = (log_odds + generator.logistic(size=400) > 0).astype(np.int64)
+        dataset = dataset_of(features, labels, standardize=True)
+        return run(dataset, "plain", loss="logistic", rounds=20)
+
+    results = [trained(seed) for seed in range(8)]
+    series = sigmoid_series(results[0].plan)
+    assert series is not None
+    largest = np.median([np.abs(result.predictions).max() for result in results])
+    assert 0.7 * series.range < largest < series.period / 2
 
 
 # ------------------------------------- two, three and five parties, and what one scoring opens

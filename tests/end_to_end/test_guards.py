@@ -130,6 +130,16 @@ def test_few_changed_labels_would_name_their_people(tmp_path: Path, exchange: st
             run(tmp_path, relabelled(changed), exchange)
     run(tmp_path, None, exchange)
     run(tmp_path, relabelled(1), exchange, allow_label_leak=True)
+    with pytest.raises(LabelLeakRefused, match="over jobs: 1;"):
+        run(tmp_path, None, exchange)
+
+
+def test_as_many_labels_have_to_change_in_every_batch(tmp_path: Path) -> None:
+    for size in ("full", 228):
+        run(tmp_path / str(size), None, "blind", batch_size=size)
+    run(tmp_path / "full", relabelled(150), "blind")
+    with pytest.raises(LabelLeakRefused, match=r"over jobs: 150; .* at least 120"):
+        run(tmp_path / "228", relabelled(150), "blind", batch_size=228)
 
 
 def test_a_changed_target_would_name_its_person(tmp_path: Path) -> None:

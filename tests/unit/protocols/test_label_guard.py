@@ -71,13 +71,14 @@ def counted(
     *,
     columns: int = 1,
     labels: bool = True,
+    targets: np.ndarray | None = None,
     party: str = "bank",
     resumes: bool = False,
 ) -> PersonRecord:
     """The record after a job whose peers have committed to so many columns each."""
     member: Any = SimpleNamespace(name=party, others=tuple(peers))
     agreement = replace(agreement_of(1), columns=dict.fromkeys(peers, columns), commitments=peers)
-    truth = np.arange(plan.facts.rows) % 2 if labels else None
+    truth = (np.arange(plan.facts.rows) % 2 if targets is None else targets) if labels else None
     values = np.arange(plan.facts.rows, dtype=np.float64)[:, None]
     data: Any = SimpleNamespace(table=PartyTable(party, ("x",), values, values, source="people"))
     place: Any = SimpleNamespace(data=data, guard_directory=directory, answer=None)
@@ -129,6 +130,23 @@ def test_company_is_counted_for_the_columns_of_all_peers_together(tmp_path: Path
     counted(tmp_path, guarded(rounds=1), peers)
     with pytest.raises(LabelLeakRefused, match=r"1000 rows .* fewer than 1600"):
         counted(tmp_path, guarded(3000, rounds=1), peers)
+
+
+def test_without_the_key_nobody_sees_whose_labels_are_the_same(tmp_path: Path) -> None:
+    records = [counted(tmp_path / name, guarded(), {"shop": COMMITTED}) for name in "ab"]
+    first, second = (record.labels[..., 0] for record in records)
+    assert len(np.unique(first)) == 4000
+    assert not np.isin(second, first).any()
+
+
+def test_one_huge_target_hides_nobody(tmp_path: Path, generator: np.random.Generator) -> None:
+    targets = generator.standard_normal(4000)
+    targets[7] = 1e9
+    counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets)
+    counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets + 1e-9)
+    targets[3] += 0.5
+    with pytest.raises(LabelLeakRefused, match="over jobs: 1;"):
+        counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets)
 
 
 def test_feature_parties_that_decrypt_have_records_of_their_own(tmp_path: Path) -> None:

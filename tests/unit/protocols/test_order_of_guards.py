@@ -95,7 +95,9 @@ def require_order(events: Events, job: Job, parties: tuple[str, ...], *, goes_on
         seen = events[party]
         assert seen[0] == ASKED
         assert seen.count(WRITTEN) == 1
-        assert any(isinstance(each, Hello) for each in seen[: seen.index(WRITTEN)])
+        setup = [isinstance(each, Message) and each.stage == "setup" for each in seen]
+        assert any(setup)
+        assert not any(setup[seen.index(WRITTEN) :])  # until then another party may refuse
         assert seen.index(WRITTEN) < first(seen, shows=True)
         counted = [each for each in seen if isinstance(each, str) and each.startswith(COUNTED)]
         owners = parties if job.exchange.hide == "both" else parties[:1]
