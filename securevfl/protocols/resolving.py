@@ -41,13 +41,18 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     exchange = exchange_of(job)
     if facts.real_targets:
         check_regression(job, algorithm)
-    job = settled(job, algorithm, exchange, facts.rows, networks)
+    job = settled(job, algorithm, exchange, facts, networks)
     if job.job.target_auc is not None and not facts.test_rows:
         raise ConfigError("target_auc needs held-out rows, and there are none")
     if not exchange.shares_parameters:
-        for key in ("scores", "offline_rounds", "period"):
+        for key in ("offline_rounds", "period"):
             if getattr(job.exchange, key) is not None:
                 raise ConfigError(f"{key} is a setting of 'blind', not of {exchange.name!r}")
+        if job.exchange.scores is not None and job.exchange.hide != "both":
+            raise ConfigError(
+                "scores is a setting of 'blind' and of hide = 'both', which show no prediction in "
+                f"rounds, not of {exchange.name!r}"
+            )
     size = job.job.batch_size
     plan = Plan(
         job=job,
@@ -108,7 +113,7 @@ def agreed_hash(job: Job, facts: Facts, modules: Collection[str] = ()) -> bytes:
     """The hash of the job with all its defaults, as in model files."""
     algorithm = algorithm_of(job)
     networks = networks_of(job, facts, algorithm, modules)
-    return settled(job, algorithm, exchange_of(job), facts.rows, networks).hash()
+    return settled(job, algorithm, exchange_of(job), facts, networks).hash()
 
 
 def _check_rule(plan: Plan) -> None:
@@ -127,9 +132,9 @@ def _check_rule(plan: Plan) -> None:
 
 
 def settled(
-    job: Job, algorithm: Algorithm, exchange: Exchange, rows: int, networks: Collection[str]
+    job: Job, algorithm: Algorithm, exchange: Exchange, facts: Facts, networks: Collection[str]
 ) -> Job:
-    """The job with its defaults for N `rows` and `networks`; a ConfigError if they do not fit."""
+    """The job with its defaults for the data and `networks`; a ConfigError if they do not fit."""
     left_open = {n: v for n, v in algorithm.defaults.items() if getattr(job.job, n) is None}
     rounds_said = "rounds" in job.job.model_fields_set
     job = job.with_settings(**left_open)
@@ -155,14 +160,22 @@ def settled(
     # Where gradients are all that is revealed, those of batches reveal more of labels.
     whole = exact or exchange.learns(job).gradients
     accelerated = exact and not algorithm.alternating
-    l2 = 1 / rows if auto and not settings.l1 else 0.0
+    l2 = 1 / facts.rows if auto and not settings.l1 else 0.0
     every = settings.eval_every
     if every == "never" and settings.target_auc is not None:
         raise ConfigError("target_auc needs held-out rows scored: eval_every = 'never'")
+    closed = not exchange.opens_held_out(job, len(facts.names))
     if every is None:
         every = 0 if exchange.counts_held_out(job) else "doubling"
         if settings.target_auc is not None:
             every = 1
+        elif closed:
+            every = "never"
+    if closed and (every != "never" or job.exchange.scores == "sums"):
+        raise ConfigError(
+            "hide = 'both' among three parties or more scores only rows that they agree to open: "
+            "set scores = 'rows', or eval_every = 'never'"
+        )
     blind = exchange.shares_parameters
     rounds = BLIND_ROUNDS if blind and exact and not rounds_said else settings.rounds
     # Where all parties know the labels, a random start hides nothing and costs rounds.
@@ -173,7 +186,7 @@ def settled(
         loss=algorithm.loss(job),
         eval_every=every,
         local_steps=local_steps,
-        batch_size=settings.batch_size or ("full" if whole else min(BATCH_SIZE, rows)),
+        batch_size=settings.batch_size or ("full" if whole else min(BATCH_SIZE, facts.rows)),
         acceleration=settings.acceleration or ("nesterov" if accelerated else "none"),
         l2=l2 if settings.l2 is None else settings.l2,
     )
