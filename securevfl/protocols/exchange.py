@@ -445,11 +445,6 @@ class Exchange(ABC):
         del parties
         return self.learns(job).predictions
 
-    def opens_held_out(self, job: Job, parties: int) -> bool:
-        """Whether held-out rows can be scored, by rows that the job opens or by sums over them."""
-        del job, parties
-        return True
-
     def counts_held_out(self, job: Job) -> bool:
         """Whether the guard counts scorings, and the default is to score at the end only.
 

@@ -133,12 +133,6 @@ class UnderEncryption(Exchange):
         return "summed" if parties > 2 else "singly"  # noqa: PLR2004
 
     @override
-    def opens_held_out(self, job: Job, parties: int) -> bool:
-        """With `hide = "both"`, three parties or more have no sums over classes."""
-        settings = job.exchange
-        return settings.hide != "both" or settings.scores == "rows" or parties == 2  # noqa: PLR2004
-
-    @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:
         """As in `encrypted`; auto counts two round trips, and `he_per_step` Q = 1."""
         if settings.hide == "both":
