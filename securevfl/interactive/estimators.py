@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.errors import ConfigError, DataError
+from securevfl.models.losses import probabilities
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
@@ -311,7 +312,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         return self
 
     def decision_function(self, X: Any) -> FloatArray:  # noqa: ANN401
-        """H: log odds of shape (S,) for two classes, else shape (S, C)."""
+        """H: log odds of shape (S,) for two classes, 4(p − ½) with hide = "both"; else (S, C)."""
         predictions = self._linear_predictions(X)
         return predictions[:, 0] if len(self.classes_) == 2 else predictions  # noqa: PLR2004
 
@@ -322,6 +323,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
     def predict_log_proba(self, X: Any) -> FloatArray:  # noqa: ANN401
         """Logarithms of the classes' probabilities, shape (S, C)."""
         odds = self.decision_function(X)
+        if self.hide == "both":  # whose H is 4(p − ½)
+            with np.errstate(divide="ignore"):
+                return np.log(probabilities("taylor-logistic", odds[:, None]))
         if odds.ndim == 1:
             odds = np.column_stack([np.zeros_like(odds), odds])
         from scipy.special import log_softmax

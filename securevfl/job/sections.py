@@ -265,10 +265,11 @@ class ExchangeSettings(Section):
             it are clipped and counted if both sides are hidden, and refused otherwise.
         period: period of the series that approximates the sigmoid on secret shares. It is accurate
             while |H| stays 4 below half the period. The default follows from the number of rounds.
-        scores: what `blind` reveals about held-out rows to the label party at the end. sums reveals
-            only sums per class (of squared errors for real-valued targets). rows reveals each row's
-            prediction H, which an exact AUC requires; with two parties this reveals the other
-            party's H_k. The default is sums.
+        scores: what `blind` and hide = "both" reveal about held-out rows to the label party. sums
+            reveals only sums per class (of squared errors for real-valued targets). rows reveals
+            each row's prediction H, which an exact AUC and log loss require; with two parties this
+            reveals the other party's H_k. The default is sums, or with hide = "both" among three
+            parties or more no scores.
     """
 
     scheme: str = "plain"

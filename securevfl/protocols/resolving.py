@@ -6,6 +6,7 @@ The result depends only on the job and the public facts of the data, so all part
 from collections.abc import Collection
 from math import isinf
 from pathlib import Path
+from typing import Literal
 
 from securevfl.data.csv_files import CsvOptions
 from securevfl.data.partition import BatchSchedule
@@ -41,13 +42,10 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     exchange = exchange_of(job)
     if facts.real_targets:
         check_regression(job, algorithm)
-    job = settled(job, algorithm, exchange, facts.rows, networks)
+    job = settled(job, algorithm, exchange, facts, networks)
     if job.job.target_auc is not None and not facts.test_rows:
         raise ConfigError("target_auc needs held-out rows, and there are none")
-    if not exchange.shares_parameters:
-        for key in ("scores", "offline_rounds", "period"):
-            if getattr(job.exchange, key) is not None:
-                raise ConfigError(f"{key} is a setting of 'blind', not of {exchange.name!r}")
+    _check_hidden(job, exchange)
     size = job.job.batch_size
     plan = Plan(
         job=job,
@@ -80,6 +78,20 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     return plan
 
 
+def _check_hidden(job: Job, exchange: Exchange) -> None:
+    """Refuse settings of exchanges that show nothing in rounds."""
+    if exchange.shares_parameters:
+        return
+    for key in ("offline_rounds", "period"):
+        if getattr(job.exchange, key) is not None:
+            raise ConfigError(f"{key} is a setting of 'blind', not of {exchange.name!r}")
+    if job.exchange.scores is not None and job.exchange.hide != "both":
+        raise ConfigError(
+            "scores is a setting of 'blind' and of hide = 'both', which show no prediction in "
+            f"rounds, not of {exchange.name!r}"
+        )
+
+
 def _check_taken(plan: Plan) -> None:
     """Refuse settings that the exchange would ignore."""
     settings, exchange = plan.job.exchange, plan.exchange
@@ -108,7 +120,7 @@ def agreed_hash(job: Job, facts: Facts, modules: Collection[str] = ()) -> bytes:
     """The hash of the job with all its defaults, as in model files."""
     algorithm = algorithm_of(job)
     networks = networks_of(job, facts, algorithm, modules)
-    return settled(job, algorithm, exchange_of(job), facts.rows, networks).hash()
+    return settled(job, algorithm, exchange_of(job), facts, networks).hash()
 
 
 def _check_rule(plan: Plan) -> None:
@@ -127,9 +139,9 @@ def _check_rule(plan: Plan) -> None:
 
 
 def settled(
-    job: Job, algorithm: Algorithm, exchange: Exchange, rows: int, networks: Collection[str]
+    job: Job, algorithm: Algorithm, exchange: Exchange, facts: Facts, networks: Collection[str]
 ) -> Job:
-    """The job with its defaults for N `rows` and `networks`; a ConfigError if they do not fit."""
+    """The job with its defaults for the data and `networks`; a ConfigError if they do not fit."""
     left_open = {n: v for n, v in algorithm.defaults.items() if getattr(job.job, n) is None}
     rounds_said = "rounds" in job.job.model_fields_set
     job = job.with_settings(**left_open)
@@ -155,14 +167,7 @@ def settled(
     # Where gradients are all that is revealed, those of batches reveal more of labels.
     whole = exact or exchange.learns(job).gradients
     accelerated = exact and not algorithm.alternating
-    l2 = 1 / rows if auto and not settings.l1 else 0.0
-    every = settings.eval_every
-    if every == "never" and settings.target_auc is not None:
-        raise ConfigError("target_auc needs held-out rows scored: eval_every = 'never'")
-    if every is None:
-        every = 0 if exchange.counts_held_out(job) else "doubling"
-        if settings.target_auc is not None:
-            every = 1
+    l2 = 1 / facts.rows if auto and not settings.l1 else 0.0
     blind = exchange.shares_parameters
     rounds = BLIND_ROUNDS if blind and exact and not rounds_said else settings.rounds
     # Where all parties know the labels, a random start hides nothing and costs rounds.
@@ -171,12 +176,31 @@ def settled(
         rounds=rounds,
         start=settings.start or ("zero" if zero else "random"),
         loss=algorithm.loss(job),
-        eval_every=every,
+        eval_every=_scorings(job, exchange, len(facts.names)),
         local_steps=local_steps,
-        batch_size=settings.batch_size or ("full" if whole else min(BATCH_SIZE, rows)),
+        batch_size=settings.batch_size or ("full" if whole else min(BATCH_SIZE, facts.rows)),
         acceleration=settings.acceleration or ("nesterov" if accelerated else "none"),
         l2=l2 if settings.l2 is None else settings.l2,
     )
+
+
+def _scorings(job: Job, exchange: Exchange, parties: int) -> int | Literal["doubling", "never"]:
+    """When held-out rows are scored (`eval_every`); a ConfigError if they cannot be."""
+    every, target = job.job.eval_every, job.job.target_auc
+    if every == "never" and target is not None:
+        raise ConfigError("target_auc needs held-out rows scored: eval_every = 'never'")
+    hidden, opened = job.exchange.hide == "both", job.exchange.scores == "rows"
+    closed = hidden and not opened and parties > 2  # noqa: PLR2004  # sums are for two
+    if every is None:
+        every = "never" if closed else 0 if exchange.counts_held_out(job) else "doubling"
+        if target is not None:
+            every = 1
+    if closed and (every != "never" or job.exchange.scores == "sums"):
+        raise ConfigError(
+            "hide = 'both' among three parties or more scores only rows that they agree to open: "
+            "set scores = 'rows', or eval_every = 'never'"
+        )
+    return every
 
 
 def _check_exact(job: Job, algorithm: Algorithm, networks: Collection[str]) -> None:

@@ -178,6 +178,7 @@ class TrainRow(JobRow, CalibrationFigures):
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
     notes: list[str]
+    to_do_first: list[str]
     kept_rounds: int
     status: int
     warnings: Sequence[Mapping[str, str]]

@@ -30,6 +30,7 @@ from securevfl.reports.tables import (
     varied,
     with_offline,
 )
+from securevfl.reports.training import to_do_first
 from securevfl.shown import curve
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "losses": list(result.outcomes[dataset.label_party].losses),
         "dropped_rows": dict(result.dropped),
         "notes": [note.line for note in dataset.notes],
+        "to_do_first": to_do_first(result.plan),
         "kept_rounds": result.kept_rounds,
         "status": result.status,
         "warnings": [{"kind": each.kind, "text": each.text} for each in result.warnings],
@@ -235,6 +237,7 @@ def train_page(result: Mapping[str, Any]) -> str:
                 for name, count in row["dropped_rows"].items()
                 if count
             ),
+            *row.get("to_do_first", ()),
             *comparison_notes(row),
             *tradeoff_notes([row]),
             *privacy_notes(row),

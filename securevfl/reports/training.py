@@ -11,7 +11,9 @@ import numpy as np
 from typing_extensions import override
 
 from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.resolving import resolve
 from securevfl.reports.tables import seconds, spent_text, table, wrapped
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, OFFLINE, SETUP, Stopwatch
 from securevfl.sparse import Matrix
@@ -61,6 +63,7 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
         f"{plan.facts.rows} rows to train on, {plan.facts.test_rows} held out; {_classes(dataset)}",
         f"{settings.algorithm} under {plan.exchange.name}: {rounds} of {size}, {steps} in each",
         *_learned(plan),
+        *to_do_first(plan),
         *_unguarded(plan, dataset),
     ]
     output = plan.job.output
@@ -76,6 +79,29 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
             "which --resume continues"
         )
     return [line for text in lines for line in wrapped(text)]
+
+
+def to_do_first(plan: Plan) -> list[str]:
+    """To set `hide = "both"`, in a line, where nothing that the job sets excludes it."""
+    job = plan.job
+    if not plan.exchange.encrypts or job.exchange.hide == "both":
+        return []
+    affine = "taylor-logistic" if job.job.loss == "logistic" else job.job.loss
+    hidden = job.exchange.model_copy(update={"hide": "both"})
+    changed = job.model_copy(update={"exchange": hidden})
+    try:
+        # The default of eval_every depends on `hide`.
+        resolve(changed.with_settings(loss=affine, eval_every=None), plan.facts)
+    except ConfigError:
+        return []
+    also, price = "", ""
+    if affine != job.job.loss:
+        also = f" with loss = {affine!r}"
+        price = ", for an AUC up to 0.007 lower and a log loss 3 % higher or more (measured)"
+    return [
+        f"to do first: hide = 'both'{also} shows nobody a number per person in training, at about "
+        f"twice the work{price}"
+    ]
 
 
 def _unguarded(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:

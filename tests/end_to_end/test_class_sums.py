@@ -1,6 +1,8 @@
 """Scoring by sums over classes: what they make of predictions, and that nothing else shows."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import decode, unmask
 from securevfl.data.sources import load
-from securevfl.errors import ConfigError, RangeExceeded
+from securevfl.errors import ConfigError, HeldOutLeakRefused, RangeExceeded
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     HeldOutMasks,
@@ -22,8 +24,8 @@ from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeld
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.reports import tables
 from securevfl.reports.trained import training_row
-from securevfl.training import TrainingResult
-from tests.jobs import breast_cancer, picked, received, run_job
+from securevfl.training import Environment, TrainingResult
+from tests.jobs import Settings, breast_cancer, picked, received, run_job
 
 ROUNDS = 3
 BOTH = {"scheme": "bfv", "hide": "both"}
@@ -167,6 +169,41 @@ def test_predictions_beyond_their_bound_are_clipped_and_counted() -> None:
     result = run_job(breast_cancer(), {**BOTH, "prediction_bound": 0.01}, **ONE_ROUND)
     assert all(each.operations["clipped_held_out"] > 0 for each in result.ledgers.values())
     assert 0 <= result.scores[-1].auc <= 1
+
+
+@pytest.mark.parametrize(
+    ("parties", "kind"), [(2, HeldOutPredictions), (3, MaskedHeldOutPredictions)]
+)
+def test_rows_are_opened_and_counted_only_where_the_job_says_so(
+    tmp_path: Path, parties: int, kind: type[HeldOutPredictions]
+) -> None:
+    dataset, settings = breast_cancer(parties), {**ONE_ROUND, "loss": "taylor-logistic"}
+    guarded = Environment(guard_directory=tmp_path, record_views=True)
+    records = [tmp_path / each.name / "held-out.json" for each in dataset.parties[1:]]
+    closed = run_job(dataset, BOTH, guarded, **settings)
+    assert all(each.binormal for each in closed.scores)
+    assert len(closed.scores) == (parties == 2)
+    assert closed.calibration is None
+    assert not any(record.exists() for record in records)
+    opened = run_job(dataset, {**BOTH, "scores": "rows"}, guarded, **settings)
+    assert opened.scores == [opened.exact_score]
+    assert opened.calibration is not None
+    view = opened.views[opened.plan.facts.label_party]
+    assert len(view.received(kind)) == parties - 1
+    assert all(set(json.loads(each.read_bytes()).values()) == {1} for each in records)
+    with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs"):
+        run_job(dataset, {**BOTH, "scores": "rows"}, guarded, **settings)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "settings"),
+    [(BOTH, {"eval_every": 0}), ({**BOTH, "scores": "sums"}, {}), (BOTH, {"target_auc": 0.9})],
+)
+def test_three_parties_have_no_sums_and_score_only_what_they_open(
+    exchange: Settings, settings: Settings
+) -> None:
+    with pytest.raises(ConfigError, match="set scores = 'rows', or eval_every = 'never'"):
+        run_job(breast_cancer(3), exchange, **ONE_ROUND, **settings)
 
 
 def test_a_job_that_never_scores_makes_no_key_for_it() -> None:

@@ -286,14 +286,15 @@ def with_widths(widths: tuple[int, ...], name: str = "breast_cancer") -> Vertica
     return dataset_of(blocks, as_classes(dataset.train_labels), standardize=True)
 
 
+OPENED = {"hide": "both", "scores": "rows"}
 CASES: dict[str, tuple[dict[str, object], dict[str, Any], dict[str, int]]] = {
     "two trips": ({"scheme": "bfv", "round_trips": 2}, {}, {}),
     "one trip": ({"scheme": "bfv", "round_trips": 1}, {}, {"summands": 2, "ahead": 1}),
     "in turns": ({"scheme": "bfv"}, {"algorithm": "fedbcd-s"}, {}),
     "masked predictions": ({"scheme": "bfv", "predictions": "masked"}, {}, {}),
-    "hide both": ({"scheme": "bfv", "hide": "both"}, {"loss": "squared"}, {"summands": 2}),
+    "hide both": ({**OPENED, "scheme": "bfv"}, {"loss": "squared"}, {"summands": 2}),
     "paillier": ({"scheme": "paillier"}, {}, {}),
-    "ckks, both": ({"scheme": "ckks", "hide": "both"}, {"loss": "squared"}, {"summands": 2}),
+    "ckks, both": ({**OPENED, "scheme": "ckks"}, {"loss": "squared"}, {"summands": 2}),
 }
 
 

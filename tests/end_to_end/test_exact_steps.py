@@ -177,7 +177,8 @@ def test_protected_runs_are_their_twins(
 def test_where_both_sides_are_hidden_s_is_k_and_no_loss_is_seen(
     scheme: str, parties: int, loss: str
 ) -> None:
-    found = run(made(5, parties), {"scheme": scheme, "hide": "both"}, loss=loss, rounds=8)
+    exchange = {"scheme": scheme, "hide": "both", "scores": "rows"}
+    found = run(made(5, parties), exchange, loss=loss, rounds=8)
     reference = found.reference(scale=parties, hidden=True)
     assert found.words == reference.words
     assert found.distance(reference) <= FIXED_POINT

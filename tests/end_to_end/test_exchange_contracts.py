@@ -69,7 +69,10 @@ BOTH, BFV_BOTH = ({"scheme": scheme, "hide": "both"} for scheme in ("paillier", 
 
 def run(exchange: Settings, parties: int, **settings: object) -> TrainingResult:
     """A short job without held-out scoring, so that views hold rounds only; each is run once."""
-    loss = "taylor-logistic" if exchange.get("hide") == "both" else "logistic"
+    both = exchange.get("hide") == "both"
+    loss = "taylor-logistic" if both else "logistic"
+    if both and parties > 2:
+        exchange = {**exchange, "scores": "rows"}
     steps = {"rounds": ROUNDS, "batch_size": 114, "eval_every": 0, "local_steps": 3, "loss": loss}
     return once(breast_cancer(parties), exchange, **{**steps, **settings})
 

@@ -454,7 +454,7 @@ def test_sums_by_class_of_two_show_no_row_and_sums_of_three_do(tmp_path: Path) -
         assert len(show(tmp_path, None, BOTH, **settings).scores) == 2
     assert not (tmp_path / "party2" / "rows.safetensors").exists()
     with pytest.raises(HeldOutLeakRefused):
-        show(tmp_path, breast_cancer(3), BOTH, **settings)
+        show(tmp_path, breast_cancer(3), {**BOTH, "scores": "rows"}, **settings)
 
 
 @pytest.mark.parametrize("scheme", ["plain", "dp"])

@@ -19,6 +19,7 @@ from tests.jobs import Kept, Settings, SmallKeys, all_weights, breast_cancer, re
 from tests.made_data import blocks_of, dataset_of, labels_of, made
 
 ROUNDS, BROKEN_AT = 6, 4
+OPENED = {"scheme": "bfv", "hide": "both", "scores": "rows"}
 EXACT = {"local_steps": "exact", "batch_size": "full", "tolerance": 0.0}
 States = dict[str, SessionState]
 
@@ -59,14 +60,14 @@ def resumed(job: Job, states: States, dataset: VerticalDataset | None = None) ->
         ("paillier", {"batch_size": 128}, 2),
         ({"scheme": "bfv", "round_trips": 2}, {}, 2),
         ({"scheme": "bfv", "round_trips": 1}, {}, 3),
-        ({"scheme": "bfv", "hide": "both"}, {"loss": "taylor-logistic"}, 3),
+        (OPENED, {"loss": "taylor-logistic"}, 3),
         ("plain", EXACT, 2),
         ("plain", {**EXACT, "batch_size": 128}, 3),
         ("plain", {**EXACT, "algorithm": "fedbcd-s"}, 3),
         ("masked", EXACT, 3),
         ({"scheme": "bfv", "round_trips": 2}, EXACT, 2),
         ({"scheme": "bfv", "round_trips": 1}, EXACT, 3),
-        ({"scheme": "bfv", "hide": "both"}, {**EXACT, "loss": "squared"}, 3),
+        (OPENED, {**EXACT, "loss": "squared"}, 3),
     ],
 )
 def test_it_ends_with_the_same_parameters(

@@ -197,6 +197,7 @@ def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> N
     for text in (
         "bank alone",
         "Training loss by rounds",
+        "to do first: hide = ",
         "train job.toml --html page.html --json out.json",
     ):
         assert text in page
@@ -213,6 +214,7 @@ def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> N
         "bank learns: every H_k",
         "shop learns: only its own gradient",
         "H_k is party k's part of the prediction",
+        "to do first: hide = 'both' with loss = 'taylor-logistic' shows nobody a number per person",
         "a checkpoint every 3 rounds in models, from which --resume continues",
         r"set-up took [\d.]+ m?s, a round takes [\d.]+ m?s: at most 12 rounds take about",
     ):

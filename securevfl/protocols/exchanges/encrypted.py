@@ -61,8 +61,8 @@ product per party. Every party j owns a key. Per round:
 Learns:
     every party: only its own gradient G_k = X_kᵀd/S, and so at K = 2 also the other party's
         X_kᵀv_j. As key owner it decrypts X_kᵀv_j + r_kj, which is uniform.
-    label party, when it scores: between two parties four sums over classes (`class_sums`); among
-        more parties Σ_{k<K} H_k of every held-out row, which `feature_guard` counts.
+    label party, when it scores: between two parties four sums over classes (`class_sums`); with
+        `scores = "rows"` Σ_{k<K} H_k of every held-out row, which `feature_guard` counts.
 Guarantees: against semi-honest parties. Clipping changes the gradient; clipped values are counted.
 Messages per round of FedBCD-p: 3(K² − K), 2(K² − K) of them with ciphertexts.
 Source: docs/decisions/0006-masked-products-modulo-2-64.md.

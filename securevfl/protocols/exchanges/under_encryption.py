@@ -127,9 +127,10 @@ class UnderEncryption(Exchange):
 
     @override
     def held_out(self, job: Job, parties: int) -> Shown:
-        """As in rounds; with `hide = "both"` sums among three parties or more."""
-        is_sum = job.exchange.hide == "both" and parties > 2  # noqa: PLR2004
-        return "summed" if is_sum else super().held_out(job, parties)
+        """As in rounds; with `scores = "rows"` singly at K = 2, else summed."""
+        if job.exchange.scores != "rows":
+            return super().held_out(job, parties)
+        return "summed" if parties > 2 else "singly"  # noqa: PLR2004
 
     @override
     def messages(self, settings: ExchangeSettings, parties: int) -> int:

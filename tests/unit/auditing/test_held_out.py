@@ -11,6 +11,7 @@ from securevfl.job import Job
 from tests.unit.auditing.cells import Cells, cells_of, finding, reason
 
 OWN, EVERY = "this job's scorings", "scored every round"
+BOTH = {"scheme": "bfv", "hide": "both"}
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def measured(exchange: Mapping[str, object], parties: int = 2, **settings: objec
         pytest.param(
             {"scheme": "bfv", "predictions": "masked"}, 3, 1e-3, 20, marks=pytest.mark.slow
         ),
-        pytest.param({"scheme": "bfv", "hide": "both"}, 3, 1e-3, 20, marks=pytest.mark.slow),
+        pytest.param({**BOTH, "scores": "rows"}, 3, 1e-3, 20, marks=pytest.mark.slow),
     ],
 )
 def test_a_scoring_every_round_gives_the_features_of_everyone(
@@ -81,8 +82,7 @@ def test_noise_leaves_the_space_open() -> None:
 
 @pytest.mark.parametrize("every", [0, 1])
 def test_where_sums_over_classes_score_there_is_nothing_to_attack(every: int) -> None:
-    both = {"scheme": "bfv", "hide": "both"}
-    (row,) = measured(both, loss="taylor-logistic", eval_every=every).values()
+    (row,) = measured(BOTH, loss="taylor-logistic", eval_every=every).values()
     assert row.outcome == Immune("scoring shows no prediction of a row")
 
 

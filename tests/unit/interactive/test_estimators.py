@@ -158,6 +158,9 @@ def test_both_sides_hidden_take_the_expansion_of_the_loss() -> None:
         exchange="bfv", hide="both", local_steps="exact", random_state=0
     ).fit(X, y)
     assert hidden.result_.plan.loss.name == "taylor-logistic"
+    shares = np.clip(0.5 + 0.25 * hidden.decision_function(X), 0, 1)
+    np.testing.assert_allclose(hidden.predict_proba(X), np.column_stack([1 - shares, shares]))
+    assert np.mean(shares) == pytest.approx(np.mean(y == hidden.classes_[1]), abs=0.05)
 
 
 def test_estimators_work_in_pipelines_grids_and_cross_validation() -> None:

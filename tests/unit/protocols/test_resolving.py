@@ -372,7 +372,9 @@ ENCRYPTED: dict[str, Any] = {"exchange": {"scheme": "bfv"}}
         (MASKED, {}, 0),
         (SUMMED, {}, 0),
         (ENCRYPTED, {}, 0),
-        (BOTH, {"loss": "squared"}, 0),
+        # Among three parties no rows are scored that nobody agreed to open.
+        (BOTH, {"loss": "squared"}, "never"),
+        ({"exchange": {**BOTH["exchange"], "scores": "rows"}}, {"loss": "squared"}, 0),
         # A target is looked for as training goes on; the guard counts it.
         (ENCRYPTED, {"target_auc": 0.9}, 1),
         (ENCRYPTED, {"eval_every": 3}, 3),
