@@ -181,6 +181,13 @@ def dataset(name: str, parties: int | None, data_dir: Path | None) -> "VerticalD
     return load(name, parties=parties, data_dir=data_dir)
 
 
+def guard_directory() -> Path:
+    """Where the guards of parties on this machine keep their records."""
+    import platformdirs
+
+    return platformdirs.user_state_path("securevfl") / "label-guard"
+
+
 def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset[Matrix]":
     """The data of a job file, by the job's name where they are its parties' own."""
     from securevfl.actors.own_data import job_data

@@ -53,8 +53,6 @@ def predict(
     catalogue.check_names(described)
     given = _given(rows or [])
     _check_out(out, json, force=force)
-    import platformdirs
-
     from securevfl.data.sources import load
     from securevfl.files import replace_file
     from securevfl.reports.predictions import predict_row, scores_as, warnings
@@ -74,7 +72,7 @@ def predict(
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     header = parts[plan.label_party].header
     known_labels(header, found.labels)  # before scores are sent and counted
-    guard = platformdirs.user_state_path("securevfl") / "label-guard"
+    guard = options.guard_directory()
     scored = score(
         plan,
         parts,

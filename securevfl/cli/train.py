@@ -165,8 +165,6 @@ class Actors:
         quiet: bool,
     ) -> "TrainingResult":
         """Train a job by actors, see `train_by_actors`."""
-        import platformdirs
-
         from securevfl.actors.training import RESTARTS, Places, Supervision, train_by_actors
 
         actors = len(dataset.parties) * self.row_shards
@@ -178,7 +176,7 @@ class Actors:
                 Places(
                     output=job.output.directory,
                     beside=self.beside,
-                    guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
+                    guard_directory=options.guard_directory(),
                     data_dir=self.data_dir,
                     pads=pads,
                     listen=self.listen,
@@ -381,8 +379,6 @@ def _run(
     quiet: bool,
 ) -> "TrainingResult":
     """Train, and say after a round or two how long it will take."""
-    import platformdirs
-
     from securevfl.reports.training import Forecast, SetupWatch
     from securevfl.training import Environment
     from securevfl.training import train as run_training
@@ -411,7 +407,7 @@ def _run(
             job,
             dataset,
             Environment(
-                guard_directory=platformdirs.user_state_path("securevfl") / "label-guard",
+                guard_directory=options.guard_directory(),
                 checkpoints=job.output.directory,
                 stopwatch=watch,
                 progress=on_round,

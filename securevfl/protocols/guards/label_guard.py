@@ -161,6 +161,7 @@ class _Trial:
     def counted(self, plan: Plan, *, resumes: bool) -> PersonRecord:
         """The record after the job, which must be within the limits unless it overrules them."""
         record = self.after(plan, self.agreement, resumes=resumes)
+        record.populations[record.of[self.places[0]]].variance = self.variance
         if not plan.job.job.allow_label_leak:
             model, others = record.revealed(self.places, self.variance)
             exceeds = model > MODEL_LIMIT or others > OTHERS_LIMIT

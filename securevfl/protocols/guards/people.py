@@ -50,6 +50,8 @@ class Population(BaseModel):
         name: the party's `population`, or else the table's path or data set.
         columns: of the table in the last job, the first 256.
         jobs: in their order.
+        people: how many rows the largest of them had.
+        variance: of the labels in the last job with gradients, see `label_variance`.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -57,10 +59,12 @@ class Population(BaseModel):
     name: str
     columns: list[str]
     jobs: list[CountedJob] = []
+    people: int = 0
+    variance: float | None = None
 
-    def note(self, job: CountedJob, columns: tuple[str, ...]) -> None:
-        """Note a job, and the columns that the table had in it."""
-        self.columns = list(columns[:KEPT_COLUMNS])
+    def note(self, job: CountedJob, columns: tuple[str, ...], people: int) -> None:
+        """Note a job, and the columns and rows that the table had in it."""
+        self.columns, self.people = list(columns[:KEPT_COLUMNS]), max(self.people, people)
         if job not in self.jobs:
             self.jobs.append(job)
 

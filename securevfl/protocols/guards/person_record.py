@@ -208,7 +208,7 @@ class PersonRecord:
     def note(self, places: IntArray, own: OwnTable, number: int, job: CountedJob) -> None:
         """Note a job's rows, whose positions `welcome` returns, and the job itself."""
         self.of[places], self.values[places] = number, own.values
-        self.populations[number].note(job, own.columns)
+        self.populations[number].note(job, own.columns, len(places))
 
     def forget(self, name: str) -> int:
         """Drop a population; returns how many people it had."""

@@ -123,7 +123,7 @@ class RowRecord:
 
     def note_job(self, rows: NamedRows, columns: tuple[str, ...], job: CountedJob) -> None:
         """Note a job of a population."""
-        self.populations[rows.population].note(job, columns)
+        self.populations[rows.population].note(job, columns, len(rows.digests))
 
     def last(self, rows: NamedRows) -> str:
         """The last job of these rows, in whichever population they are."""

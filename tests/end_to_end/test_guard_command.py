@@ -1,0 +1,78 @@
+"""`securevfl guard show` and `forget`, as typed."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.commands import run
+
+Capture = pytest.CaptureFixture[str]
+
+JOB = """
+[job]
+dataset = "breast_cancer"
+rounds = 10
+eval_every = 0
+seed = {seed}
+[exchange]
+scheme = "bfv"
+"""
+
+
+def train(seed: int = 0) -> int:
+    Path("job.toml").write_text(JOB.format(seed=seed))
+    return run("train", "job.toml", "--quiet", "--force")
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_what_is_remembered_is_shown_and_can_be_forgotten(capsys: Capture) -> None:
+    assert run("guard", "show") == 0
+    assert "no job has been counted" in capsys.readouterr().out
+    assert train() == 0
+    assert train() == 0  # the very same job
+    assert train(1) == 2
+    refused = capsys.readouterr().err
+    assert "feature guard: earlier jobs (the last: job 'job' of 20" in refused
+    assert run("guard", "show", "--json", "show.json") == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "rows of party2: 456 people of population 'breast_cancer'" in printed
+    assert "10 columns of predictions by rounds, 1 by scorings" in printed
+    rows = json.loads(Path("show.json").read_text())["rows"]
+    assert [(row["counts"], row["party"], row["people"], row["jobs"]) for row in rows] == [
+        ("labels", None, 456, 1),
+        ("rows", "party2", 456, 1),
+    ]
+    assert "28% of what gradients of all rows may" in rows[0]["shown"]
+    assert run("guard", "forget", "breast_cancer", "--yes") == 0
+    assert "as if they\nhad shown nothing" in capsys.readouterr().out
+    assert train(1) == 0
+
+
+def test_forgetting_asks_and_names_what_there_is(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train() == 0
+    before = {path: path.read_bytes() for path in Path("state").rglob("*.safetensors")}
+    assert run("guard", "forget", "breast_cancr") == 2
+    assert "is in no record; known: 'breast_cancer'" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert run("guard", "forget", "breast_cancer") != 0
+    assert {path: path.read_bytes() for path in Path("state").rglob("*.safetensors")} == before
+
+
+@pytest.mark.parametrize("record", ["labels.safetensors", "party2/rows.safetensors"])
+def test_a_damaged_record_is_named(capsys: Capture, record: str) -> None:
+    assert train() == 0
+    path = Path("state", "securevfl", "label-guard", record)
+    path.write_bytes(path.read_bytes()[:-3])
+    for words in (("guard", "show"), ("guard", "forget", "breast_cancer", "--yes")):
+        assert run(*words) == 2
+        assert f"{record} is damaged" in capsys.readouterr().err.replace("\n", "")
