@@ -92,8 +92,9 @@ class AuditResult:
 
     @cached_property
     def verdicts(self) -> dict[str, str]:
-        """By attack, the worst of its cases: leaks, not_shown, resists, immune."""
-        order = ("leaks", "not_shown", "resists", "immune")
+        """By attack, the worst of its cases: leaks, undecided, not_run, no_leak_found, immune."""
+        from securevfl.auditing.judging import WORST_FIRST as order  # noqa: N811
+
         own = [r for r in self.rows if not (r["detail"]["control"] or r["detail"]["what_if"])]
         return {
             attack: min((r["verdict"] for r in own if r["attack"] == attack), key=order.index)

@@ -15,9 +15,9 @@ SHORT = {
     "top_precision": "top1%",
     "tpr_at_1_percent_fpr": "tpr@1%",
 }
-STYLES = {"leaks": "bold red", "resists": "green", "immune": "dim green", "not_shown": "yellow"}
+STYLES = {"leaks": "bold red", "no_leak_found": "green", "immune": "dim green", "not_run": "yellow"}
 PADDING = (0, 1, 0, 0)
-WITHOUT_FIGURE = {"immune": "·", "not_shown": "n/s"}
+WITHOUT_FIGURE = {"immune": "·", "not_run": "n/s"}
 
 
 @dataclass(frozen=True)

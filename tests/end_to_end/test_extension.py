@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bench.documents import what_to_choose, who_learns_what
-from securevfl.auditing.judging import NotShown
+from securevfl.auditing.judging import NotRun
 from securevfl.auditing.measuring import known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.errors import ConfigError
@@ -229,7 +229,7 @@ def test_what_it_denies_and_shows_is_never_said_to_be_immune(
             kind = sys.modules["rounded8"].RoundedPredictions
             monkeypatch.setattr(kind, "shows", message)
         (cell,) = known_attacks()[attack](Subject(job, few_rows(2), 0))
-        assert isinstance(cell.outcome, NotShown)
+        assert isinstance(cell.outcome, NotRun)
         assert cell.outcome.reason.startswith(why)
 
 
@@ -241,7 +241,7 @@ def test_what_it_shows_under_a_wrong_name_is_not_said_to_resist(
         monkeypatch.setattr(getattr(sys.modules["rounded8"], name), "shows", "weights")
     job = Job.of(job={"batch_size": "full"}, exchange={"scheme": "rounded8"})
     for cell in known_attacks()[attack](Subject(job, few_rows(2), 0)):
-        assert isinstance(cell.outcome, NotShown)
+        assert isinstance(cell.outcome, NotRun)
         assert "in the view" in cell.outcome.reason
 
 

@@ -32,7 +32,7 @@ from securevfl.attacks.labels_from_hinges import labels_from_hinges
 from securevfl.attacks.labels_in_clear import labels_from_residuals
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, Exposure, exposure
 from securevfl.auditing.figures import best, label_finding, own_estimate, own_models, target_finding
-from securevfl.auditing.judging import Finding, NotShown
+from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject, table_of
 from securevfl.auditing.views import gradients_of, predictions_of, residuals_of
@@ -155,12 +155,12 @@ def read_labels(recording: Recording, party: str) -> Finding:
     return _finding(estimate, recording, party)
 
 
-def _permitted_hinge(subject: Subject) -> Finding | NotShown:
+def _permitted_hinge(subject: Subject) -> Finding | NotRun:
     with TemporaryDirectory() as guard:
         try:
             subject.record_guarded(Path(guard), subject.dataset)
         except LabelLeakRefused as error:
-            return NotShown(str(error))
+            return NotRun(str(error))
     return _hinge(subject)
 
 
@@ -311,8 +311,8 @@ def exact_steps(subject: Subject, size: int) -> dict[str, Any] | None:
 
 
 def recommended(exact: Finding, this_job: Finding) -> bool:
-    """Whether exact steps resist, and reveal less than this job."""
-    return exact.resists and exact.value < this_job.value
+    """Whether exact steps stay within the margins, and reveal less than this job."""
+    return exact.within and exact.value < this_job.value
 
 
 def _at(subject: Subject, sampling: str, size: int, epochs: int) -> Finding:
@@ -321,17 +321,17 @@ def _at(subject: Subject, sampling: str, size: int, epochs: int) -> Finding:
 
 
 def _from_on(sizes: list[int], found: list[Finding]) -> int | None:
-    """The smallest size from which on all resist."""
+    """The smallest size from which on all are within their margins."""
     safe = None
     for size, finding in reversed(list(zip(sizes, found, strict=True))):
-        if not finding.resists:
+        if not finding.within:
             break
         safe = size
     return safe
 
 
 def _until(found: list[Finding]) -> int:
-    return next((index for index, each in enumerate(found) if not each.resists), len(found))
+    return next((index for index, each in enumerate(found) if not each.within), len(found))
 
 
 def _curve(

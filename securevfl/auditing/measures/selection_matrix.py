@@ -124,11 +124,13 @@ def selection_matrix(subject: Subject) -> Finding:
         resolution=0.0 if SCHEMES[subject.scheme].exact else APPROXIMATE,
     )
     every = rows_read((subject.plan.schedule.batch(each) for each in range(job.rounds)), columns)
+    value = accuracy(found.scores, truth[found.rows])
     return Finding(
         RECOVERED,
-        accuracy(found.scores, truth[found.rows]),
+        value,
         own.score.majority,
         own.score.accuracy,
+        error=accuracy_error(value, own.score.accuracy, len(found.rows)),
         detail={
             "visits": len(gradients),
             "residuals_a_visit": min(columns, *map(len, answered)),

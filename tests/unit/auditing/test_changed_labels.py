@@ -2,7 +2,7 @@
 
 import pytest
 
-from securevfl.auditing.judging import NotShown
+from securevfl.auditing.judging import NotRun
 from securevfl.auditing.measures.changed_labels import changed_labels
 from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.subject import Subject
@@ -39,7 +39,7 @@ def test_ends_of_blind_training_are_guarded_as_well() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"batch_size": 96}, {"model": "mlp", "hidden": [2]}])
-def test_what_the_attack_does_not_support_is_not_shown(settings: dict[str, object]) -> None:
+def test_what_the_attack_does_not_support_is_not_run(settings: dict[str, object]) -> None:
     (only,) = measured("bfv", **settings).values()
-    assert isinstance(only.outcome, NotShown)
+    assert isinstance(only.outcome, NotRun)
     assert "full batches" in only.outcome.reason

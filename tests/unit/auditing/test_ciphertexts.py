@@ -11,7 +11,7 @@ from phe.paillier import PaillierPrivateKey, generate_paillier_keypair
 from typing_extensions import override
 
 from securevfl.attacks.ciphertexts import parities_from_symbols
-from securevfl.auditing.judging import Finding, Immune, NotShown, verdict_of
+from securevfl.auditing.judging import Finding, Immune, NotRun, verdict_of
 from securevfl.auditing.measures.ciphertexts import (
     approximate_key,
     crafted_query,
@@ -181,16 +181,16 @@ def test_crafted_queries_of_two_outputs_and_of_peers_that_pool_take_fewer_rounds
         (ratio, "plain", Immune, "nothing is encrypted"),
         (ratio, "paillier", Immune, "not an RLWE scheme"),
         (noise, "paillier", Immune, "no noise"),
-        (noise, "ckks", NotShown, "ciphertext_noise supports bfv"),
+        (noise, "ckks", NotRun, "ciphertext_noise supports bfv"),
         (symbols, "bfv", Immune, "Paillier's"),
         (approximate_key, "bfv", Immune, "exact schemes"),
         (approximate_key, "masked", Immune, "nothing is encrypted"),
         (crafted_query, "plain", Immune, "nothing is encrypted"),
-        (crafted_query, "ckks", NotShown, "crafted_query supports bfv"),
+        (crafted_query, "ckks", NotRun, "crafted_query supports bfv"),
     ],
 )
 def test_an_attack_for_another_scheme_shows_nothing_unless_there_is_nothing_to_attack(
-    attack: Attack, scheme: str, kind: type[Immune | NotShown], why: str
+    attack: Attack, scheme: str, kind: type[Immune | NotRun], why: str
 ) -> None:
     (cell,) = attack(subject(scheme))
     assert why in reason(cell, kind)

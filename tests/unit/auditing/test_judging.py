@@ -9,7 +9,7 @@ from securevfl.auditing.judging import (
     TRUE_POSITIVES,
     Finding,
     Immune,
-    NotShown,
+    NotRun,
     Outcome,
     decisive,
     judge,
@@ -69,7 +69,7 @@ def few(value: float, own: float, error: float = 0.0) -> Finding:
 def test_what_is_within_the_margin_resists_and_what_is_beyond_it_leaks(
     within: Finding, beyond: Finding
 ) -> None:
-    assert judge([within]).verdict == "resists"
+    assert judge([within]).verdict == "no_leak_found"
     assert judge([beyond]).verdict == "leaks"
 
 
@@ -83,7 +83,7 @@ def test_what_passes_the_bars_at_every_seed_leaks_for_certain() -> None:
 
 def test_what_the_model_gives_anyway_is_no_leak() -> None:
     judgement = judge(accuracies(0.80, 0.801, 0.799))
-    assert (judgement.verdict, judgement.certain) == ("resists", True)
+    assert (judgement.verdict, judgement.certain) == ("no_leak_found", True)
     assert judge(accuracies(0.80, 0.801, 0.799, model_alone=None)).verdict == "leaks"
 
 
@@ -97,24 +97,24 @@ def test_a_leak_by_one_figure_is_one_and_the_row_shows_it() -> None:
     kept = Finding(AUC, 0.68, 0.5, 0.67, beside=(accuracy,))
     area = Finding(AUC, 0.78, 0.5, 0.67, beside=(accuracy,))
     assert [each.metric for each in decisive([kept, kept])] == [AUC, AUC]
-    assert verdict_of([kept, kept]) == "resists"
+    assert verdict_of([kept, kept]) == "no_leak_found"
     assert verdict_of([area, area]) == "leaks"
     other = Finding(ACCURACY, 0.95, chance=0.88, beside=(kept, area))
     assert decisive([other])[0].metric is ACCURACY
     hidden = Finding(AUC, 0.68, 0.5, 0.67, beside=(Finding(TOP_PRECISION, 0.7, 0.1, 0.3),))
     assert [each.metric for each in decisive([hidden, hidden])] == [TOP_PRECISION] * 2
     assert verdict_of([hidden, hidden]) == "leaks"
-    assert (kept.resists, hidden.resists) == (True, False)
+    assert (kept.within, hidden.within) == (True, False)
 
 
 def test_a_rounding_error_is_allowed_and_more_is_not() -> None:
-    for deviation, verdict in ((1e-14, "resists"), (1e-3, "leaks"), (0.0, "resists")):
+    for deviation, verdict in ((1e-14, "no_leak_found"), (1e-3, "leaks"), (0.0, "no_leak_found")):
         assert judge([Finding(DEVIATION, deviation, allowed=1e-11)]).verdict == verdict
 
 
 def test_one_seed_that_passes_the_bound_is_a_leak() -> None:
     within = Finding(DEVIATION, 1e-15, allowed=1e-11)
-    assert judge([within, Finding(DEVIATION, 1e-14, allowed=1e-11)]).verdict == "resists"
+    assert judge([within, Finding(DEVIATION, 1e-14, allowed=1e-11)]).verdict == "no_leak_found"
     judgement = judge([within, within, Finding(DEVIATION, 2e-11, allowed=1e-11)])
     assert (judgement.verdict, judgement.certain) == ("leaks", False)
 
@@ -128,24 +128,24 @@ def test_what_cannot_be_judged_is_refused(findings: list[Finding]) -> None:
         judge(findings)
 
 
-RESISTS, LEAKS = accuracies(0.8)[0], accuracies(0.95)[0]
-IMMUNE, NOT_SHOWN = Immune("nothing is there"), NotShown("it takes too long")
+KEPT_ONE, LEAKS = accuracies(0.8)[0], accuracies(0.95)[0]
+IMMUNE, NOT_RUN = Immune("nothing is there"), NotRun("it takes too long")
 
 
 @pytest.mark.parametrize(
     ("outcomes", "verdict"),
     [
-        ([RESISTS, RESISTS], "resists"),
+        ([KEPT_ONE, KEPT_ONE], "no_leak_found"),
         ([LEAKS, LEAKS], "leaks"),
         ([IMMUNE, IMMUNE], "immune"),
-        ([NOT_SHOWN, NOT_SHOWN], "not_shown"),
-        ([RESISTS, NOT_SHOWN], "not_shown"),
-        ([NOT_SHOWN, RESISTS], "not_shown"),
-        ([LEAKS, NOT_SHOWN], "leaks"),
-        ([NOT_SHOWN, LEAKS], "leaks"),
-        ([IMMUNE, NOT_SHOWN], "not_shown"),
-        ([RESISTS, IMMUNE], "not_shown"),
-        ([], "not_shown"),
+        ([NOT_RUN, NOT_RUN], "not_run"),
+        ([KEPT_ONE, NOT_RUN], "not_run"),
+        ([NOT_RUN, KEPT_ONE], "not_run"),
+        ([LEAKS, NOT_RUN], "leaks"),
+        ([NOT_RUN, LEAKS], "leaks"),
+        ([IMMUNE, NOT_RUN], "not_run"),
+        ([KEPT_ONE, IMMUNE], "not_run"),
+        ([], "not_run"),
     ],
 )
 def test_resistance_has_to_be_shown_under_all_seeds(outcomes: list[Outcome], verdict: str) -> None:

@@ -79,7 +79,7 @@ def test_minibatches_leak_what_accuracy_does_not_see_and_full_batches_do_not() -
     assert verdict_of([small]) == "leaks"
     assert full.detail["rounds"] == 20
     assert full.advantage < 0.01
-    assert verdict_of([full]) == "resists"
+    assert verdict_of([full]) == "no_leak_found"
 
 
 def test_a_full_batch_with_a_category_of_one_person_tells_that_person() -> None:

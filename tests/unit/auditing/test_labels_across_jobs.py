@@ -14,7 +14,7 @@ from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
 from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
 from securevfl.auditing.figures import OwnModel, best, label_finding, own_models, score
-from securevfl.auditing.judging import Finding, NotShown
+from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.measures import labels_of_jobs as measure
 from securevfl.auditing.measures.labels import gradients_seen
 from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
@@ -111,7 +111,7 @@ def test_a_first_job_that_is_refused_shows_nothing(monkeypatch: pytest.MonkeyPat
     attacked, _ = permitted(monkeypatch, refuse_from=0)
     found = cells_of(labels_of_jobs(attacked))
     job = found["one row fewer each job"]
-    assert job.outcome == NotShown("label guard: enough")
+    assert job.outcome == NotRun("label guard: enough")
     assert not job.what_if
     assert isinstance(found["one row fewer, S = 8P"].outcome, Finding)
 
@@ -131,7 +131,7 @@ def test_what_ifs_leak_and_say_how_many_jobs_it_took(monkeypatch: pytest.MonkeyP
     found = cells_of(labels_of_jobs(attacked))
     what_ifs = [finding(each) for each in found.values() if each.what_if]
     assert len(what_ifs) == 3
-    assert not any(each.resists for each in what_ifs)
+    assert not any(each.within for each in what_ifs)
     for each in map(finding, found.values()):
         assert each.detail["jobs"] == 8
         assert each.model_alone is not None

@@ -44,8 +44,8 @@ def row(attack: str, exchange: str, verdict: str, **other: Any) -> dict[str, Any
         "exchange": exchange,
         "adversary": "label party",
         "side_knowledge": "<its own>",
-        "metric": "relative_error" if verdict in {"leaks", "resists"} else None,
-        "value": 0.25 if verdict in {"leaks", "resists"} else None,
+        "metric": "relative_error" if verdict in {"leaks", "no_leak_found"} else None,
+        "value": 0.25 if verdict in {"leaks", "no_leak_found"} else None,
         "chance": 1.0,
         "model_alone": None,
         "verdict": verdict,
@@ -70,11 +70,11 @@ def rows() -> list[dict[str, Any]]:
     return [
         row("gram", "plain", "leaks", detail=job),
         row("gram", "plain", "leaks", detail={"case": "control: Adam", "control": True}),
-        row("anchors", "plain", "resists", value=2e-11),
+        row("anchors", "plain", "no_leak_found", value=2e-11),
         row("gram", "bfv", "leaks", detail={"case": "this job", "certain": False}),
         row("gram", "masked", "immune"),
         row("anchors", "masked", "immune"),
-        row("anchors", "bfv", "not_shown", detail={"reason": "too many rounds"}),
+        row("anchors", "bfv", "not_run", detail={"reason": "too many rounds"}),
     ]
 
 
@@ -168,7 +168,7 @@ def test_the_page_holds_everything_itself_and_escapes(rows: list[dict[str, Any]]
     assert "2 of 3 attacks on this job" in page
     assert "1 more is not shown to resist" in page
     assert 'class="immune" title="immune: no predictions">·' in page
-    assert 'class="not_shown" title="not shown: too many rounds">n/s' in page
+    assert 'class="not_run" title="not shown: too many rounds">n/s' in page
     assert "kept from S = 114 on" in page
     assert page.count("<svg") == 1
 
