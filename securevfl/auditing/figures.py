@@ -365,7 +365,9 @@ def auc_difference_error(one: FloatArray, other: FloatArray, truth: IntArray) ->
     rarest = int(classes[np.argmin(counts)])
     is_rare, variance = truth == rarest, 0.0
     for rows, others in ((is_rare, ~is_rare), (~is_rare, is_rare)):
-        ranks = [_shares_below(_score_of_class(each, rarest), rows, others) for each in (one, other)]
+        ranks = [
+            _shares_below(_score_of_class(each, rarest), rows, others) for each in (one, other)
+        ]
         variance += float(np.var(ranks[0] - ranks[1]) / rows.sum())
     return sqrt(variance)
 

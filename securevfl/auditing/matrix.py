@@ -27,6 +27,7 @@ from securevfl.interrupts import Interrupted
 from securevfl.job import Job
 from securevfl.processes import Tell, in_processes
 from securevfl.protocols.catalogue import algorithm_of, check_names, exchange_of, require
+from securevfl.shown import seeds_of
 from securevfl.training import plan_for
 
 Row = dict[str, Any]
@@ -201,12 +202,6 @@ def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
 def _median(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return float(np.median(there)) if there else None
-
-
-def seeds_of(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The number of seeds of some rows, in words."""
-    seeds = max((len(row["detail"].get("values", ())) for row in rows), default=0)
-    return f"{seeds} seed{'' if seeds == 1 else 's'}"
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def audit(
     """Attack recorded training runs: which exchange leaks what, and to whom.
 
     A job file gives the settings to audit, and [audit] must_resist is its policy. Exit status 1 if
-    the exchange does not resist an attack of the policy, or is not shown to. Neither --quick nor
-    an interrupted audit (status 130) can show it.
+    an attack of the policy leaks, is undecided or was not run. Neither --quick nor an interrupted
+    audit (status 130) satisfies a policy.
     """
     chosen = _known(exchange, tuple(catalogue.EXCHANGES), "--exchange")
     asked, repeats = _asked(attack), _seeds(repeats, must_resist, quick)
@@ -110,13 +110,16 @@ def audit(
     from securevfl.reports.page import audit_page
     from securevfl.reports.results import keep
 
+    every = data
     data = as_arrays(options.fewer_rows(data, described.job.batch_size) if quick else data)
-
+    known = known_attacks()
+    slow = [] if asked or not quick else [name for name, each in known.items() if not each.quick]
+    left_out = _left_out(len(every.train_labels), len(data.train_labels), slow) if quick else ""
     settings = AuditSettings(
         jobs=_jobs(
             described, chosen, hide, {"noise_multiplier": noise, "clip": clip}, job is not None
         ),
-        attacks=asked or tuple(n for n, each in known_attacks().items() if each.quick or not quick),
+        attacks=asked or tuple(name for name in known if name not in slow),
         repeats=repeats,
         workers=workers or os.cpu_count() or 1,
         curves=not quick,
@@ -142,6 +145,7 @@ def audit(
             "parties": len(data.parties),
             "repeats": repeats,
             "quick": quick,
+            "left_out": left_out,
             "must_resist": list(policy),
             "job": described.model_dump(mode="json"),
         },
@@ -149,7 +153,8 @@ def audit(
         missing=missing,
     )
     if not quiet:
-        sys.stdout.writelines(f"{note}\n" for note in marks(missing, quick=quick))
+        notes = (*marks(missing, quick=quick), left_out)
+        sys.stdout.writelines(f"{note}\n" for note in notes if note)
         _show(rows, described, data)
     for each in broken:
         sys.stderr.write(f"securevfl: must_resist: {each.says}\n")
@@ -171,6 +176,16 @@ def _seeds(repeats: int | None, must_resist: str | None, quick: bool) -> int:
     if quick and (must_resist is not None or repeats is not None):
         raise ConfigError("--quick is one seed and no policy: drop --must-resist and --repeats")
     return 1 if quick else repeats or SEEDS
+
+
+def _left_out(rows: int, kept: int, attacks: Sequence[str]) -> str:
+    """What `--quick` does not do of an audit of the job."""
+    fewer = f"{kept:,} of {rows:,} training rows" if kept < rows else f"all {rows:,} training rows"
+    none = f"without {', '.join(attacks)}, " if attacks else ""
+    return (
+        f"--quick is not the audit of this job: {fewer}, 1 seed instead of {SEEDS}, {none}without "
+        "curves and advice"
+    )
 
 
 def _by_options(
@@ -235,7 +250,14 @@ def _jobs(
 def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None:
     from rich.console import Console
 
-    from securevfl.reports.matrix import advice_lines, advice_tables, epsilon_lines, legend, matrix
+    from securevfl.reports.matrix import (
+        advice_lines,
+        advice_tables,
+        epsilon_lines,
+        headline,
+        legend,
+        matrix,
+    )
     from securevfl.training import plan_for
 
     console = Console()
@@ -244,6 +266,7 @@ def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None
         f"{data.name}, {len(data.parties)} parties, S = {plan.batch_size}, Q = {plan.local_steps}"
     )
     console.print(matrix(rows, title))
+    console.print(headline(rows), style="bold", highlight=False)
     for note in (*legend(rows), *epsilon_lines(rows)):
         console.print(note, highlight=False)
     for table in advice_tables(rows):

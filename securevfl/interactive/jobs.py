@@ -119,11 +119,11 @@ class AuditResult:
     def _printed(self) -> "Console":
         from rich.console import Console
 
-        from securevfl.reports.matrix import legend, matrix
+        from securevfl.reports.matrix import headline, legend, matrix
 
         console = Console(record=True, file=StringIO(), width=WIDTH, force_jupyter=False)
         console.print(matrix(self.rows, f"audit of {self.job.job.name!r}"))
-        for note in legend(self.rows):
+        for note in (headline(self.rows), *legend(self.rows)):
             console.print(note, highlight=False, markup=False)
         return console
 

@@ -11,7 +11,7 @@ import numpy as np
 from securevfl.arrays import IntArray
 from securevfl.attacks.labels_from_gradients import SIGN_LOSSES
 from securevfl.attacks.labels_in_clear import labels_from_selections, rows_read, selection
-from securevfl.auditing.figures import own_model
+from securevfl.auditing.figures import accuracy_error, own_model
 from securevfl.auditing.judging import RECOVERED, Finding
 from securevfl.auditing.measures.ciphertexts import RememberedKeys
 from securevfl.auditing.measuring import Attack, add_attack
