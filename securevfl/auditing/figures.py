@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
+from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -42,6 +43,7 @@ from securevfl.auditing.judging import (
     TOP_PRECISION,
     TRUE_POSITIVES,
     Finding,
+    Metric,
 )
 from securevfl.data.tables import as_classes
 from securevfl.errors import ConfigError
@@ -303,25 +305,20 @@ def label_finding(
     estimate: LabelEstimate, labels: Labels, alone: Sequence[OwnModel], detail: Mapping[str, object]
 ) -> Finding:
     """The figures of an estimate, AUC first, with the attacker's own models as bars."""
-    found = score(estimate, labels)
-    own = [model.score_on(estimate.rows, labels) for model in alone]
-    recalled = max(each.true_positives for each in own)
-    precise = max(found.minority, *(each.top_precision for each in own))
-    right = max(each.accuracy for each in own)
-    ranked = max(range(len(own)), key=lambda place: own[place].auc)
-    rows = estimate.rows
-    scores_of_own = alone[ranked].estimate.scores[rows]
+    rows, found = estimate.rows, score(estimate, labels)
+    own = [model.score_on(rows, labels) for model in alone]
+    recalled, precise, right, ranked = (
+        max(getattr(each, name) for each in own)
+        for name in ("true_positives", "top_precision", "accuracy", "auc")
+    )
+    first = next(model for model, each in zip(alone, own, strict=True) if each.auc == ranked)
+    differs = auc_difference_error(
+        estimate.scores, first.estimate.scores[rows], as_classes(labels)[rows]
+    )
+    guessed = max(found.minority, precise)
+    few = sqrt(2 * (1 - guessed) / (guessed * found.top))
     figures = (
-        Finding(
-            AUC,
-            found.auc,
-            AUC_OF_GUESSING,
-            own[ranked].auc,
-            error=capped(
-                auc_difference_error(estimate.scores, scores_of_own, as_classes(labels)[rows]),
-                own[ranked].auc,
-            ),
-        ),
+        Finding(AUC, found.auc, AUC_OF_GUESSING, ranked, error=capped(differs, ranked)),
         Finding(
             TRUE_POSITIVES,
             found.true_positives,
@@ -329,20 +326,8 @@ def label_finding(
             recalled,
             error=found.true_positives_error(max(recalled, FALSE_POSITIVES)),
         ),
-        Finding(
-            TOP_PRECISION,
-            found.top_precision,
-            found.minority,
-            precise,
-            error=sqrt(2 * (1 - precise) / (precise * found.top)),
-        ),
-        Finding(
-            ACCURACY,
-            found.accuracy,
-            found.majority,
-            right,
-            error=accuracy_error(found.accuracy, max(found.majority, right), found.rows),
-        ),
+        Finding(TOP_PRECISION, found.top_precision, found.minority, precise, error=few),
+        accuracy_finding(ACCURACY, found.accuracy, found.majority, right, found.rows),
     )
     by_name: dict[str, Any] = {
         each.metric.name: {
@@ -362,29 +347,28 @@ def auc_difference_error(one: FloatArray, other: FloatArray, truth: IntArray) ->
     Source: DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988).
     """
     classes, counts = np.unique(truth, return_counts=True)
-    rarest = int(classes[np.argmin(counts)])
-    is_rare, variance = truth == rarest, 0.0
-    for rows, others in ((is_rare, ~is_rare), (~is_rare, is_rare)):
-        ranks = [
-            _shares_below(_score_of_class(each, rarest), rows, others) for each in (one, other)
+    rarest, variance = int(classes[np.argmin(counts)]), 0.0
+    for rows in (truth == rarest, truth != rarest):
+        below = [
+            rankdata(values)[rows] - rankdata(values[rows])
+            for values in (_score_of_class(each, rarest) for each in (one, other))
         ]
-        variance += float(np.var(ranks[0] - ranks[1]) / rows.sum())
+        variance += float(np.var(below[0] - below[1])) / rows.sum() / (~rows).sum() ** 2
     return sqrt(variance)
 
 
-def _shares_below(ranked_by: FloatArray, rows: BoolArray, others: BoolArray) -> FloatArray:
-    """Of some rows, the share of the others that each ranks above; ties count half."""
-    below = np.sort(ranked_by[others])
-    sides = [np.searchsorted(below, ranked_by[rows], side) for side in ("left", "right")]
-    return np.asarray((sides[0] + sides[1]) / (2 * len(below)))
-
-
-def accuracy_error(value: float, bar: float, rows: int) -> float:
-    """Standard error of the difference of two accuracies on the same rows, at most.
-
-    Only rows on which exactly one of the two errs count (McNemar).
-    """
-    return capped(sqrt((2 - value - bar) / rows), bar)
+def accuracy_finding(
+    metric: Metric,
+    value: float,
+    majority: float,
+    own: float,
+    rows: int,
+    **other: Any,  # noqa: ANN401
+) -> Finding:
+    """An accuracy, whose error counts rows on which one of the two models errs (McNemar)."""
+    bar = max(majority, own)
+    error = capped(sqrt((2 - value - bar) / rows), bar)
+    return Finding(metric, value, majority, own, error=error, **other)
 
 
 def capped(error: float, bar: float) -> float:

@@ -244,13 +244,9 @@ def violations(
 def _violation(row: Mapping[str, Any]) -> Violation:
     attack, exchange, case = row["attack"], row["exchange"], row["detail"]["case"]
     where = f"{exchange} ({case})" if case else exchange
-    if row["verdict"] == "leaks":
-        says = f"{attack} leaks under {where}: {row['metric']} {row['value']:.3g}"
-    elif row["verdict"] == "undecided":
-        says = (
-            f"{attack} is undecided under {where}: {row['metric']} {row['value']:.3g} of "
-            f"{seeds_of([row])}; more seeds decide (--repeats)"
-        )
-    else:
-        says = f"{attack} was not run under {where}: {row['detail']['reason']}"
-    return Violation(attack, exchange, case, says)
+    verdict, why = "was not run", row["detail"].get("reason")
+    if row["verdict"] in ("leaks", "undecided"):
+        verdict, why = "leaks", f"{row['metric']} {row['value']:.3g}"
+    if row["verdict"] == "undecided":
+        verdict, why = "is undecided", f"{why} with {seeds_of([row])}; more decide (--repeats)"
+    return Violation(attack, exchange, case, f"{attack} {verdict} under {where}: {why}")

@@ -109,12 +109,13 @@ def audit(
     from securevfl.data.tables import as_arrays
     from securevfl.reports.page import audit_page
     from securevfl.reports.results import keep
+    from securevfl.reports.tables import wrapped
 
     every = data
     data = as_arrays(options.fewer_rows(data, described.job.batch_size) if quick else data)
     known = known_attacks()
-    slow = [] if asked or not quick else [name for name, each in known.items() if not each.quick]
-    left_out = _left_out(len(every.train_labels), len(data.train_labels), slow) if quick else ""
+    slow = [name for name, each in known.items() if quick and not (asked or each.quick)]
+    left_out = _left_out(every, data, slow) if quick else ""
     settings = AuditSettings(
         jobs=_jobs(
             described, chosen, hide, {"noise_multiplier": noise, "clip": clip}, job is not None
@@ -153,8 +154,8 @@ def audit(
         missing=missing,
     )
     if not quiet:
-        notes = (*marks(missing, quick=quick), left_out)
-        sys.stdout.writelines(f"{note}\n" for note in notes if note)
+        notes = (*marks(missing, quick=quick), *wrapped(left_out))
+        sys.stdout.writelines(f"{note}\n" for note in notes)
         _show(rows, described, data)
     for each in broken:
         sys.stderr.write(f"securevfl: must_resist: {each.says}\n")
@@ -178,14 +179,11 @@ def _seeds(repeats: int | None, must_resist: str | None, quick: bool) -> int:
     return 1 if quick else repeats or SEEDS
 
 
-def _left_out(rows: int, kept: int, attacks: Sequence[str]) -> str:
-    """What `--quick` does not do of an audit of the job."""
-    fewer = f"{kept:,} of {rows:,} training rows" if kept < rows else f"all {rows:,} training rows"
-    none = f"without {', '.join(attacks)}, " if attacks else ""
-    return (
-        f"--quick is not the audit of this job: {fewer}, 1 seed instead of {SEEDS}, {none}without "
-        "curves and advice"
-    )
+def _left_out(data: Any, kept: Any, attacks: Sequence[str]) -> str:  # noqa: ANN401
+    """What `--quick` leaves out of an audit of the job."""
+    rows = f"{len(kept.train_labels):,} of {len(data.train_labels):,} training rows"
+    without = ", ".join((*attacks, "curves and advice"))
+    return f"--quick is not this very job: {rows}, 1 seed instead of {SEEDS}; without {without}"
 
 
 def _by_options(
@@ -250,14 +248,7 @@ def _jobs(
 def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None:
     from rich.console import Console
 
-    from securevfl.reports.matrix import (
-        advice_lines,
-        advice_tables,
-        epsilon_lines,
-        headline,
-        legend,
-        matrix,
-    )
+    from securevfl.reports import matrix as shown
     from securevfl.training import plan_for
 
     console = Console()
@@ -265,12 +256,12 @@ def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None
     title = (
         f"{data.name}, {len(data.parties)} parties, S = {plan.batch_size}, Q = {plan.local_steps}"
     )
-    console.print(matrix(rows, title))
-    console.print(headline(rows), style="bold", highlight=False)
-    for note in (*legend(rows), *epsilon_lines(rows)):
+    console.print(shown.matrix(rows, title))
+    console.print(shown.headline(rows), style="bold", highlight=False)
+    for note in (*shown.legend(rows), *shown.epsilon_lines(rows)):
         console.print(note, highlight=False)
-    for table in advice_tables(rows):
+    for table in shown.advice_tables(rows):
         console.print()
         console.print(table)
-    for note in advice_lines(rows):
+    for note in shown.advice_lines(rows):
         console.print(note, highlight=False)

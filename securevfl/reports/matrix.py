@@ -138,22 +138,13 @@ def _padded(row: Row | None) -> str:
     return text if text.endswith(("!", "?")) else text + " "
 
 
-def own_figures(rows: Sequence[Row]) -> list[Row]:
-    """The rows with a figure of the job's own settings."""
-    return [row for row in _own(rows) if row["value"] is not None]
-
-
-def _own(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if not (row["detail"]["control"] or row["detail"]["what_if"])]
-
-
 def headline(rows: Sequence[Row]) -> str:
     """How many attacks on the job itself leak, in words; what is open is counted apart."""
-    counts = Counter(row["verdict"] for row in _own(rows))
-    says = (
-        f"{counts['leaks']} of {len(own_figures(rows))} attacks on this job read more than chance "
-        "and the model alone give."
-    )
+    own = [row for row in rows if not (row["detail"]["control"] or row["detail"]["what_if"])]
+    counts = Counter(row["verdict"] for row in own)
+    figures = sum(row["value"] is not None for row in own)
+    says = f"{counts['leaks']} of {figures} attacks on this job read more than chance and the model"
+    says += " alone give."
     if undecided := counts["undecided"]:
         says += f" {undecided} undecided with {seeds_of(rows)}: more seeds decide (--repeats)."
     return says + (f" {counts['not_run']} not run." if counts["not_run"] else "")

@@ -24,7 +24,7 @@ from securevfl.attacks.integer_decoding import (
     count_categories,
     labels_by_meeting,
 )
-from securevfl.auditing.figures import accuracy_error, own_model, score
+from securevfl.auditing.figures import accuracy_finding, own_model, score
 from securevfl.auditing.judging import RECOVERED, Finding, Metric, NotRun
 from securevfl.auditing.measures.ciphertexts import RememberedKeys
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
@@ -106,8 +106,7 @@ def _decoded(seen: _FirstRound) -> Finding:
     truth = seen.labels[seen.rows]
     read = score(LabelEstimate(seen.rows, found[:, None] - 0.5), seen.labels)
     alone = own.score_on(seen.rows, seen.labels).accuracy
-    error = accuracy_error(read.accuracy, max(read.majority, alone), read.rows)
-    recovered = Finding(RECOVERED, read.accuracy, read.majority, alone, error=error)
+    recovered = accuracy_finding(RECOVERED, read.accuracy, read.majority, alone, read.rows)
     detail = {
         "rows": read.rows,
         "columns": len(seen.gradient),
