@@ -313,8 +313,8 @@ def test_what_resists_or_cannot_be_attacked_keeps_a_policy(verdict: str) -> None
     ("verdict", "says"),
     [
         ("leaks", "gram leaks under bfv (batches): relative_error 0.00123"),
-        ("not_run", "gram is not shown to resist under bfv (batches): it takes too long"),
-        ("anything else", "gram is not shown to resist under bfv (batches): it takes too long"),
+        ("not_run", "gram was not run under bfv (batches): it takes too long"),
+        ("anything else", "gram was not run under bfv (batches): it takes too long"),
     ],
 )
 def test_a_leak_and_whatever_is_not_run_break_it(verdict: str, says: str) -> None:
