@@ -185,5 +185,7 @@ IMMUNE, NOT_RUN = Immune("nothing is there"), NotRun("it takes too long")
         ([], "not_run"),
     ],
 )
-def test_that_nothing_leaks_has_to_hold_under_all_seeds(outcomes: list[Outcome], verdict: str) -> None:
+def test_that_nothing_leaks_has_to_hold_under_all_seeds(
+    outcomes: list[Outcome], verdict: str
+) -> None:
     assert verdict_of(outcomes) == verdict

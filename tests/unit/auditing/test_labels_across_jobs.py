@@ -21,7 +21,7 @@ from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.errors import ConfigError, HeldOutLeakRefused, LabelLeakRefused
 from securevfl.job import Job
 from tests.made_data import dataset_of
 from tests.unit.auditing.cells import cells_of, finding
@@ -44,7 +44,9 @@ def subject(parties: int = 2, scheme: str = "bfv", **settings: object) -> Subjec
 
 
 def permitted(
-    monkeypatch: pytest.MonkeyPatch, refuse_from: int
+    monkeypatch: pytest.MonkeyPatch,
+    refuse_from: int,
+    refusal: type[ConfigError] = LabelLeakRefused,
 ) -> tuple[Subject, list[tuple[Path, VerticalDataset, dict[str, object]]]]:
     """A subject whose guard refuses from some job on; jobs run in clear."""
     asked: list[tuple[Path, VerticalDataset, dict[str, object]]] = []
@@ -54,7 +56,7 @@ def permitted(
     ) -> Recording:
         asked.append((guard, dataset, changes))
         if len(asked) > refuse_from:
-            raise LabelLeakRefused("label guard: enough")
+            raise refusal("label guard: enough")
         clear = Subject(self.job.without_protection, dataset, self.seed)
         return clear.record(**changes)
 
@@ -95,8 +97,11 @@ def test_jobs_that_do_not_fit_are_refused() -> None:
         labels_from_gradients([], np.zeros((3, 1)))
 
 
-def test_the_guard_decides_and_one_directory_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
-    attacked, asked = permitted(monkeypatch, refuse_from=2)
+@pytest.mark.parametrize("refusal", [LabelLeakRefused, HeldOutLeakRefused, ConfigError])
+def test_guards_decide_and_one_directory_remembers(
+    monkeypatch: pytest.MonkeyPatch, refusal: type[ConfigError]
+) -> None:
+    attacked, asked = permitted(monkeypatch, 2, refusal)
     variation = measure._fewer_rows
     found = finding(measure._permitted(attacked, variation, ("party1",)))
     assert found.detail["jobs"] == 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from securevfl.auditing import matrix
-from securevfl.auditing.judging import ACCURACY, Finding
+from securevfl.auditing.judging import WORST_FIRST, ACCURACY, Finding
 from securevfl.auditing.matrix import AuditSettings, audit, violations
 from securevfl.auditing.measuring import Attack, Measurement
 from securevfl.auditing.subject import Subject, with_columns
@@ -66,7 +66,7 @@ def verdicts(rows: list[dict[str, Any]], attack: str, case: str = "") -> dict[st
 def test_rows_have_the_contracts_keys_and_are_json(labels: list[dict[str, Any]]) -> None:
     for row in labels:
         assert set(row) == KEYS
-        assert row["verdict"] in {"leaks", "no_leak_found", "immune", "not_run"}
+        assert row["verdict"] in WORST_FIRST
         assert row["adversary"]
         assert row["side_knowledge"]
     assert json.loads(json.dumps(labels, allow_nan=False)) == labels
@@ -293,19 +293,25 @@ def test_a_run_is_made_once_for_the_same_settings() -> None:
 def row(
     verdict: str, attack: str = "gram", exchange: str = "bfv", case: str = ""
 ) -> dict[str, Any]:
-    shown = verdict in {"leaks", "no_leak_found"}
+    shown = verdict in {"leaks", "undecided", "no_leak_found"}
     return {
         "attack": attack,
         "exchange": exchange,
         "metric": "relative_error" if shown else None,
         "value": 0.00123 if shown else None,
         "verdict": verdict,
-        "detail": {"case": case, "control": False, "what_if": False, "reason": "it takes too long"},
+        "detail": {
+            "case": case,
+            "control": False,
+            "what_if": False,
+            "reason": "it takes too long",
+            "values": [0.1, 0.00123],
+        },
     }
 
 
 @pytest.mark.parametrize("verdict", ["no_leak_found", "immune"])
-def test_what_resists_or_cannot_be_attacked_keeps_a_policy(verdict: str) -> None:
+def test_what_finds_no_leak_or_cannot_be_attacked_keeps_a_policy(verdict: str) -> None:
     assert violations([row(verdict)], ["gram"], ["bfv"]) == []
 
 
@@ -313,11 +319,16 @@ def test_what_resists_or_cannot_be_attacked_keeps_a_policy(verdict: str) -> None
     ("verdict", "says"),
     [
         ("leaks", "gram leaks under bfv (batches): relative_error 0.00123"),
+        (
+            "undecided",
+            "gram is undecided under bfv (batches): relative_error 0.00123 with 2 seeds; more "
+            "decide (--repeats)",
+        ),
         ("not_run", "gram was not run under bfv (batches): it takes too long"),
         ("anything else", "gram was not run under bfv (batches): it takes too long"),
     ],
 )
-def test_a_leak_and_whatever_is_not_run_break_it(verdict: str, says: str) -> None:
+def test_a_leak_and_whatever_is_open_break_it(verdict: str, says: str) -> None:
     (broken,) = violations([row(verdict, case="batches"), row("no_leak_found")], ["gram"], ["bfv"])
     assert broken.says == says
     assert (broken.attack, broken.exchange, broken.case) == ("gram", "bfv", "batches")
@@ -336,7 +347,7 @@ def test_every_exchange_needs_a_row_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("another", ["control", "what_if"])
-@pytest.mark.parametrize("verdict", ["leaks", "not_run", "no_leak_found"])
+@pytest.mark.parametrize("verdict", ["leaks", "undecided", "not_run", "no_leak_found"])
 def test_controls_and_what_ifs_neither_break_a_policy_nor_keep_it(
     another: str, verdict: str
 ) -> None:

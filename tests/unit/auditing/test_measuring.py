@@ -29,9 +29,7 @@ def subject() -> Subject:
 
 
 @pytest.mark.parametrize("error", CANNOT_RUN)
-def test_an_attack_that_cannot_be_run_is_not_run(
-    error: type[Exception], subject: Subject
-) -> None:
+def test_an_attack_that_cannot_be_run_is_not_run(error: type[Exception], subject: Subject) -> None:
     @partial(Attack, "some", "anybody", "nothing")
     def fails(_: Subject) -> Finding:
         raise error("why")
