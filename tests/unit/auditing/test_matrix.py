@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from securevfl.auditing import matrix
-from securevfl.auditing.judging import WORST_FIRST, ACCURACY, Finding
+from securevfl.auditing.judging import ACCURACY, WORST_FIRST, Finding
 from securevfl.auditing.matrix import AuditSettings, audit, violations
 from securevfl.auditing.measuring import Attack, Measurement
 from securevfl.auditing.subject import Subject, with_columns
