@@ -49,7 +49,7 @@ class MatrixLine:
         """What its figures are compared with; a range where exchanges differ."""
         found = []
         for name, key in (("chance", "chance"), ("model alone", "model_alone")):
-            rows = (row for row in self.cells.values() if row)
+            rows = (row for row in self.cells.values() if row and row["metric"])
             values = sorted({row[key] for row in rows if row[key] is not None})
             ends = dict.fromkeys(figure(value) for value in (*values[:1], *values[-1:]))
             found += [f"{name} {' to '.join(ends)}"] if ends else []
