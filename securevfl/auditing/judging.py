@@ -5,7 +5,7 @@ trained model gives its adversary anyway. Errors have heavy tails, so the median
 decides. Its interval is the range of the order statistics that covers the median with 95 %: up to 8
 seeds the whole range (5 seeds: 94 %). A range of n seeds misses the median by chance with 2^(1-n).
 It is therefore widened on both sides by 2^-n of the margin: a single seed has to be half a margin
-away. The verdict is
+away, and one without a leak does not decide about errors, which vary by orders. The verdict is
 
 - `leaks` if the whole interval lies beyond the metric's margin;
 - `no_leak_found` if the whole interval stays within it;
@@ -56,6 +56,7 @@ class Metric:
     advantage: Literal["difference", "proportion", "share", "orders"] = "difference"
     at_most_one: bool = True  # whether figures end at 1
     is_bound: bool = False  # each seed's figure holds by itself, so their range counts
+    varies: bool = False  # by orders between seeds: a single one without a leak decides nothing
 
 
 ACCURACY = Metric("accuracy", 0.03)
@@ -65,7 +66,7 @@ TRUE_POSITIVES = Metric("tpr_at_1_percent_fpr", 0.5, "proportion")
 RECOVERED = Metric("recovered_fraction", 0.03)
 RECALL = Metric("recall", 0.03)
 CORRELATION = Metric("correlation", 0.1)
-RELATIVE_ERROR = Metric("relative_error", 0.1, "share")
+RELATIVE_ERROR = Metric("relative_error", 0.1, "share", varies=True)
 DEVIATION = Metric("deviation", 0.0, "orders", is_bound=True)
 EPSILON = Metric("epsilon_lower_bound", 0.0, at_most_one=False, is_bound=True)
 
@@ -168,14 +169,15 @@ def judge(findings: Sequence[Finding]) -> Judgement:
         raise ConfigError("findings: none, expected one per seed")
     advantages = np.sort([finding.advantage for finding in findings])
     seeds, margin = len(advantages), float(np.median([finding.margin for finding in findings]))
+    kept: Verdict = "undecided" if findings[0].metric.varies and seeds == 1 else "no_leak_found"
     if findings[0].metric.is_bound:
         low, high = float(advantages[0]), float(advantages[-1])
-        verdict: Verdict = "no_leak_found" if high <= margin else "leaks"
+        verdict = kept if high <= margin else "leaks"
         return Judgement(verdict, high, (low, high), margin)
     # Without k values at either end the range misses the median with 2·P(Bin(n, ½) ≤ k).
     left_out = max(int(binom.ppf((1 - CONFIDENCE) / 2, seeds, 0.5)) - 1, 0)
     widened = margin * 0.5**seeds
     low = float(advantages[left_out]) - widened
     high = float(advantages[-1 - left_out]) + widened
-    verdict = "leaks" if low > margin else "no_leak_found" if high <= margin else "undecided"
+    verdict = "leaks" if low > margin else kept if high <= margin else "undecided"
     return Judgement(verdict, float(np.median(advantages)), (low, high), margin)

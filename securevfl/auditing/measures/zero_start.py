@@ -37,7 +37,7 @@ from securevfl.errors import ConfigError
 from securevfl.models.curvature import Curvature
 from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 
-CERTAIN = Metric("certain_labels", 0.0, at_most_one=False, is_bound=True)
+CERTAIN = Metric("certain_labels", 0.0, at_most_one=False, is_bound=True, varies=True)
 COLUMNS, ROWS_A_COLUMN = 4, 8  # of the what-if, with S = 8P
 EXACT, APPROXIMATE = 1e-9, 1e-3
 

@@ -114,7 +114,7 @@ def test_noise_of_the_products_replies_tells_nothing_however_few_columns_there_a
 
 def test_noise_is_of_sixty_replies_where_the_job_itself_would_end_sooner() -> None:
     generator = np.random.default_rng(5)
-    values, labels = generator.standard_normal((128, 16)), np.arange(128) % 2
+    values, labels = generator.standard_normal((800, 2)), np.arange(800) % 2
     dataset = dataset_of(np.split(values, 2, axis=1), labels)
     job = Job.of(job={}, exchange={"scheme": "bfv"})
     assert finding(noise(Subject(job, dataset, 0))).detail["queries"] == 60

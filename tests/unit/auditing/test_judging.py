@@ -112,6 +112,7 @@ def test_heavy_tails_decide_nothing() -> None:
     def errors(*values: float) -> list[Finding]:
         return [Finding(RELATIVE_ERROR, value, chance=1.0) for value in values]
 
+    assert [judge(errors(each)).verdict for each in (0.3, 8.8)] == ["leaks", "undecided"]
     assert judge(errors(1.2, 8.8, 0.8)).verdict == "undecided"
     # Worse than chance is no leak, however far; a mean over the seeds would hide the leak below.
     assert judge(errors(1.2, 8.8, 1.0)).verdict == "no_leak_found"
