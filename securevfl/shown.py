@@ -1,6 +1,6 @@
 """How results are displayed: as text, as a small table in a notebook, and as a figure's data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -67,3 +67,9 @@ def curve(
         "log_x": log_x,
         "log_y": log_y,
     }
+
+
+def seeds_of(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The number of seeds of an audit's rows, in words."""
+    seeds = max((len(row["detail"].get("values", ())) for row in rows), default=0)
+    return f"{seeds} seed{'' if seeds == 1 else 's'}"

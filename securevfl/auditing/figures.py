@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
+from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -38,16 +39,18 @@ from securevfl.auditing.judging import (
     ACCURACY,
     AUC,
     CORRELATION,
+    STANDARD_ERRORS,
     TOP_PRECISION,
     TRUE_POSITIVES,
     Finding,
+    Metric,
 )
 from securevfl.data.tables import as_classes
 from securevfl.errors import ConfigError
 from securevfl.models import scores
 
 BoolArray = NDArray[np.bool_]
-TURNS = 5
+TURNS = 50
 # The top of a ranking: a share of the rows, and the least number that makes a share meaningful.
 TOP_SHARE, TOP_LEAST = 0.01, 30
 FALSE_POSITIVES = 0.01
@@ -71,6 +74,7 @@ class LabelScore:
     # Share of the rarest class among its top-ranked rows: 1 % of the rows, at least 30, but no more
     # than the class has; the mean over all orders of tied ranks
     top_precision: float
+    top: int  # how many top-ranked rows that are
     # Share of the rarest class that the estimate ranks above all but 1 % of the other rows
     true_positives: float
     majority: float  # share of the most frequent class: the accuracy of guessing
@@ -96,11 +100,13 @@ def score(estimate: LabelEstimate, labels: Labels) -> LabelScore:
         raise ConfigError(f"labels of {len(truth)} rows: all are class {classes[0]}")
     rarest = int(classes[np.argmin(counts)])
     ranked_by, is_rare = _score_of_class(estimate.scores, rarest), truth == rarest
+    top = min(max(int(TOP_SHARE * len(truth)), TOP_LEAST), int(is_rare.sum()))
     return LabelScore(
         rows=len(truth),
         accuracy=scores.accuracy(estimate.scores, truth),
         auc=scores.auc(estimate.scores, truth),
-        top_precision=_top_precision(ranked_by, is_rare),
+        top_precision=_top_precision(ranked_by, is_rare, top),
+        top=top,
         true_positives=_true_positives(ranked_by, is_rare),
         majority=float(counts.max() / len(truth)),
         minority=float(counts.min() / len(truth)),
@@ -115,8 +121,7 @@ def _score_of_class(values: FloatArray, number: int) -> FloatArray:
     return np.asarray(values[:, number] - others.max(axis=1))
 
 
-def _top_precision(ranked_by: FloatArray, is_class: BoolArray) -> float:
-    count = min(max(int(TOP_SHARE * len(ranked_by)), TOP_LEAST), int(is_class.sum()))
+def _top_precision(ranked_by: FloatArray, is_class: BoolArray, count: int) -> float:
     last = np.sort(ranked_by)[-count]
     above, tied = ranked_by > last, ranked_by == last
     hits = is_class[above].sum() + (count - above.sum()) * is_class[tied].mean()
@@ -151,9 +156,10 @@ def feature_error(estimate: FloatArray, features: FloatArray, known: IntArray) -
 
 
 def matched_correlation(found: FloatArray, features: FloatArray) -> float:
-    """Median over the columns of X of |correlation| with the found column matched to each.
+    """Mean over the columns of X of |correlation| with the found column matched to each.
 
-    Constant columns are ignored; a column without a match counts as 0.
+    Constant columns are ignored; a column without a match counts as 0. A median would fall to 0
+    where a factor lacks half of the dimensions, as that of a job of few rounds does.
     """
     varied = features[:, features.std(axis=0) > 0]
     ours = found[:, found.std(axis=0) > 0]
@@ -161,17 +167,17 @@ def matched_correlation(found: FloatArray, features: FloatArray) -> float:
     places = linear_sum_assignment(-correlations)
     best = np.zeros(varied.shape[1])
     best[places[1]] = correlations[places]
-    return float(np.median(best))
+    return float(best.mean())
 
 
-def rotated_correlation(factor: FloatArray, features: FloatArray, seed: int) -> float:
-    """`matched_correlation` of F under random rotations, the mean of a few: the bar of guessing."""
+def rotated_correlations(factor: FloatArray, features: FloatArray, seed: int) -> FloatArray:
+    """`matched_correlation` of F under random rotations, shape (`TURNS`,): guessing."""
     generator = np.random.default_rng([seed, 4])
     turns = [
         np.linalg.qr(generator.standard_normal((factor.shape[1], factor.shape[1])))[0]
         for _ in range(TURNS)
     ]
-    return float(np.mean([matched_correlation(factor @ turn, features) for turn in turns]))
+    return np.array([matched_correlation(factor @ turn, features) for turn in turns])
 
 
 def recall_and_precision(found: BoolArray, features: FloatArray) -> tuple[float, float]:
@@ -299,11 +305,20 @@ def label_finding(
     estimate: LabelEstimate, labels: Labels, alone: Sequence[OwnModel], detail: Mapping[str, object]
 ) -> Finding:
     """The figures of an estimate, AUC first, with the attacker's own models as bars."""
-    found = score(estimate, labels)
-    own = [model.score_on(estimate.rows, labels) for model in alone]
-    recalled = max(each.true_positives for each in own)
+    rows, found = estimate.rows, score(estimate, labels)
+    own = [model.score_on(rows, labels) for model in alone]
+    recalled, precise, right, ranked = (
+        max(getattr(each, name) for each in own)
+        for name in ("true_positives", "top_precision", "accuracy", "auc")
+    )
+    first = next(model for model, each in zip(alone, own, strict=True) if each.auc == ranked)
+    differs = auc_difference_error(
+        estimate.scores, first.estimate.scores[rows], as_classes(labels)[rows]
+    )
+    guessed = max(found.minority, precise)
+    few = sqrt(2 * (1 - guessed) / (guessed * found.top))
     figures = (
-        Finding(AUC, found.auc, AUC_OF_GUESSING, max(each.auc for each in own)),
+        Finding(AUC, found.auc, AUC_OF_GUESSING, ranked, error=capped(differs, ranked)),
         Finding(
             TRUE_POSITIVES,
             found.true_positives,
@@ -311,13 +326,8 @@ def label_finding(
             recalled,
             error=found.true_positives_error(max(recalled, FALSE_POSITIVES)),
         ),
-        Finding(
-            TOP_PRECISION,
-            found.top_precision,
-            found.minority,
-            max(each.top_precision for each in own),
-        ),
-        Finding(ACCURACY, found.accuracy, found.majority, max(each.accuracy for each in own)),
+        Finding(TOP_PRECISION, found.top_precision, found.minority, precise, error=few),
+        accuracy_finding(ACCURACY, found.accuracy, found.majority, right, found.rows),
     )
     by_name: dict[str, Any] = {
         each.metric.name: {
@@ -329,6 +339,41 @@ def label_finding(
         for each in figures
     }
     return replace(figures[0], beside=figures[1:], detail={**by_name, "rows": found.rows, **detail})
+
+
+def auc_difference_error(one: FloatArray, other: FloatArray, truth: IntArray) -> float:
+    """Standard error of the difference of two AUC of the rarest class, on the same rows.
+
+    Source: DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988).
+    """
+    classes, counts = np.unique(truth, return_counts=True)
+    rarest, variance = int(classes[np.argmin(counts)]), 0.0
+    for rows in (truth == rarest, truth != rarest):
+        below = [
+            rankdata(values)[rows] - rankdata(values[rows])
+            for values in (_score_of_class(each, rarest) for each in (one, other))
+        ]
+        variance += float(np.var(below[0] - below[1])) / rows.sum() / (~rows).sum() ** 2
+    return sqrt(variance)
+
+
+def accuracy_finding(
+    metric: Metric,
+    value: float,
+    majority: float,
+    own: float,
+    rows: int,
+    **other: Any,  # noqa: ANN401
+) -> Finding:
+    """An accuracy, whose error counts rows on which one of the two models errs (McNemar)."""
+    bar = max(majority, own)
+    error = capped(sqrt((2 - value - bar) / rows), bar)
+    return Finding(metric, value, majority, own, error=error, **other)
+
+
+def capped(error: float, bar: float) -> float:
+    """An error that leaves half of the room above a bar: who reads everything was not lucky."""
+    return min(error, (1 - bar) / (2 * STANDARD_ERRORS))
 
 
 def own_estimate(inputs: FloatArray, targets: Labels) -> FloatArray:
@@ -347,7 +392,8 @@ def target_finding(
         alone.append(cross_val_predict(trees, inputs, targets, cv=FOLDS))
     bar = max(_correlation(each, targets) for each in alone)
     found = _correlation(estimate, targets)
-    return Finding(CORRELATION, found, chance=0.0, model_alone=bar, detail=dict(detail))
+    error = (1 - bar**2) * sqrt(2 / len(targets))  # of two correlations as large as the bar
+    return Finding(CORRELATION, found, 0.0, bar, error=error, detail=dict(detail))
 
 
 def _correlation(estimate: FloatArray, targets: Labels) -> float:

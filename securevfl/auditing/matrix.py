@@ -1,9 +1,10 @@
 """The matrix of attacks and exchanges: runs are recorded, attacked, and judged over seeds.
 
 An attack gets one party's view of a recorded run and the side knowledge that its row names. A cell
-measures these attacks on this job and proves nothing: `resists` means that they found nothing.
+measures these attacks on this job and proves nothing: `no_leak_found` means what it says.
 
-A policy names attacks that must be shown to resist. Both a leak and a missing result violate it.
+A policy names attacks that must find no leak. A leak, an undecided figure and a missing result
+violate it.
 Negative controls and what-ifs (other settings than the job's) do not count.
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.auditing.judging import Finding, NotShown, decisive, judge, verdict_of
+from securevfl.auditing.judging import Finding, NotRun, decisive, judge, verdict_of
 from securevfl.auditing.measuring import Attack, Measurement, known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.data.tables import VerticalDataset
@@ -26,6 +27,7 @@ from securevfl.interrupts import Interrupted
 from securevfl.job import Job
 from securevfl.processes import Tell, in_processes
 from securevfl.protocols.catalogue import algorithm_of, check_names, exchange_of, require
+from securevfl.shown import seeds_of
 from securevfl.training import plan_for
 
 Row = dict[str, Any]
@@ -34,7 +36,7 @@ Report = Callable[[str, float, int], None]
 
 # Rough run times relative to the others, for the progress display.
 SLOW, WITH_CURVES = 4.0, 1.3
-KEPT = ("resists", "immune")
+KEPT = ("no_leak_found", "immune")
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def _measured(
     try:
         plan_for(job, dataset)
     except ConfigError as error:
-        return [attack.without_figure(NotShown(str(error))) for attack in attacks]
+        return [attack.without_figure(NotRun(str(error))) for attack in attacks]
     subject = Subject(
         job, dataset, job.job.seed + index, with_curves=settings.curves and index == 0
     )
@@ -177,7 +179,6 @@ def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
         findings = decisive(findings)
         judgement = judge(findings)
         detail |= {
-            "certain": judgement.certain,
             "advantage": judgement.advantage,
             "advantage_interval": list(judgement.interval),
             "margin": judgement.margin,
@@ -190,27 +191,27 @@ def _row(exchange: str, measured: Sequence[Measurement]) -> Row:
         "adversary": first.adversary,
         "side_knowledge": first.side_knowledge,
         "metric": findings[0].metric.name if findings else None,
-        "value": _mean([each.value for each in findings]),
-        "chance": _mean([each.chance for each in findings]),
-        "model_alone": _mean([each.model_alone for each in findings]),
+        "value": _median([each.value for each in findings]),
+        "chance": _median([each.chance for each in findings]),
+        "model_alone": _median([each.model_alone for each in findings]),
         "verdict": verdict_of(outcomes),
         "detail": detail | measured_detail,
     }
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _median(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
-    return float(np.mean(there)) if there else None
+    return float(np.median(there)) if there else None
 
 
 @dataclass(frozen=True)
 class Violation:
-    """An attack that must resist but was not shown to, under one exchange and in one case."""
+    """An attack that must find no leak but may, under one exchange and in one case."""
 
     attack: str
     exchange: str
     case: str  # which of its settings; empty if it has only one, or if nothing was measured
-    says: str  # one line: that it leaks, or why nothing is shown
+    says: str  # one line: that it leaks, that it is undecided, or why it was not run
 
 
 def violations(
@@ -221,7 +222,7 @@ def violations(
 ) -> list[Violation]:
     """What violates a policy, exchange by exchange.
 
-    Each attack that must resist needs a row that shows it, for each exchange, audited or not.
+    Each attack of the policy needs a row without a leak, for each exchange, audited or not.
     `unfit` says why these rows cannot support any policy; every policy is violated then.
     """
     broken = []
@@ -235,7 +236,7 @@ def violations(
         broken += [_violation(row) for row in own if row["verdict"] not in KEPT]
         if unfit or not own:
             why = unfit or "nothing was measured of this job's own settings"
-            says = f"{attack} is not shown to resist under {exchange}: {why}"
+            says = f"{attack} was not run under {exchange}: {why}"
             broken.append(Violation(attack, exchange, "", says))
     return broken
 
@@ -243,8 +244,9 @@ def violations(
 def _violation(row: Mapping[str, Any]) -> Violation:
     attack, exchange, case = row["attack"], row["exchange"], row["detail"]["case"]
     where = f"{exchange} ({case})" if case else exchange
-    if row["verdict"] == "leaks":
-        says = f"{attack} leaks under {where}: {row['metric']} {row['value']:.3g}"
-    else:
-        says = f"{attack} is not shown to resist under {where}: {row['detail']['reason']}"
-    return Violation(attack, exchange, case, says)
+    verdict, why = "was not run", row["detail"].get("reason")
+    if row["verdict"] in ("leaks", "undecided"):
+        verdict, why = "leaks", f"{row['metric']} {row['value']:.3g}"
+    if row["verdict"] == "undecided":
+        verdict, why = "is undecided", f"{why} with {seeds_of([row])}; more decide (--repeats)"
+    return Violation(attack, exchange, case, f"{attack} {verdict} under {where}: {why}")

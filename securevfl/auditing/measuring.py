@@ -1,7 +1,7 @@
 """What an attack of the audit is, and its outcome: a figure, or the reason why there is none.
 
 An attack declares for which exchanges it is `Immune`: their structure leaves it nothing to read.
-The outcome is `NotShown` where an exchange from another package shows more than it declares, or
+The outcome is `NotRun` where an exchange from another package shows more than it declares, or
 where the attack cannot run or finish.
 
 Each attack is described beside the code that measures it and registered by `add_attack`.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 
-from securevfl.auditing.judging import Finding, Immune, NotShown, Outcome
+from securevfl.auditing.judging import Finding, Immune, NotRun, Outcome
 from securevfl.auditing.subject import Subject
 from securevfl.errors import BudgetExhausted, ConfigError, RangeExceeded, TrainingDiverged
 
@@ -40,7 +40,7 @@ class Measurement:
 class AttackCase:
     """One of an attack's settings."""
 
-    measure: Callable[[], Finding | NotShown]  # an error of `CANNOT_RUN` counts as not shown
+    measure: Callable[[], Finding | NotRun]  # an error of `CANNOT_RUN` counts as not run
     name: str = ""
     side_knowledge: str = ""  # where it differs from the attack's
     control: bool = False
@@ -55,7 +55,7 @@ class Attack:
     adversary: str  # which party, and how it behaves
     side_knowledge: str  # what it knows besides its view
     # The figure for a subject, or one case for each setting
-    measure: Callable[[Subject], Finding | NotShown | Iterable[AttackCase]]
+    measure: Callable[[Subject], Finding | NotRun | Iterable[AttackCase]]
     immune: Reason = lambda _: ""
     takes_head: bool = False  # whether it can read jobs in which the label party has a head
     # Whether it attacks algorithms that exchange components instead of predictions and residuals
@@ -70,7 +70,7 @@ class Attack:
             yield self.without_figure(
                 Immune("parties exchange predictions and residuals, no components")
                 if self.of_components
-                else NotShown(
+                else NotRun(
                     f"algorithm = {subject.algorithm.name!r}: this attack is about predictions and "
                     "residuals"
                 )
@@ -79,12 +79,12 @@ class Attack:
         try:
             if reason := self.immune(subject):
                 denied = subject.contradiction
-                yield self.without_figure(NotShown(denied) if denied else Immune(reason))
+                yield self.without_figure(NotRun(denied) if denied else Immune(reason))
                 return
             if subject.plan.representation is not None and not self.takes_head:
                 raise ConfigError(UNDER_A_HEAD)
             found = self.measure(subject)
-            if isinstance(found, Finding | NotShown):
+            if isinstance(found, Finding | NotRun):
                 yield self.without_figure(found)
                 return
             for case in found:
@@ -98,7 +98,7 @@ class Attack:
                     what_if=case.what_if,
                 )
         except CANNOT_RUN as error:
-            yield self.without_figure(NotShown(str(error)))
+            yield self.without_figure(NotRun(str(error)))
 
     def without_figure(self, outcome: Outcome) -> Measurement:
         """One outcome for all cases together."""
@@ -109,7 +109,7 @@ def _outcome(case: AttackCase) -> Outcome:
     try:
         return case.measure()
     except CANNOT_RUN as error:
-        return NotShown(str(error))
+        return NotRun(str(error))
 
 
 _ATTACKS: dict[str, Attack] = {}

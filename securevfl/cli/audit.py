@@ -80,8 +80,8 @@ def audit(
     """Attack recorded training runs: which exchange leaks what, and to whom.
 
     A job file gives the settings to audit, and [audit] must_resist is its policy. Exit status 1 if
-    the exchange does not resist an attack of the policy, or is not shown to. Neither --quick nor
-    an interrupted audit (status 130) can show it.
+    an attack of the policy leaks, is undecided or was not run. Neither --quick nor an interrupted
+    audit (status 130) satisfies a policy.
     """
     chosen = _known(exchange, tuple(catalogue.EXCHANGES), "--exchange")
     asked, repeats = _asked(attack), _seeds(repeats, must_resist, quick)
@@ -109,14 +109,18 @@ def audit(
     from securevfl.data.tables import as_arrays
     from securevfl.reports.page import audit_page
     from securevfl.reports.results import keep
+    from securevfl.reports.tables import wrapped
 
+    every = data
     data = as_arrays(options.fewer_rows(data, described.job.batch_size) if quick else data)
-
+    known = known_attacks()
+    slow = [name for name, each in known.items() if quick and not (asked or each.quick)]
+    left_out = _left_out(every, data, slow) if quick else ""
     settings = AuditSettings(
         jobs=_jobs(
             described, chosen, hide, {"noise_multiplier": noise, "clip": clip}, job is not None
         ),
-        attacks=asked or tuple(n for n, each in known_attacks().items() if each.quick or not quick),
+        attacks=asked or tuple(name for name in known if name not in slow),
         repeats=repeats,
         workers=workers or os.cpu_count() or 1,
         curves=not quick,
@@ -142,6 +146,7 @@ def audit(
             "parties": len(data.parties),
             "repeats": repeats,
             "quick": quick,
+            "left_out": left_out,
             "must_resist": list(policy),
             "job": described.model_dump(mode="json"),
         },
@@ -149,7 +154,8 @@ def audit(
         missing=missing,
     )
     if not quiet:
-        sys.stdout.writelines(f"{note}\n" for note in marks(missing, quick=quick))
+        notes = (*marks(missing, quick=quick), *wrapped(left_out))
+        sys.stdout.writelines(f"{note}\n" for note in notes)
         _show(rows, described, data)
     for each in broken:
         sys.stderr.write(f"securevfl: must_resist: {each.says}\n")
@@ -171,6 +177,13 @@ def _seeds(repeats: int | None, must_resist: str | None, quick: bool) -> int:
     if quick and (must_resist is not None or repeats is not None):
         raise ConfigError("--quick is one seed and no policy: drop --must-resist and --repeats")
     return 1 if quick else repeats or SEEDS
+
+
+def _left_out(data: Any, kept: Any, attacks: Sequence[str]) -> str:  # noqa: ANN401
+    """What `--quick` leaves out of an audit of the job."""
+    rows = f"{len(kept.train_labels):,} of {len(data.train_labels):,} training rows"
+    without = ", ".join((*attacks, "curves and advice"))
+    return f"--quick is not this very job: {rows}, 1 seed instead of {SEEDS}; without {without}"
 
 
 def _by_options(
@@ -235,7 +248,7 @@ def _jobs(
 def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None:
     from rich.console import Console
 
-    from securevfl.reports.matrix import advice_lines, advice_tables, epsilon_lines, legend, matrix
+    from securevfl.reports import matrix as shown
     from securevfl.training import plan_for
 
     console = Console()
@@ -243,11 +256,12 @@ def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None
     title = (
         f"{data.name}, {len(data.parties)} parties, S = {plan.batch_size}, Q = {plan.local_steps}"
     )
-    console.print(matrix(rows, title))
-    for note in (*legend(rows), *epsilon_lines(rows)):
+    console.print(shown.matrix(rows, title))
+    console.print(shown.headline(rows), style="bold", highlight=False)
+    for note in (*shown.legend(rows), *shown.epsilon_lines(rows)):
         console.print(note, highlight=False)
-    for table in advice_tables(rows):
+    for table in shown.advice_tables(rows):
         console.print()
         console.print(table)
-    for note in advice_lines(rows):
+    for note in shown.advice_lines(rows):
         console.print(note, highlight=False)

@@ -92,8 +92,9 @@ class AuditResult:
 
     @cached_property
     def verdicts(self) -> dict[str, str]:
-        """By attack, the worst of its cases: leaks, not_shown, resists, immune."""
-        order = ("leaks", "not_shown", "resists", "immune")
+        """By attack, the worst of its cases: leaks, undecided, not_run, no_leak_found, immune."""
+        from securevfl.auditing.judging import WORST_FIRST as order  # noqa: N811
+
         own = [r for r in self.rows if not (r["detail"]["control"] or r["detail"]["what_if"])]
         return {
             attack: min((r["verdict"] for r in own if r["attack"] == attack), key=order.index)
@@ -118,11 +119,11 @@ class AuditResult:
     def _printed(self) -> "Console":
         from rich.console import Console
 
-        from securevfl.reports.matrix import legend, matrix
+        from securevfl.reports.matrix import headline, legend, matrix
 
         console = Console(record=True, file=StringIO(), width=WIDTH, force_jupyter=False)
         console.print(matrix(self.rows, f"audit of {self.job.job.name!r}"))
-        for note in legend(self.rows):
+        for note in (headline(self.rows), *legend(self.rows)):
             console.print(note, highlight=False, markup=False)
         return console
 

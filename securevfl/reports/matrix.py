@@ -1,5 +1,6 @@
 """The audit's rows as a matrix: attacks and their cases down, exchanges across."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from securevfl.reports.tables import Row, empty_table
+from securevfl.shown import seeds_of
 
 SHORT = {
     "recovered_fraction": "recovered",
@@ -15,9 +17,16 @@ SHORT = {
     "top_precision": "top1%",
     "tpr_at_1_percent_fpr": "tpr@1%",
 }
-STYLES = {"leaks": "bold red", "resists": "green", "immune": "dim green", "not_shown": "yellow"}
+STYLES = {
+    "leaks": "bold red",
+    "undecided": "yellow",
+    "no_leak_found": "green",
+    "immune": "dim green",
+    "not_run": "yellow",
+}
 PADDING = (0, 1, 0, 0)
-WITHOUT_FIGURE = {"immune": "·", "not_shown": "n/s"}
+MARKS = {"leaks": "!", "undecided": "?"}
+WITHOUT_FIGURE = {"immune": "·", "not_run": "n/r"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,17 @@ class MatrixLine:
         """What its figures are: of each cell the one that its verdict rests on."""
         metrics: list[str] = [row["metric"] for row in self.cells.values() if row and row["metric"]]
         return "/".join(SHORT.get(each, each) for each in dict.fromkeys(metrics))
+
+    @property
+    def bars(self) -> str:
+        """What its figures are compared with; a range where exchanges differ."""
+        found = []
+        for name, key in (("chance", "chance"), ("model alone", "model_alone")):
+            rows = (row for row in self.cells.values() if row and row["metric"])
+            values = sorted({row[key] for row in rows if row[key] is not None})
+            ends = dict.fromkeys(figure(value) for value in (*values[:1], *values[-1:]))
+            found += [f"{name} {' to '.join(ends)}"] if ends else []
+        return ", ".join(found)
 
 
 def exchanges_of(rows: Sequence[Row]) -> list[str]:
@@ -72,21 +92,21 @@ def figure(value: float | None) -> str:
 
 
 def cell_text(row: Row | None) -> str:
-    """A cell's figure; `!` marks a leak, `?` a verdict that the seeds leave open.
+    """A cell's figure; `!` marks a leak, `?` a figure that the seeds leave undecided.
 
-    Without one `·` is immune and `n/s` not shown; empty where there is no such case. Colours say
-    the same, for who sees them.
+    Without one `·` is immune and `n/r` not run; empty where there is no such case. Colours say the
+    same, for who sees them.
     """
     if row is None:
         return ""
     if row["verdict"] in WITHOUT_FIGURE:
         return WITHOUT_FIGURE[row["verdict"]]
-    leaks = row["verdict"] == "leaks" and not row["detail"]["control"]
-    return figure(row["value"]) + ("" if row["detail"]["certain"] else "?") + ("!" if leaks else "")
+    sign = "" if row["detail"]["control"] else MARKS.get(row["verdict"], "")
+    return figure(row["value"]) + sign
 
 
 def matrix(rows: Sequence[Row], title: str) -> Table:
-    """The matrix for a terminal of 80 columns: red leaks, green resists, yellow is not shown."""
+    """The matrix for a terminal of 80 columns: red leaks, green does not, yellow is open."""
     table = empty_table(title, PADDING)
     table.add_column("attack", no_wrap=False)
     for name in exchanges_of(rows):
@@ -94,12 +114,13 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
     last, metric = "", ""
     for line in lines_of(rows):
         heading = Text.assemble((line.attack, "bold"), (f" {line.metric}", "dim"))
+        bars = Text(f"\n    {line.bars}" if line.bars else "", style="dim")
         cells = [
             Text(_padded(cell), style=STYLES[cell["verdict"]] if cell is not None else "dim")
             for cell in line.cells.values()
         ]
         if not line.case:
-            table.add_row(heading, *cells)
+            table.add_row(heading + bars, *cells)
             continue
         if line.attack != last:
             table.add_row(heading)
@@ -107,24 +128,36 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
         case = Text("  " + line.case, style="dim" if line.control else "")
         if line.metric not in ("", metric):
             case.append(f" {line.metric}", style="dim")
-        table.add_row(case, *cells)
+        table.add_row(case + bars, *cells)
     return table
 
 
 def _padded(row: Row | None) -> str:
     """Padded so that figures are aligned whether they leak or not."""
     text = cell_text(row)
-    return text if text.endswith("!") else text + " "
+    return text if text.endswith(("!", "?")) else text + " "
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """How many attacks on the job itself leak, in words; what is open is counted apart."""
+    own = [row for row in rows if not (row["detail"]["control"] or row["detail"]["what_if"])]
+    counts = Counter(row["verdict"] for row in own)
+    figures = sum(row["value"] is not None for row in own)
+    says = f"{counts['leaks']} of {figures} attacks on this job read more than chance and the model"
+    says += " alone give."
+    if undecided := counts["undecided"]:
+        says += f" {undecided} undecided with {seeds_of(rows)}: more seeds decide (--repeats)."
+    return says + (f" {counts['not_run']} not run." if counts["not_run"] else "")
 
 
 def legend(rows: Sequence[Row]) -> list[str]:
     """What a reader needs to read the matrix by, and why cells have no figure."""
-    seeds = max((len(row["detail"].get("values", [])) for row in rows), default=0)
     notes = [
-        f"! leaks: exceeds chance and the model alone by more than its margin ({seeds} seeds, 95 % "
-        "interval); ? not certain; · immune: the exchange leaves the attack nothing to work on; "
-        "n/s not shown: the attack could not be run, or not under these settings. A cell is a "
-        "measurement, not a proof. What-ifs are settings that this job does not use."
+        f"! leaks: exceeds chance and the model alone by more than its margin ({seeds_of(rows)}, "
+        "interval of the median); ? undecided: the interval holds the margin; · immune: the "
+        "exchange leaves the attack nothing to work on; n/r not run: the attack could not be run, "
+        "or not under these settings. A cell is a measurement, not a proof. What-ifs are settings "
+        "that this job does not use."
     ]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -144,10 +177,9 @@ def advice_lines(rows: Sequence[Row]) -> list[str]:
         return []
     advice = found[0]["detail"]["advice"]
     lines = [f"labels: {flag}" for flag in advice["flags"]]
-    for name, size in advice["safe_batch_size"].items():
-        safe = f"from S = {size} on" if size else "at no batch size tried"
-        epochs = advice["safe_epochs"][name]
-        lines.append(f"labels, {name}: kept {safe} (3 epochs); at this S for {epochs} of 5 epochs")
+    least = advice["least_batch_size"]
+    only = "" if least < advice["rows"] else f": with {advice['rows']:,} rows only full batches"
+    lines.append(f"labels: the label guard permits fixed batches from S = {least:,} on{only}")
     if compared := advice["exact_steps"]:
         theirs, this_job = compared["theirs"], compared["this_job"]
         lines.append(

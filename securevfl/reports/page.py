@@ -10,6 +10,7 @@ from securevfl.reports.matrix import (
     epsilon_lines,
     exchanges_of,
     figure,
+    headline,
     legend,
     lines_of,
 )
@@ -42,12 +43,7 @@ def audit_page(result: Mapping[str, Any]) -> str:
         legend=[*marks_of(result), *legend(rows), *epsilon_lines(rows)],
         advice=advice_lines(rows),
         figures=figures,
-        attacks=[
-            row
-            for row in rows
-            if row["value"] is not None
-            and not (row["detail"]["control"] or row["detail"]["what_if"])
-        ],
+        headline=headline(rows),
     )
 
 

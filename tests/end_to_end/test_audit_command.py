@@ -100,8 +100,8 @@ def test_a_policy_can_be_typed() -> None:
         (
             (IN_CLEAR, ("[job]", '[job]\nloss = "squared"')),
             1,
-            "not_shown",
-            f"{LABELS} is not shown to resist under plain: .*squared loss: the signs of its "
+            "not_run",
+            f"{LABELS} was not run under plain: .*squared loss: the signs of its "
             "residuals do not reveal classes\n",
         ),
     ],

@@ -74,7 +74,7 @@ def test_an_audit_shows_and_writes_the_seeds_that_were_done() -> None:
     # An attack that leaks says so, and what is not whole shows nothing.
     leak, unfit = [line for line in lines if "must_resist" in line][:2]
     assert "labels_from_residuals leaks under plain" in leak
-    assert unfit.endswith(f"is not shown to resist under plain: {mark}")
+    assert unfit.endswith(f"was not run under plain: {mark}")
 
 
 def test_a_sweep_keeps_what_it_has_done_twice_over() -> None:
@@ -150,7 +150,7 @@ def test_a_first_look_is_marked_and_keeps_no_policy(capsys: Capture) -> None:
     told = result_in()
     assert told["settings"]["quick"] is True
     assert (told["rows"][0]["verdict"], told["settings"]["repeats"]) == ("immune", 1)
-    assert "ckks_key is not shown to resist under plain: QUICK" in shown.err
+    assert "ckks_key was not run under plain: QUICK" in shown.err
     assert run(*arguments, "--must-resist", "ckks_key") == 2
     assert run(*arguments, "--repeats", "3") == 2
 

@@ -18,7 +18,7 @@ from securevfl.auditing.measures.labels import gradients_hidden, gradients_seen
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.errors import ConfigError, HeldOutLeakRefused, LabelLeakRefused
 
 ROWS, PEOPLE = 4096, 5
 
@@ -76,7 +76,7 @@ def _unguarded(subject: Subject, read: Read) -> Finding:
 def _finding(subject: Subject, read: Read, run: Run) -> Finding:
     """The share of people who are found, of those whose label changed in a second job."""
     dataset, party = subject.dataset, subject.feature_party
-    rows, found = len(dataset.train_labels), 0
+    rows, tried, found = len(dataset.train_labels), 0, 0
     generator = np.random.default_rng([subject.seed, 9])
     changed = generator.choice(rows, PEOPLE, replace=False).tolist()
     before, refused = run(dataset), ""
@@ -86,10 +86,15 @@ def _finding(subject: Subject, read: Read, run: Run) -> Finding:
             guess = read(before, after, party)
             rose = guess.rose in (None, dataset.train_labels[row] == 0)
             found += guess.row == row and rose
+            tried += 1
     except LabelLeakRefused as error:
+        refused, tried = str(error), PEOPLE
+    except HeldOutLeakRefused as error:  # it does not protect labels: the second jobs before count
+        if not tried:
+            raise
         refused = str(error)
-    detail = {"people": PEOPLE, "refused": refused}
-    return Finding(RECOVERED, float(found / PEOPLE), chance=1 / rows, detail=detail)
+    detail = {"people": tried, "refused": refused}
+    return Finding(RECOVERED, found / tried, chance=1 / rows, detail=detail)
 
 
 def _with_changed(dataset: VerticalDataset, row: int) -> VerticalDataset:

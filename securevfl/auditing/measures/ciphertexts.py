@@ -8,7 +8,7 @@ its own, on some of a feature party's columns and rows.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
+from math import ceil, sqrt
 
 import numpy as np
 from typing_extensions import override
@@ -54,9 +54,11 @@ from securevfl.wire.codec import Shows
 
 OWN_KEY = "its own key and ciphertexts"
 ROWS, QUERIES = 64, 60
-# Over at least 2880 numbers, 48 per reply, chance exceeds this once in 50,000 seeds; noise flooding
-# ten times as wide as X·e would give 0.1.
+# Four standard errors of 2880 numbers, 48 per reply; noise flooding ten times as wide as X·e would
+# give 0.1.
 NOISE_CORRELATION = Metric("correlation", 0.08)
+# Steps too small to arrive: a run that ends early leaves few numbers.
+ENDLESS: dict[str, object] = {"local_steps": 1, "learning_rate": 1e-3, "tolerance": 0.0}
 SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
 KEY_ROWS = 8
 OFFLINE_ROWS, OFFLINE_COLUMNS = 32, 32
@@ -283,7 +285,7 @@ def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
     dataset = subject.with_rows(rows).dataset
     small = Subject(job, dataset, subject.seed, keys, keeps_ciphertexts=True)
     recording = small.record(
-        rounds=rounds, batch_size="full", algorithm="fedsgd", eval_every="never"
+        rounds=rounds, batch_size="full", algorithm="fedsgd", eval_every="never", **ENDLESS
     )
     label = dataset.label_party
     own, other = recording.view(label), recording.view(subject.feature_party)
@@ -318,7 +320,7 @@ def _from_noise(noise: list[FloatArray], equations: list[FloatArray], matrix: In
     seen, truth = np.concatenate(noise), matrix.ravel()
     detail = {"queries": len(noise), "entries": len(truth), "numbers": len(seen)}
     value = abs(float(np.corrcoef(seen, np.vstack(equations) @ truth)[0, 1]))
-    return Finding(NOISE_CORRELATION, value, chance=0.0, detail=detail)
+    return Finding(NOISE_CORRELATION, value, 0.0, error=1 / sqrt(len(seen)), detail=detail)
 
 
 def _offline_ratio(subject: Subject) -> Finding:

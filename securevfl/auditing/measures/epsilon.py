@@ -66,7 +66,7 @@ LIKE_RELEASES = {"gradient_clip": 1.0, "gradient_noise_multiplier": 4.0}
 def empirical_epsilon(subject: Subject) -> Iterable[AttackCase]:
     """Recognize canaries by their own releases, and one record by the messages of all others.
 
-    Without noise no ε is claimed. The attack is then not shown: a policy on epsilon needs a claim.
+    Without noise no ε is claimed. The attack is then not run: a policy on epsilon needs a claim.
     """
     if not subject.exchange.adds_noise:
         raise ConfigError("no noise: no epsilon is claimed")

@@ -39,9 +39,9 @@ from securevfl.auditing.figures import (
     gram_error,
     matched_correlation,
     recall_and_precision,
-    rotated_correlation,
+    rotated_correlations,
 )
-from securevfl.auditing.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotShown
+from securevfl.auditing.judging import CORRELATION, RECALL, RELATIVE_ERROR, Finding, NotRun
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject, table_of
 from securevfl.auditing.views import predictions_of
@@ -112,7 +112,7 @@ def _from_either(
     try:
         found = _from_job(subject)
     except ConfigError as error:
-        reason = NotShown(str(error))
+        reason = NotRun(str(error))
         yield AttackCase(lambda: reason, THIS_JOB)
         case = _what_if(subject)
         yield AttackCase(lambda: measure(subject, _from_full_batches(subject)), case, what_if=True)
@@ -153,12 +153,19 @@ def _anchors(subject: Subject, found: Recovered) -> Finding:
 
 def _components(subject: Subject, found: Recovered) -> Finding:
     turned = independent_components(found.factor, subject.seed)
+    guessed = rotated_correlations(found.factor, found.features, subject.seed)
     return Finding(
         CORRELATION,
         matched_correlation(turned, found.features),
-        chance=rotated_correlation(found.factor, found.features, subject.seed),
+        chance=float(guessed.mean()),
         model_alone=matched_correlation(found.own, found.features),
-        detail={"x_from": found.case, "rows": len(found.features)},
+        error=float(guessed.std(ddof=1)),
+        detail={
+            "x_from": found.case,
+            "rows": len(found.features),
+            "rank": found.factor.shape[1],
+            "rounds": found.rounds,
+        },
     )
 
 

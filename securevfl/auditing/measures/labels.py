@@ -2,8 +2,7 @@
 
 The figures come with advice: which batches protect labels, measured for the job's data, model and
 sampling. Runs in clear stand in for encrypted ones, as their gradients are the same up to rounding.
-A batch size or number of epochs is called safe if this attack reads no more labels than the
-attacker's own model, within the margins.
+The smallest batch size that the advice names is the label guard's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,11 +31,12 @@ from securevfl.attacks.labels_from_hinges import labels_from_hinges
 from securevfl.attacks.labels_in_clear import labels_from_residuals
 from securevfl.attacks.row_spaces import LEVERAGE_ONE, Exposure, exposure
 from securevfl.auditing.figures import best, label_finding, own_estimate, own_models, target_finding
-from securevfl.auditing.judging import Finding, NotShown
+from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
-from securevfl.auditing.subject import Recording, Subject, table_of
+from securevfl.auditing.subject import Recording, Subject, local_part, table_of
 from securevfl.auditing.views import gradients_of, predictions_of, residuals_of
 from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.protocols.guards.person_record import OTHERS_LIMIT, label_variance
 from securevfl.shown import curve
 
 EPOCHS = 3
@@ -155,12 +155,12 @@ def read_labels(recording: Recording, party: str) -> Finding:
     return _finding(estimate, recording, party)
 
 
-def _permitted_hinge(subject: Subject) -> Finding | NotShown:
+def _permitted_hinge(subject: Subject) -> Finding | NotRun:
     with TemporaryDirectory() as guard:
         try:
             subject.record_guarded(Path(guard), subject.dataset)
         except LabelLeakRefused as error:
-            return NotShown(str(error))
+            return NotRun(str(error))
     return _hinge(subject)
 
 
@@ -224,10 +224,9 @@ def _target_finding(estimate: FloatArray, recording: Recording, party: str) -> F
 def advise(subject: Subject, epochs: int) -> dict[str, Any]:
     """Measured advice on how to protect labels, on some rows, with the exposure of all rows.
 
-    `curves` are AUC by batch size and by epochs. `advice` has, for each sampling, the smallest S of
-    the curve from which on all are safe (None if there is none) and how many epochs with the job's
-    S are safe, up to `MOST_EPOCHS`. It compares exact steps on full batches with this job on the
-    same rows, and its flags say what should be changed.
+    `curves` are AUC by batch size and by epochs. `advice` has the smallest S of fixed batches that
+    the label guard permits, which may exceed the number of rows. It compares exact steps on full
+    batches with this job on the same rows, and its flags say what should be changed.
     """
     clear = subject.job.without_protection
     small = Subject(clear, subject.with_rows(WHAT_IF_ROWS).dataset, subject.seed)
@@ -258,12 +257,23 @@ def advise(subject: Subject, epochs: int) -> dict[str, Any]:
         "advice": {
             "exposure": asdict(shown),
             "zero_start": zero_start,
-            "safe_batch_size": {name: _from_on(sizes, found) for name, found in by_size.items()},
-            "safe_epochs": {name: _until(found) for name, found in by_epoch.items()},
+            "least_batch_size": least_batch_size(subject),
+            "rows": len(subject.dataset.train_labels),
             "exact_steps": exact_steps(small, at_hand),
             "flags": _flags(shown, zero_start),
         },
     }
+
+
+def least_batch_size(subject: Subject) -> int:
+    """The smallest S of fixed batches that the label guard permits: P/(S·v) has a limit.
+
+    P counts the columns of all feature parties.
+    """
+    peers = [name for name in subject.plan.facts.names if name != subject.dataset.label_party]
+    parts = (local_part(subject.plan, subject.dataset, name) for name in peers)
+    columns = sum(part.parameters or part.inputs.shape[1] for part in parts)
+    return ceil(columns / (OTHERS_LIMIT * label_variance(subject.dataset.train_labels)))
 
 
 def _flags(shown: Exposure, zero_start: bool) -> list[str]:
@@ -311,27 +321,13 @@ def exact_steps(subject: Subject, size: int) -> dict[str, Any] | None:
 
 
 def recommended(exact: Finding, this_job: Finding) -> bool:
-    """Whether exact steps resist, and reveal less than this job."""
-    return exact.resists and exact.value < this_job.value
+    """Whether exact steps stay within the margins, and reveal less than this job."""
+    return exact.within and exact.value < this_job.value
 
 
 def _at(subject: Subject, sampling: str, size: int, epochs: int) -> Finding:
     recording = _epochs(subject, epochs, batch_size=size, sampling=sampling)
     return read_labels(recording, subject.feature_party)
-
-
-def _from_on(sizes: list[int], found: list[Finding]) -> int | None:
-    """The smallest size from which on all resist."""
-    safe = None
-    for size, finding in reversed(list(zip(sizes, found, strict=True))):
-        if not finding.resists:
-            break
-        safe = size
-    return safe
-
-
-def _until(found: list[Finding]) -> int:
-    return next((index for index, each in enumerate(found) if not each.resists), len(found))
 
 
 def _curve(

@@ -1,9 +1,9 @@
 """Attacks of feature parties on the labels, across several jobs on the same people, measured.
 
 All jobs are real runs with a common guard directory, so the label guard decides which of them are
-permitted. The attack uses all jobs up to the first one that the guard refuses. A quick homomorphic
-exchange stands in for a slow one, as it reveals the same gradients, which are all that the guard
-counts. What-ifs have no guard and small batches, in clear.
+permitted. The attack uses all jobs up to the first one that this or another guard refuses, or that
+cannot run. A quick homomorphic exchange stands in for a slow one, as it reveals the same gradients,
+which are all that the guard counts. What-ifs have no guard and small batches, in clear.
 
 *Final parameters.* Every exchange gives θ_k to its owner when a job is over; `blind` reveals
 nothing else. One job then gives P equations and reveals no more than the own model. Jobs on the
@@ -30,12 +30,12 @@ from securevfl.attacks.labels_from_gradients import (
     labels_from_gradients,
 )
 from securevfl.auditing.figures import best, label_finding, own_models, score
-from securevfl.auditing.judging import Finding, NotShown
+from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.measures.labels import EPOCHS, gradients_hidden, gradients_seen
-from securevfl.auditing.measuring import Attack, AttackCase, add_attack
+from securevfl.auditing.measuring import CANNOT_RUN, Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject, table_of, with_columns
 from securevfl.data.tables import VerticalDataset, as_classes, without_rows
-from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings
 from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 from securevfl.protocols.catalogue import EXCHANGES
@@ -143,8 +143,8 @@ def _other_batches(subject: Subject, _: Sequence[str], number: int) -> Variation
     return Variation(subject.dataset, np.arange(len(subject.dataset.train_labels)), settings)
 
 
-def _permitted(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Finding | NotShown:
-    """All jobs of these settings up to the first that the guard refuses."""
+def _permitted(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Finding | NotRun:
+    """All jobs of these settings up to the first that a guard refuses."""
     found: list[tuple[Recording, Variation]] = []
     refused = ""
     with TemporaryDirectory() as guard:
@@ -153,12 +153,12 @@ def _permitted(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Findin
             settings = _length(subject, one, subject.plan.batch_size)
             try:
                 recording = subject.record_guarded(Path(guard), one.dataset, **settings)
-            except LabelLeakRefused as error:
+            except CANNOT_RUN as error:
                 refused = str(error)
                 break
             found.append((recording, one))
     if not found:
-        return NotShown(refused)
+        return NotRun(refused)
     return _finding(subject, found, attackers, refused)
 
 

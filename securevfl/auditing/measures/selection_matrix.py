@@ -11,7 +11,7 @@ import numpy as np
 from securevfl.arrays import IntArray
 from securevfl.attacks.labels_from_gradients import SIGN_LOSSES
 from securevfl.attacks.labels_in_clear import labels_from_selections, rows_read, selection
-from securevfl.auditing.figures import own_model
+from securevfl.auditing.figures import accuracy_finding, own_model
 from securevfl.auditing.judging import RECOVERED, Finding
 from securevfl.auditing.measures.ciphertexts import RememberedKeys
 from securevfl.auditing.measuring import Attack, add_attack
@@ -124,11 +124,12 @@ def selection_matrix(subject: Subject) -> Finding:
         resolution=0.0 if SCHEMES[subject.scheme].exact else APPROXIMATE,
     )
     every = rows_read((subject.plan.schedule.batch(each) for each in range(job.rounds)), columns)
-    return Finding(
+    return accuracy_finding(
         RECOVERED,
         accuracy(found.scores, truth[found.rows]),
         own.score.majority,
         own.score.accuracy,
+        len(found.rows),
         detail={
             "visits": len(gradients),
             "residuals_a_visit": min(columns, *map(len, answered)),

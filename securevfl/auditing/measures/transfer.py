@@ -19,7 +19,7 @@ from securevfl.auditing.figures import (
     label_finding,
     own_models,
 )
-from securevfl.auditing.judging import RELATIVE_ERROR, Finding, NotShown
+from securevfl.auditing.judging import RELATIVE_ERROR, Finding, NotRun
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.auditing.views import clear_arrays, components_of, gradients_of
@@ -68,7 +68,7 @@ def unit_labels(subject: Subject) -> Iterable[AttackCase]:
     if size <= MOST_ROWS:
         yield AttackCase(partial(_unit_labels, subject), "this job's batches")
         return
-    reason = NotShown(f"batches of {size} rows: the fit supports at most {MOST_ROWS}")
+    reason = NotRun(f"batches of {size} rows: the fit supports at most {MOST_ROWS}")
     yield AttackCase(lambda: reason, "this job's batches")
     small = subject.with_rows(MOST_ROWS)
     yield AttackCase(partial(_unit_labels, small), f"{MOST_ROWS} rows", what_if=True)

@@ -24,8 +24,8 @@ from securevfl.attacks.integer_decoding import (
     count_categories,
     labels_by_meeting,
 )
-from securevfl.auditing.figures import own_model, score
-from securevfl.auditing.judging import RECOVERED, Finding, Metric, NotShown
+from securevfl.auditing.figures import accuracy_finding, own_model, score
+from securevfl.auditing.judging import RECOVERED, Finding, Metric, NotRun
 from securevfl.auditing.measures.ciphertexts import RememberedKeys
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject, table_of, with_columns
@@ -37,7 +37,7 @@ from securevfl.errors import ConfigError
 from securevfl.models.curvature import Curvature
 from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 
-CERTAIN = Metric("certain_labels", 0.0, at_most_one=False)
+CERTAIN = Metric("certain_labels", 0.0, at_most_one=False, is_bound=True, varies=True)
 COLUMNS, ROWS_A_COLUMN = 4, 8  # of the what-if, with S = 8P
 EXACT, APPROXIMATE = 1e-9, 1e-3
 
@@ -77,11 +77,11 @@ def _later_rounds(subject: Subject) -> bool:
     return subject.exchange.shares_parameters and subject.job.job.rounds > 1
 
 
-def _this_job(subject: Subject) -> Finding | NotShown:
+def _this_job(subject: Subject) -> Finding | NotRun:
     if _later_rounds(subject):
-        return NotShown("the final parameters depend on all rounds, with unknown residuals")
+        return NotRun("the final parameters depend on all rounds, with unknown residuals")
     if subject.job.job.start != "zero":
-        return NotShown("theta0 is random: the first residuals are unknown")
+        return NotRun("theta0 is random: the first residuals are unknown")
     return _decoded(_first_round(subject))
 
 
@@ -106,7 +106,7 @@ def _decoded(seen: _FirstRound) -> Finding:
     truth = seen.labels[seen.rows]
     read = score(LabelEstimate(seen.rows, found[:, None] - 0.5), seen.labels)
     alone = own.score_on(seen.rows, seen.labels).accuracy
-    recovered = Finding(RECOVERED, read.accuracy, read.majority, alone)
+    recovered = accuracy_finding(RECOVERED, read.accuracy, read.majority, alone, read.rows)
     detail = {
         "rows": read.rows,
         "columns": len(seen.gradient),

@@ -125,8 +125,6 @@ def test_the_audit_of_a_job_with_nothing_set_has_a_figure(
         ({"local_steps": 5, "batch_size": "full"}, "derived from X"),
     ],
 )
-def test_other_steps_that_follow_from_x_are_not_shown(
-    settings: dict[str, object], says: str
-) -> None:
+def test_other_steps_that_follow_from_x_are_not_run(settings: dict[str, object], says: str) -> None:
     subject = Subject(Job.of(job=settings), made(), 0, with_curves=False)
     assert says in reason(next(iter(gram(subject))))

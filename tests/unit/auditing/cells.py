@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from securevfl.auditing.judging import Finding, Immune, NotShown, Outcome
+from securevfl.auditing.judging import Finding, Immune, NotRun, Outcome
 from securevfl.auditing.measuring import Measurement
 
 Cells = dict[str, Measurement]
@@ -20,7 +20,7 @@ def finding(measured: Measurement | Outcome) -> Finding:
     return outcome
 
 
-def reason(measured: Measurement, kind: type[Immune | NotShown] = NotShown) -> str:
+def reason(measured: Measurement, kind: type[Immune | NotRun] = NotRun) -> str:
     """Why there is no figure, of this kind."""
     assert isinstance(measured.outcome, kind), measured.outcome
     return measured.outcome.reason

@@ -1,11 +1,15 @@
 """Two jobs that differ by one person's label: the guard refuses the second, or it shows who."""
 
+from pathlib import Path
+
 import pytest
 
-from securevfl.auditing.judging import NotShown
+from securevfl.auditing.judging import NotRun
 from securevfl.auditing.measures.changed_labels import changed_labels
 from securevfl.auditing.measuring import Measurement
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Recording, Subject
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import HeldOutLeakRefused
 from securevfl.job import Job
 from tests.unit.auditing.cells import cells_of, finding
 from tests.unit.auditing.test_labels_across_jobs import people
@@ -38,8 +42,29 @@ def test_ends_of_blind_training_are_guarded_as_well() -> None:
     assert finding(cells["ends, no guard"]).value > 0
 
 
+@pytest.mark.parametrize("permitted", [0, 2])
+def test_a_refusal_by_the_held_out_guard_keeps_what_was_permitted_before(
+    monkeypatch: pytest.MonkeyPatch, permitted: int
+) -> None:
+    ran = iter(range(99))
+
+    def recorded(self: Subject, _: Path, dataset: VerticalDataset) -> Recording:
+        if next(ran) > permitted:
+            raise HeldOutLeakRefused("held-out guard: enough")
+        return Subject(self.job.without_protection, dataset, self.seed).record()
+
+    monkeypatch.setattr(Subject, "record_guarded", recorded)
+    cell = measured("bfv")["first gradients"]
+    if not permitted:
+        assert cell.outcome == NotRun("held-out guard: enough")
+        return
+    assert finding(cell).value == 1
+    assert finding(cell).detail["people"] == permitted
+    assert finding(cell).detail["refused"] == "held-out guard: enough"
+
+
 @pytest.mark.parametrize("settings", [{"batch_size": 96}, {"model": "mlp", "hidden": [2]}])
-def test_what_the_attack_does_not_support_is_not_shown(settings: dict[str, object]) -> None:
+def test_what_the_attack_does_not_support_is_not_run(settings: dict[str, object]) -> None:
     (only,) = measured("bfv", **settings).values()
-    assert isinstance(only.outcome, NotShown)
+    assert isinstance(only.outcome, NotRun)
     assert "full batches" in only.outcome.reason

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from securevfl.attacks.labels_in_clear import chosen, labels_from_selections, rows_read, selection
-from securevfl.auditing.judging import Immune, NotShown, verdict_of
+from securevfl.auditing.judging import Immune, NotRun, verdict_of
 from securevfl.auditing.measures import selection_matrix as measure
 from securevfl.auditing.measures.selection_matrix import selection_matrix
 from securevfl.auditing.measuring import Measurement
@@ -63,16 +63,16 @@ def test_columns_as_they_should_be_tell_no_residuals(monkeypatch: pytest.MonkeyP
     ("scheme", "exchange", "settings", "kind", "why"),
     [
         ("plain", {}, {}, Immune, "in clear anyway"),
-        ("bfv", {"hide": "both"}, {"loss": "taylor-logistic"}, NotShown, "hide = 'residuals'"),
-        ("bfv", {}, {"loss": "squared"}, NotShown, "supports logistic losses"),
-        ("bfv", {}, {"model": "mlp"}, NotShown, "linear models"),
+        ("bfv", {"hide": "both"}, {"loss": "taylor-logistic"}, NotRun, "hide = 'residuals'"),
+        ("bfv", {}, {"loss": "squared"}, NotRun, "supports logistic losses"),
+        ("bfv", {}, {"model": "mlp"}, NotRun, "linear models"),
     ],
 )
-def test_what_it_does_not_take_is_not_shown(
+def test_what_it_does_not_take_is_not_run(
     scheme: str,
     exchange: dict[str, object],
     settings: dict[str, str],
-    kind: type[Immune | NotShown],
+    kind: type[Immune | NotRun],
     why: str,
 ) -> None:
     assert why in reason(cell(scheme, 2, exchange, **settings), kind)

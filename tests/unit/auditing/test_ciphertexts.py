@@ -11,7 +11,7 @@ from phe.paillier import PaillierPrivateKey, generate_paillier_keypair
 from typing_extensions import override
 
 from securevfl.attacks.ciphertexts import parities_from_symbols
-from securevfl.auditing.judging import Finding, Immune, NotShown, verdict_of
+from securevfl.auditing.judging import Finding, Immune, NotRun, verdict_of
 from securevfl.auditing.measures.ciphertexts import (
     approximate_key,
     crafted_query,
@@ -112,6 +112,14 @@ def test_noise_of_the_products_replies_tells_nothing_however_few_columns_there_a
     assert found.value < 0.1
 
 
+def test_noise_is_of_sixty_replies_where_the_job_itself_would_end_sooner() -> None:
+    generator = np.random.default_rng(5)
+    values, labels = generator.standard_normal((800, 2)), np.arange(800) % 2
+    dataset = dataset_of(np.split(values, 2, axis=1), labels)
+    job = Job.of(job={}, exchange={"scheme": "bfv"})
+    assert finding(noise(Subject(job, dataset, 0))).detail["queries"] == 60
+
+
 class AllPrimes:
     """Replies that keep every prime, in place of the few that decryption needs."""
 
@@ -181,16 +189,16 @@ def test_crafted_queries_of_two_outputs_and_of_peers_that_pool_take_fewer_rounds
         (ratio, "plain", Immune, "nothing is encrypted"),
         (ratio, "paillier", Immune, "not an RLWE scheme"),
         (noise, "paillier", Immune, "no noise"),
-        (noise, "ckks", NotShown, "ciphertext_noise supports bfv"),
+        (noise, "ckks", NotRun, "ciphertext_noise supports bfv"),
         (symbols, "bfv", Immune, "Paillier's"),
         (approximate_key, "bfv", Immune, "exact schemes"),
         (approximate_key, "masked", Immune, "nothing is encrypted"),
         (crafted_query, "plain", Immune, "nothing is encrypted"),
-        (crafted_query, "ckks", NotShown, "crafted_query supports bfv"),
+        (crafted_query, "ckks", NotRun, "crafted_query supports bfv"),
     ],
 )
 def test_an_attack_for_another_scheme_shows_nothing_unless_there_is_nothing_to_attack(
-    attack: Attack, scheme: str, kind: type[Immune | NotShown], why: str
+    attack: Attack, scheme: str, kind: type[Immune | NotRun], why: str
 ) -> None:
     (cell,) = attack(subject(scheme))
     assert why in reason(cell, kind)

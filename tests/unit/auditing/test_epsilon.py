@@ -283,14 +283,14 @@ def test_an_audit_measures_epsilon_where_there_is_one() -> None:
         rows = rows_of({"noise_multiplier": 4}, rounds=40, learning_rate=0.1)
     by_case = {row["detail"]["case"]: row for row in rows}
     own, half = by_case["own releases"], by_case["control: half the noise"]
-    assert own["verdict"] == "resists"
+    assert own["verdict"] == "no_leak_found"
     assert own["value"] < own["detail"]["claimed_epsilon"]
     assert (half["verdict"], half["detail"]["control"]) == ("leaks", True)
     taken = by_case["release claim, in situ"]
     assert (taken["verdict"], taken["detail"]["what_if"]) == ("leaks", True)
     for case in ("in situ", "in situ, by others", "worst case", "worst case, by others"):
         shown = by_case[f"DP-SGD, {case}"]
-        assert (shown["verdict"], shown["detail"]["what_if"]) == ("resists", True)
+        assert (shown["verdict"], shown["detail"]["what_if"]) == ("no_leak_found", True)
     bare = by_case["DP-SGD, control: no gradient noise"]
     assert (bare["verdict"], bare["detail"]["control"]) == ("leaks", True)
     assert violations(rows, ["epsilon"], ["dp"]) == []
@@ -300,7 +300,7 @@ def test_without_noise_no_epsilon_is_shown() -> None:
     """Who asks for an epsilon wants a claim: a job that lost its noise keeps no such policy."""
     settings = AuditSettings({"plain": Job.of(job={"batch_size": 115})}, ("epsilon",), repeats=1)
     rows = audit(load("breast_cancer"), settings)
-    assert [row["verdict"] for row in rows] == ["not_shown"]
+    assert [row["verdict"] for row in rows] == ["not_run"]
     (broken,) = violations(rows, ["epsilon"], ["plain"])
     assert "no noise" in broken.says
 
@@ -344,18 +344,18 @@ def test_what_is_measured_follows_what_is_claimed(
     )
 
 
-def test_noise_that_no_number_of_runs_tells_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_that_no_number_of_runs_tells_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     few_runs(monkeypatch, 2)
     monkeypatch.setattr("securevfl.auditing.measures.epsilon.MOST_RUNS", 1)
     rows = rows_of(DP_SGD, **SHORT, standardize=False)
-    told = {row["detail"]["case"]: row for row in rows if row["verdict"] == "not_shown"}
+    told = {row["detail"]["case"]: row for row in rows if row["verdict"] == "not_run"}
     assert "in situ" in told
     assert all("is too large to test" in row["detail"]["reason"] for row in told.values())
 
 
 def test_theorem_1_holds_under_shared_noise() -> None:
     for row in rows_of({"noise_multiplier": 1}, "rotation_twin"):
-        assert row["verdict"] == "resists"
+        assert row["verdict"] == "no_leak_found"
         assert row["detail"]["relative_distance"] > 0.1
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from securevfl.auditing.judging import Finding, NotShown
+from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.measures.labels import gradient_labels
 from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.subject import Subject
@@ -22,7 +22,7 @@ def test_every_round_of_a_hinge_counts_and_would_be_read_without_the_guard(
     settings: dict[str, object],
 ) -> None:
     permitted, unguarded = measured(**settings)
-    assert isinstance(permitted.outcome, NotShown)
+    assert isinstance(permitted.outcome, NotRun)
     assert f"every gradient of the {settings['loss']} loss" in permitted.outcome.reason
     assert "take loss = 'logistic'" in permitted.outcome.reason
     found = unguarded.outcome
@@ -34,4 +34,4 @@ def test_every_round_of_a_hinge_counts_and_would_be_read_without_the_guard(
 def test_a_loss_whose_labels_have_one_weight_stays_with_what_full_batches_reveal() -> None:
     found = measured()[0].outcome
     assert isinstance(found, Finding)
-    assert found.resists
+    assert found.within

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,18 @@ from securevfl.attacks.adversary_view import replay
 from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
 from securevfl.auditing.figures import own_model, score
 from securevfl.auditing.judging import AUC, Finding, verdict_of
-from securevfl.auditing.measures.labels import advise, exact_steps, read_labels, recommended
+from securevfl.auditing.measures.labels import (
+    advise,
+    exact_steps,
+    least_batch_size,
+    read_labels,
+    recommended,
+)
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, some_rows
-from securevfl.errors import ConfigError
+from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job
 from tests.made_data import dataset_of
 
@@ -79,7 +86,7 @@ def test_minibatches_leak_what_accuracy_does_not_see_and_full_batches_do_not() -
     assert verdict_of([small]) == "leaks"
     assert full.detail["rounds"] == 20
     assert full.advantage < 0.01
-    assert verdict_of([full]) == "resists"
+    assert verdict_of([full]) == "no_leak_found"
 
 
 def test_a_full_batch_with_a_category_of_one_person_tells_that_person() -> None:
@@ -153,17 +160,15 @@ def test_the_top_of_a_ranking_of_more_classes() -> None:
     assert score(LabelEstimate(np.arange(230), values), labels).top_precision == 0
 
 
-def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> None:
+def test_advice_is_about_batches_and_starts(a9a: VerticalDataset) -> None:
     dataset = some_rows(a9a, 1500)
     job = Job.of(job={"batch_size": 134, "learning_rate": 0.1, "start": "zero"})
     found = advise(Subject(job, dataset, 0), epochs=3)
     (by_size, by_epoch), advice = found["curves"], found["advice"]
     assert set(by_size["series"]) == {"fixed batches", "reshuffled"}
     assert by_size["series"]["reshuffled"][0] > 0.95
-    safe = advice["safe_batch_size"]
-    assert safe["reshuffled"] is not None
-    assert safe["reshuffled"] >= (safe["fixed batches"] or 0)
-    assert advice["safe_epochs"]["fixed batches"] >= advice["safe_epochs"]["reshuffled"]
+    assert advice["rows"] == 1500
+    assert advice["least_batch_size"] > 1500
     assert by_epoch["x"] == [1, 2, 3, 4, 5]
     flags = " ".join(advice["flags"])
     assert "theta0 = 0" in flags
@@ -171,6 +176,20 @@ def test_advice_parts_safe_batches_from_unsafe_ones(a9a: VerticalDataset) -> Non
     assert advice["zero_start"] is True
     assert advice["exact_steps"]["theirs"]["batch_size"] == "full"
     assert advice["exact_steps"]["this_job"]["rounds"] == 33
+
+
+def test_the_least_batch_size_is_the_one_that_the_guard_itself_permits(tmp_path: Path) -> None:
+    generator = np.random.default_rng(8)
+    rows = 4 * 799  # as many full batches of one row fewer
+    values, labels = generator.standard_normal((rows, 2)), np.arange(rows) % 2
+    dataset = dataset_of(np.split(values, 2, axis=1), labels)
+    subject = Subject(Job.of(job={"learning_rate": 0.1}, exchange={"scheme": "bfv"}), dataset, 0)
+    least = least_batch_size(subject)
+    assert least == 800  # one column over 1/200 of a variance of 1/4
+    settings = {"rounds": 2, "local_steps": 1, "sampling": "partition"}
+    with pytest.raises(LabelLeakRefused):
+        subject.record_guarded(tmp_path / "a", dataset, batch_size=least - 1, **settings)
+    subject.record_guarded(tmp_path / "b", dataset, batch_size=least, **settings)
 
 
 @pytest.mark.parametrize(

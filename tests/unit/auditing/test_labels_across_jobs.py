@@ -14,14 +14,14 @@ from securevfl.arrays import FloatArray
 from securevfl.attacks import LabelEstimate
 from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
 from securevfl.auditing.figures import OwnModel, best, label_finding, own_models, score
-from securevfl.auditing.judging import Finding, NotShown
+from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.measures import labels_of_jobs as measure
 from securevfl.auditing.measures.labels import gradients_seen
 from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.errors import ConfigError, HeldOutLeakRefused, LabelLeakRefused
 from securevfl.job import Job
 from tests.made_data import dataset_of
 from tests.unit.auditing.cells import cells_of, finding
@@ -44,7 +44,9 @@ def subject(parties: int = 2, scheme: str = "bfv", **settings: object) -> Subjec
 
 
 def permitted(
-    monkeypatch: pytest.MonkeyPatch, refuse_from: int
+    monkeypatch: pytest.MonkeyPatch,
+    refuse_from: int,
+    refusal: type[ConfigError] = LabelLeakRefused,
 ) -> tuple[Subject, list[tuple[Path, VerticalDataset, dict[str, object]]]]:
     """A subject whose guard refuses from some job on; jobs run in clear."""
     asked: list[tuple[Path, VerticalDataset, dict[str, object]]] = []
@@ -54,7 +56,7 @@ def permitted(
     ) -> Recording:
         asked.append((guard, dataset, changes))
         if len(asked) > refuse_from:
-            raise LabelLeakRefused("label guard: enough")
+            raise refusal("label guard: enough")
         clear = Subject(self.job.without_protection, dataset, self.seed)
         return clear.record(**changes)
 
@@ -95,8 +97,11 @@ def test_jobs_that_do_not_fit_are_refused() -> None:
         labels_from_gradients([], np.zeros((3, 1)))
 
 
-def test_the_guard_decides_and_one_directory_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
-    attacked, asked = permitted(monkeypatch, refuse_from=2)
+@pytest.mark.parametrize("refusal", [LabelLeakRefused, HeldOutLeakRefused, ConfigError])
+def test_guards_decide_and_one_directory_remembers(
+    monkeypatch: pytest.MonkeyPatch, refusal: type[ConfigError]
+) -> None:
+    attacked, asked = permitted(monkeypatch, 2, refusal)
     variation = measure._fewer_rows
     found = finding(measure._permitted(attacked, variation, ("party1",)))
     assert found.detail["jobs"] == 2
@@ -111,7 +116,7 @@ def test_a_first_job_that_is_refused_shows_nothing(monkeypatch: pytest.MonkeyPat
     attacked, _ = permitted(monkeypatch, refuse_from=0)
     found = cells_of(labels_of_jobs(attacked))
     job = found["one row fewer each job"]
-    assert job.outcome == NotShown("label guard: enough")
+    assert job.outcome == NotRun("label guard: enough")
     assert not job.what_if
     assert isinstance(found["one row fewer, S = 8P"].outcome, Finding)
 
@@ -131,7 +136,7 @@ def test_what_ifs_leak_and_say_how_many_jobs_it_took(monkeypatch: pytest.MonkeyP
     found = cells_of(labels_of_jobs(attacked))
     what_ifs = [finding(each) for each in found.values() if each.what_if]
     assert len(what_ifs) == 3
-    assert not any(each.resists for each in what_ifs)
+    assert not any(each.within for each in what_ifs)
     for each in map(finding, found.values()):
         assert each.detail["jobs"] == 8
         assert each.model_alone is not None

@@ -43,7 +43,7 @@ def test_a_job_that_starts_at_zero_is_attacked_as_it_is() -> None:
     assert not found[CATEGORIES].what_if
 
 
-def test_what_meeting_in_the_middle_does_not_reach_is_not_shown() -> None:
+def test_what_meeting_in_the_middle_does_not_reach_is_not_run() -> None:
     large, random = cells("bfv", start="zero")[JOB], cells("bfv")[JOB]
     assert "128 rows: meeting in the middle supports 44" in reason(large)
     assert "theta0 is random" in reason(random)
@@ -77,7 +77,7 @@ def test_real_columns_have_no_categories() -> None:
     assert "two values" in reason(cells("bfv")[CATEGORIES])
 
 
-def test_a_zero_start_that_is_refused_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zero_start_that_is_refused_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: Subject, **changes: object) -> None:
         raise LabelLeakRefused("start = 'zero' is refused")
 

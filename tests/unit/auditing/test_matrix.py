@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from securevfl.auditing import matrix
-from securevfl.auditing.judging import ACCURACY, Finding
+from securevfl.auditing.judging import ACCURACY, WORST_FIRST, Finding
 from securevfl.auditing.matrix import AuditSettings, audit, violations
 from securevfl.auditing.measuring import Attack, Measurement
 from securevfl.auditing.subject import Subject, with_columns
@@ -66,7 +66,7 @@ def verdicts(rows: list[dict[str, Any]], attack: str, case: str = "") -> dict[st
 def test_rows_have_the_contracts_keys_and_are_json(labels: list[dict[str, Any]]) -> None:
     for row in labels:
         assert set(row) == KEYS
-        assert row["verdict"] in {"leaks", "resists", "immune", "not_shown"}
+        assert row["verdict"] in WORST_FIRST
         assert row["adversary"]
         assert row["side_knowledge"]
     assert json.loads(json.dumps(labels, allow_nan=False)) == labels
@@ -116,7 +116,7 @@ def test_an_exchange_that_does_not_fit_says_why_in_every_row() -> None:
     rows = rows_of(load("breast_cancer"), "masked", attacks=("gram", "crafted_query"))
     assert [row["attack"] for row in rows] == ["gram", "crafted_query"]
     assert all("at least 3 parties" in row["detail"]["reason"] for row in rows)
-    assert {row["verdict"] for row in rows} == {"not_shown"}
+    assert {row["verdict"] for row in rows} == {"not_run"}
 
 
 @pytest.mark.parametrize("rounds", [150, pytest.param(1000, marks=pytest.mark.slow)])
@@ -129,7 +129,7 @@ def test_rotation_twins_and_their_controls_are_distinguished(
     assert len(by_case) == 5
     for case, row in by_case.items():
         assert row["detail"]["control"] == case.startswith("control")
-        assert row["verdict"] == ("leaks" if row["detail"]["control"] else "resists")
+        assert row["verdict"] == ("leaks" if row["detail"]["control"] else "no_leak_found")
         if row["detail"]["control"]:
             assert row["value"] >= 1e-3
         else:
@@ -140,14 +140,14 @@ def test_rotation_twins_and_their_controls_are_distinguished(
 
 def test_equality_solving_takes_as_many_classes_as_features() -> None:
     binary = rows_of(load("breast_cancer"), "plain", attacks=("equality_solving",), repeats=5)
-    assert binary[0]["verdict"] == "resists"
+    assert binary[0]["verdict"] == "no_leak_found"
     ten: dict[str, Any] = {"loss": "multinomial", "learning_rate": 0.001}
     (digits,) = of_plain(load("digits", parties=16), "equality_solving", **ten)  # 4 columns a party
     assert digits["verdict"] == "leaks"
     assert digits["value"] <= 1e-6
     (row,) = of_plain(load("breast_cancer"), "equality_solving", loss="squared")
     assert "no probabilities" in row["detail"]["reason"]
-    assert row["verdict"] == "not_shown"
+    assert row["verdict"] == "not_run"
 
 
 def test_bits_come_back_from_a_run() -> None:
@@ -171,7 +171,7 @@ def test_settings_that_an_attack_cannot_take_are_a_reason() -> None:
     attacks = ("gram", "anchors", "labels_from_residuals", "labels_from_gradients")
     settings: dict[str, Any] = {"sampling": "shuffle", "l2": 0.1, "loss": "squared"}
     rows = of_plain(load("breast_cancer"), *attacks, learning_rate=0.01, **settings)
-    assert {row["verdict"] for row in rows if "reason" in row["detail"]} == {"not_shown"}
+    assert {row["verdict"] for row in rows if "reason" in row["detail"]} == {"not_run"}
     reasons = [row["detail"].get("reason", "") for row in rows]
     assert any("reshuffled" in reason for reason in reasons)
     assert any("l2 with several" in reason for reason in reasons)
@@ -196,12 +196,12 @@ def test_residuals_of_hinges_tell_every_row_that_was_within_the_margin(
     assert {row["verdict"] for row in others} == {"leaks"}  # nothing guards residuals in clear
 
 
-def test_steps_that_follow_the_loss_itself_are_not_shown_where_attacks_repeat_others() -> None:
+def test_steps_that_follow_the_loss_itself_are_not_run_where_attacks_repeat_others() -> None:
     attacks = ("labels_from_residuals", "labels_from_gradients", "gram")
     rows = of_plain(narrow(5), *attacks, local_rule="exact")
     leaks = [row for row in rows if row["attack"] == "labels_from_residuals"]
     assert [row["verdict"] for row in leaks] == ["leaks"]
-    unshown = [row for row in rows if row["verdict"] == "not_shown"]
+    unshown = [row for row in rows if row["verdict"] == "not_run"]
     assert {row["attack"] for row in unshown} == {"labels_from_gradients", "gram"}
     assert all("steps that follow the loss itself" in row["detail"]["reason"] for row in unshown)
 
@@ -224,14 +224,14 @@ def test_a_seed_that_shows_nothing_leaves_the_cell_open(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("securevfl.auditing.matrix.known_attacks", lambda: {"gram": sometimes})
     (row,) = rows_of(load("breast_cancer"), "plain", attacks=("gram",))
-    assert (row["verdict"], row["value"]) == ("not_shown", 0.5)
+    assert (row["verdict"], row["value"]) == ("not_run", 0.5)
     (broken,) = violations([row], ["gram"], ["plain"])
     assert broken.says.endswith("not under this seed")
 
 
 def test_full_batches_do_not_stand_in_for_the_jobs_own() -> None:
     own, other = of_plain(load("breast_cancer"), "anchors", sampling="shuffle")
-    assert (own["verdict"], own["detail"]["case"]) == ("not_shown", "this job's batches")
+    assert (own["verdict"], own["detail"]["case"]) == ("not_run", "this job's batches")
     assert (other["verdict"], other["detail"]["case"]) == ("leaks", "full batches")
     (broken,) = violations([own, other], ["anchors"], ["plain"])
     assert "reshuffled" in broken.says
@@ -241,11 +241,11 @@ def test_a_policy_is_about_attacks_on_this_job(labels: list[dict[str, Any]]) -> 
     assert not violations(labels, ["labels_from_residuals"], ["bfv"])
     (broken,) = violations(labels, ["labels_from_residuals"], ["plain", "bfv"])
     assert broken.exchange == "plain"
-    # Reshuffled batches are a what-if that leaks, and break nothing.
+    # Reshuffled batches are a what-if that would violate a policy, and break nothing.
     cases = {
         row["detail"]["case"]
         for row in labels
-        if row["detail"]["what_if"] and row["verdict"] == "leaks"
+        if row["detail"]["what_if"] and row["verdict"] not in matrix.KEPT
     }
     assert any(case.startswith("reshuffled") for case in cases)
     broken_cases = {each.case for each in violations(labels, ["labels_from_gradients"], ["plain"])}
@@ -293,19 +293,25 @@ def test_a_run_is_made_once_for_the_same_settings() -> None:
 def row(
     verdict: str, attack: str = "gram", exchange: str = "bfv", case: str = ""
 ) -> dict[str, Any]:
-    shown = verdict in {"leaks", "resists"}
+    shown = verdict in {"leaks", "undecided", "no_leak_found"}
     return {
         "attack": attack,
         "exchange": exchange,
         "metric": "relative_error" if shown else None,
         "value": 0.00123 if shown else None,
         "verdict": verdict,
-        "detail": {"case": case, "control": False, "what_if": False, "reason": "it takes too long"},
+        "detail": {
+            "case": case,
+            "control": False,
+            "what_if": False,
+            "reason": "it takes too long",
+            "values": [0.1, 0.00123],
+        },
     }
 
 
-@pytest.mark.parametrize("verdict", ["resists", "immune"])
-def test_what_resists_or_cannot_be_attacked_keeps_a_policy(verdict: str) -> None:
+@pytest.mark.parametrize("verdict", ["no_leak_found", "immune"])
+def test_what_finds_no_leak_or_cannot_be_attacked_keeps_a_policy(verdict: str) -> None:
     assert violations([row(verdict)], ["gram"], ["bfv"]) == []
 
 
@@ -313,18 +319,23 @@ def test_what_resists_or_cannot_be_attacked_keeps_a_policy(verdict: str) -> None
     ("verdict", "says"),
     [
         ("leaks", "gram leaks under bfv (batches): relative_error 0.00123"),
-        ("not_shown", "gram is not shown to resist under bfv (batches): it takes too long"),
-        ("anything else", "gram is not shown to resist under bfv (batches): it takes too long"),
+        (
+            "undecided",
+            "gram is undecided under bfv (batches): relative_error 0.00123 with 2 seeds; more "
+            "decide (--repeats)",
+        ),
+        ("not_run", "gram was not run under bfv (batches): it takes too long"),
+        ("anything else", "gram was not run under bfv (batches): it takes too long"),
     ],
 )
-def test_a_leak_and_whatever_is_not_shown_break_it(verdict: str, says: str) -> None:
-    (broken,) = violations([row(verdict, case="batches"), row("resists")], ["gram"], ["bfv"])
+def test_a_leak_and_whatever_is_open_break_it(verdict: str, says: str) -> None:
+    (broken,) = violations([row(verdict, case="batches"), row("no_leak_found")], ["gram"], ["bfv"])
     assert broken.says == says
     assert (broken.attack, broken.exchange, broken.case) == ("gram", "bfv", "batches")
 
 
 def test_every_exchange_needs_a_row_of_its_own() -> None:
-    rows = [row("resists", exchange="plain")]
+    rows = [row("no_leak_found", exchange="plain")]
     assert violations(rows, ["gram"], ["plain"]) == []
     (broken,) = violations(rows, ["gram"], ["plain", "bfv", "bfv"])
     assert (broken.exchange, broken.attack) == ("bfv", "gram")
@@ -336,11 +347,11 @@ def test_every_exchange_needs_a_row_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("another", ["control", "what_if"])
-@pytest.mark.parametrize("verdict", ["leaks", "not_shown", "resists"])
+@pytest.mark.parametrize("verdict", ["leaks", "undecided", "not_run", "no_leak_found"])
 def test_controls_and_what_ifs_neither_break_a_policy_nor_keep_it(
     another: str, verdict: str
 ) -> None:
-    rows = [row("resists"), row(verdict)]
+    rows = [row("no_leak_found"), row(verdict)]
     rows[1]["detail"][another] = True
     assert violations(rows, ["gram"], ["bfv"]) == []
     (broken,) = violations(rows[1:], ["gram"], ["bfv"])
@@ -348,7 +359,7 @@ def test_controls_and_what_ifs_neither_break_a_policy_nor_keep_it(
 
 
 def test_other_attacks_and_other_exchanges_break_nothing() -> None:
-    rows = [row("resists"), row("leaks", attack="anchors"), row("leaks", exchange="plain")]
+    rows = [row("no_leak_found"), row("leaks", attack="anchors"), row("leaks", exchange="plain")]
     assert violations(rows, ["gram"], ["bfv"]) == []
     assert violations(rows, [], ["bfv", "plain"]) == []
 

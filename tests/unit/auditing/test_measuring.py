@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from securevfl.auditing import measuring
-from securevfl.auditing.judging import ACCURACY, Finding, Immune, NotShown
+from securevfl.auditing.judging import ACCURACY, Finding, Immune, NotRun
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack, known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.data.sources import load
@@ -29,15 +29,13 @@ def subject() -> Subject:
 
 
 @pytest.mark.parametrize("error", CANNOT_RUN)
-def test_an_attack_that_cannot_be_run_is_not_shown(
-    error: type[Exception], subject: Subject
-) -> None:
+def test_an_attack_that_cannot_be_run_is_not_run(error: type[Exception], subject: Subject) -> None:
     @partial(Attack, "some", "anybody", "nothing")
     def fails(_: Subject) -> Finding:
         raise error("why")
 
     (measured,) = fails(subject)
-    assert measured.outcome == NotShown("why")
+    assert measured.outcome == NotRun("why")
     assert (measured.attack, measured.adversary, measured.case) == ("some", "anybody", "")
 
 
@@ -55,10 +53,10 @@ def test_a_case_that_cannot_be_run_leaves_the_others(
         raise error("no more")
 
     first, second, rest = cases(subject)
-    assert (first.case, first.outcome) == ("first", NotShown("why"))
+    assert (first.case, first.outcome) == ("first", NotRun("why"))
     assert (second.case, second.outcome, second.what_if) == ("second", FOUND, True)
     assert (first.side_knowledge, second.side_knowledge) == ("nothing", "something")
-    assert (rest.case, rest.outcome, rest.what_if) == ("", NotShown("no more"), False)
+    assert (rest.case, rest.outcome, rest.what_if) == ("", NotRun("no more"), False)
 
 
 def test_an_immune_exchange_is_not_attacked(subject: Subject) -> None:

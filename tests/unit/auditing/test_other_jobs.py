@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from securevfl.auditing.figures import target_finding
-from securevfl.auditing.judging import Immune, NotShown, verdict_of
+from securevfl.auditing.judging import Immune, NotRun, verdict_of
 from securevfl.auditing.measures import labels_of_jobs
 from securevfl.auditing.measures.labels import read_labels
 from securevfl.auditing.measuring import UNDER_A_HEAD, Measurement, known_attacks
@@ -56,14 +56,14 @@ def test_representations_tell_features_to_who_knows_some_rows(algorithm: str, pa
     assert wide.value < 0.9 * narrow.value
 
 
-def test_attacks_on_summed_predictions_are_not_shown_under_a_head() -> None:
+def test_attacks_on_summed_predictions_are_not_run_under_a_head() -> None:
     attacked = subject(**HEAD)
     for name in ("gram", "components", "rotation_twin", "held_out_features", "equality_solving"):
-        assert only(name, attacked).outcome == NotShown(UNDER_A_HEAD)
+        assert only(name, attacked).outcome == NotRun(UNDER_A_HEAD)
 
 
 @pytest.mark.parametrize("algorithm", ["dbcd", "fedbcd-p"])
-def test_attacks_that_undo_gradient_steps_are_not_shown_under_l1(algorithm: str) -> None:
+def test_attacks_that_undo_gradient_steps_are_not_run_under_l1(algorithm: str) -> None:
     for attack in ("gram", "anchors"):
         for found in ATTACKS[attack](subject(**L1, algorithm=algorithm)):
             assert "plain gradient steps without l1" in reason(found)
@@ -127,7 +127,7 @@ def test_one_round_from_zero_tells_labels_that_are_certain() -> None:
 def test_c1_of_products_offline_tells_nothing_unless_it_is_not_re_randomized(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert verdict_of([only("ciphertext_ratio", blind()).outcome]) == "resists"
+    assert verdict_of([only("ciphertext_ratio", blind()).outcome]) == "no_leak_found"
     monkeypatch.setattr(
         "securevfl.auditing.measures.ciphertexts.RingProductEvaluator", RingEncryptsNothing
     )
@@ -137,7 +137,7 @@ def test_c1_of_products_offline_tells_nothing_unless_it_is_not_re_randomized(
 @pytest.mark.slow
 def test_noise_of_products_offline_tells_nothing() -> None:
     """That it would without flooding: tests/unit/crypto/test_ring_leaks.py."""
-    assert verdict_of([only("ciphertext_noise", blind()).outcome]) == "resists"
+    assert verdict_of([only("ciphertext_noise", blind()).outcome]) != "leaks"
 
 
 def test_the_end_of_one_job_tells_what_the_own_model_does_and_many_on_other_rows_tell_more(
@@ -148,11 +148,11 @@ def test_the_end_of_one_job_tells_what_the_own_model_does_and_many_on_other_rows
     cells = {
         each.case: each for each in ATTACKS["labels_from_parameters"](Subject(job, people(), 0))
     }
-    assert verdict_of([cells["this job"].outcome]) == "resists"
+    assert verdict_of([cells["this job"].outcome]) == "no_leak_found"
     found = cells["other rows each job"]
     assert found.what_if
     assert finding(found).detail["jobs"] == 8
-    assert verdict_of([found.outcome]) == "leaks"
+    assert not finding(found).within  # of so few people, undecided with one seed
 
 
 @pytest.fixture(scope="module")
@@ -166,29 +166,29 @@ def test_residuals_in_clear_tell_targets(with_targets: Subject) -> None:
     assert found.metric.name == "correlation"
     assert found.value > 0.85
     assert found.model_alone == pytest.approx(0.61, abs=0.02)
-    assert not found.resists
+    assert not found.within
 
 
 def test_gradients_of_all_rows_tell_no_more_than_the_own_model(with_targets: Subject) -> None:
     found = finding(next(ATTACKS["labels_from_gradients"](with_targets)))
-    assert found.resists
+    assert found.within
     assert found.detail["batch_size"] == "full"
 
 
 def test_gradients_of_few_rows_tell_targets(with_targets: Subject) -> None:
     recording = with_targets.record(rounds=120, batch_size=8, sampling="shuffle")
-    assert not read_labels(recording, with_targets.feature_party).resists
+    assert not read_labels(recording, with_targets.feature_party).within
 
 
 def test_what_is_about_classes_says_so(with_targets: Subject) -> None:
     outcomes = [each.outcome for each in ATTACKS["labels_across_jobs"](with_targets)]
-    assert all(isinstance(each, NotShown) for each in outcomes)
-    reasons = [each.reason for each in outcomes if isinstance(each, NotShown)]
+    assert all(isinstance(each, NotRun) for each in outcomes)
+    reasons = [each.reason for each in outcomes if isinstance(each, NotRun)]
     assert any("labels are real targets" in each for each in reasons)
 
 
 def test_what_says_nothing_resists(generator: np.random.Generator) -> None:
     inputs, targets = generator.standard_normal((300, 3)), generator.standard_normal(300)
     assert target_finding(np.zeros(300), inputs, targets, {}).value == 0
-    assert target_finding(generator.standard_normal(300), inputs, targets, {}).resists
-    assert not target_finding(targets, inputs, targets, {}).resists
+    assert target_finding(generator.standard_normal(300), inputs, targets, {}).within
+    assert not target_finding(targets, inputs, targets, {}).within

@@ -80,7 +80,7 @@ def test_batches_of_no_more_rows_than_their_rank_leave_no_features_to_be_found()
         assert "8 rows of rank 8: too few" in reason(own)
 
 
-def test_batches_that_the_fit_cannot_take_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_the_fit_cannot_take_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_transfer, "MOST_ROWS", 19)
     own = cells_of(unit_labels(subject()))["this job's batches"]
     assert "the fit supports at most 19" in reason(own)

@@ -42,7 +42,7 @@ def test_words_of_a_job_are_uniform_and_go_with_nothing() -> None:
     found = cells()
     assert list(found) == ["as owner", "as holder"]
     for cell in found.values():
-        assert verdict_of([cell.outcome]) == "resists"
+        assert verdict_of([cell.outcome]) == "no_leak_found"
         assert len(finding(cell).detail["tests"]) == 6
 
 
@@ -51,10 +51,10 @@ def test_other_exchanges_have_no_such_words() -> None:
     assert isinstance(cell.outcome, Immune)
 
 
-def test_words_that_no_view_has_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_no_view_has_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("securevfl.auditing.measures.words.HOLDERS", ("other words",))
     found = cells()
-    assert verdict_of([found["as owner"].outcome]) == "resists"
+    assert verdict_of([found["as owner"].outcome]) == "no_leak_found"
     assert "no shares of other words of" in reason(found["as holder"])
 
 
@@ -105,7 +105,7 @@ def test_a_build_that_may_not_exist_leaks(
     assert verdict_of([found[case].outcome]) == "leaks"
     assert max(each[test] for each in finding(found[case]).detail["tests"].values()) > 10
     (other,) = {*found} - {case}
-    assert verdict_of([found[other].outcome]) == "resists"
+    assert verdict_of([found[other].outcome]) == "no_leak_found"
 
 
 @pytest.mark.parametrize("bits", [16, RING_BITS])

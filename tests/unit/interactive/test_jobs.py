@@ -73,7 +73,7 @@ def test_data_frames_of_either_kind_and_paths_stand_for_files(tmp_path: Path) ->
 def test_an_audit_gives_verdicts_and_what_breaks_the_policy() -> None:
     job = Job.of(**JOB, audit={"must_resist": ["binary_columns", "jacobi_symbol"]})
     found = securevfl.audit(job, attacks=["binary_columns", "jacobi_symbol"], repeats=2)
-    assert found.verdicts == {"binary_columns": "not_shown", "jacobi_symbol": "immune"}
+    assert found.verdicts == {"binary_columns": "not_run", "jacobi_symbol": "immune"}
     assert [each.attack for each in found.broken] == ["binary_columns"]
     assert "binary_columns" in repr(found)
     assert "X has no 0/1 columns" in repr(found)

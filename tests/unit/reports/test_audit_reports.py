@@ -14,6 +14,7 @@ from securevfl.reports.matrix import (
     advice_tables,
     cell_text,
     figure,
+    headline,
     legend,
     lines_of,
     matrix,
@@ -29,12 +30,14 @@ CURVE = curve(
 )  # fmt: skip
 
 
+FIGURES = {"leaks", "undecided", "no_leak_found"}
+
+
 def row(attack: str, exchange: str, verdict: str, **other: Any) -> dict[str, Any]:  # noqa: ANN401
     detail = {
         "case": "",
         "control": False,
         "what_if": False,
-        "certain": True,
         "reason": "no predictions",
         "values": [0.5, 0.5],
         **other.pop("detail", {}),
@@ -44,8 +47,8 @@ def row(attack: str, exchange: str, verdict: str, **other: Any) -> dict[str, Any
         "exchange": exchange,
         "adversary": "label party",
         "side_knowledge": "<its own>",
-        "metric": "relative_error" if verdict in {"leaks", "resists"} else None,
-        "value": 0.25 if verdict in {"leaks", "resists"} else None,
+        "metric": "relative_error" if verdict in FIGURES else None,
+        "value": 0.25 if verdict in FIGURES else None,
         "chance": 1.0,
         "model_alone": None,
         "verdict": verdict,
@@ -58,8 +61,8 @@ def row(attack: str, exchange: str, verdict: str, **other: Any) -> dict[str, Any
 def rows() -> list[dict[str, Any]]:
     advice = {
         "flags": ["750 rows have leverage 1"],
-        "safe_batch_size": {"fixed batches": 114, "reshuffled": None},
-        "safe_epochs": {"fixed batches": 5, "reshuffled": 2},
+        "least_batch_size": 14600,
+        "rows": 7300,
         "exact_steps": {
             "theirs": {"auc": 0.771, "own_model": 0.770, "rounds": 14, "batch_size": "full"},
             "this_job": {"auc": 0.83, "own_model": 0.770, "rounds": 96, "batch_size": 128},
@@ -70,11 +73,11 @@ def rows() -> list[dict[str, Any]]:
     return [
         row("gram", "plain", "leaks", detail=job),
         row("gram", "plain", "leaks", detail={"case": "control: Adam", "control": True}),
-        row("anchors", "plain", "resists", value=2e-11),
-        row("gram", "bfv", "leaks", detail={"case": "this job", "certain": False}),
+        row("anchors", "plain", "no_leak_found", value=2e-11),
+        row("gram", "bfv", "undecided", model_alone=0.5, detail={"case": "this job"}),
         row("gram", "masked", "immune"),
         row("anchors", "masked", "immune"),
-        row("anchors", "bfv", "not_shown", detail={"reason": "too many rounds"}),
+        row("anchors", "bfv", "not_run", detail={"reason": "too many rounds"}),
     ]
 
 
@@ -91,9 +94,9 @@ def test_a_line_for_every_attack_and_case_over_all_exchanges(rows: list[dict[str
         ("gram", "control: Adam"),
         ("anchors", ""),
     ]
-    assert [cell_text(cell) for cell in lines[0].cells.values()] == ["0.25!", "0.25?!", "·"]
+    assert [cell_text(cell) for cell in lines[0].cells.values()] == ["0.25!", "0.25?", "·"]
     assert [cell_text(cell) for cell in lines[1].cells.values()] == ["0.25", "", "·"]
-    assert [cell_text(cell) for cell in lines[2].cells.values()] == ["2e-11", "n/s", "·"]
+    assert [cell_text(cell) for cell in lines[2].cells.values()] == ["2e-11", "n/r", "·"]
 
 
 def test_the_matrix_fits_eighty_columns(rows: list[dict[str, Any]]) -> None:
@@ -104,18 +107,38 @@ def test_the_matrix_fits_eighty_columns(rows: list[dict[str, Any]]) -> None:
     assert "0.25!" in shown
 
 
+def test_the_headline_counts_leaks_and_tells_what_is_open_apart(
+    rows: list[dict[str, Any]],
+) -> None:
+    assert headline(rows) == (
+        "1 of 3 attacks on this job read more than chance and the model alone give. 1 undecided "
+        "with 2 seeds: more seeds decide (--repeats). 1 not run."
+    )
+    assert headline(rows[2:3]) == (
+        "0 of 1 attacks on this job read more than chance and the model alone give."
+    )
+
+
+def test_chance_and_the_model_alone_stand_below_the_name(rows: list[dict[str, Any]]) -> None:
+    shown = text([*rows, row("gram", "dp", "leaks", chance=0.9, detail={"case": "this job"})])
+    place = shown.index("this job")
+    assert "chance 0.9 to 1, model alone 0.5" in shown[place:]
+
+
 def test_the_legend_gives_every_reason_once(rows: list[dict[str, Any]]) -> None:
     notes = legend(rows)
     assert "2 seeds" in notes[0]
-    assert notes[1:] == ["· masked: no predictions", "n/s bfv: too many rounds"]
+    assert notes[1:] == ["· masked: no predictions", "n/r bfv: too many rounds"]
 
 
 def test_advice_is_said_in_words(rows: list[dict[str, Any]]) -> None:
     lines = advice_lines(rows)
     assert lines[0] == "labels: 750 rows have leverage 1"
-    assert "from S = 114 on" in lines[1]
-    assert "at no batch size tried" in lines[2]
-    assert lines[3] == (
+    assert lines[1] == (
+        "labels: the label guard permits fixed batches from S = 14,600 on: with 7,300 rows only "
+        "full batches"
+    )
+    assert lines[2] == (
         "labels, exact steps on full batches: 14 rounds, AUC 0.771 against 0.770 of the attacker's "
         "own model; this job, 96 rounds of 128: 0.830; take them"
     )
@@ -165,11 +188,11 @@ def test_the_page_holds_everything_itself_and_escapes(rows: list[dict[str, Any]]
     assert "<script" not in page
     outside = re.findall(r'(?:src|href)="(?!#)[^"]*"|url\((?!#)[^)]*\)|@import', page)
     assert outside == []
-    assert "2 of 3 attacks on this job" in page
-    assert "1 more is not shown to resist" in page
+    assert headline(rows) in page
+    assert "chance 1, model alone 0.5" in page
     assert 'class="immune" title="immune: no predictions">·' in page
-    assert 'class="not_shown" title="not shown: too many rounds">n/s' in page
-    assert "kept from S = 114 on" in page
+    assert 'class="not_run" title="not run: too many rounds">n/r' in page
+    assert "permits fixed batches from S = 14,600 on" in page
     assert page.count("<svg") == 1
 
 
@@ -177,7 +200,7 @@ def test_a_page_without_leaks_or_curves_is_a_page(rows: list[dict[str, Any]]) ->
     settings = {"dataset": "data", "parties": 2}
     page = audit_page(results(command="audit", seed=0, settings=settings, rows=rows[2:3]))
     assert "0 of 1 attacks" in page
-    assert "more" not in page.split("<h2>")[0].split("<strong>")[1].split("than")[1]
+    assert "undecided with" not in page
     assert "<svg" not in page
 
 
