@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
-# Where peers' own parts of the model rank training rows by some 0.02 AUC better than others
-# (docs/decisions/0016-label-guard-by-person.md).
-BY_HEART = 1 / 25
 ENDINGS = {
     "rounds": "ended after all rounds",
     "target": "ended at the target AUC",
@@ -298,7 +295,7 @@ def train(
         paths = actors.models(result) if actors.wanted else save_models(result, folder)
         outputs.forget_session(folder, plan.facts.names)
         outputs.forget_states(plan, places)
-    from securevfl.reports.trained import columns_a_label, train_page, training_row
+    from securevfl.reports.trained import train_page, training_row
 
     row = training_row(result, dataset)
     keep(
@@ -312,7 +309,7 @@ def train(
     )
     if not quiet:
         failure = sum(each.failure for each in result.outcomes.values())
-        _show(row, paths, columns_a_label(result, dataset), failure)
+        _show(row, paths, failure)
     _tell_rows_left_out(result, dataset, quiet=quiet)
     _end(row)
 
@@ -455,7 +452,7 @@ def _tell_rows_left_out(
         _write(sys.stdout, *wrapped(told))
 
 
-def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> None:
+def _show(row: TrainRow, paths: list[Path], failure: float) -> None:
     from rich.console import Console
 
     from securevfl.reports.trained import compared, comparison_notes
@@ -476,13 +473,6 @@ def _show(row: TrainRow, paths: list[Path], columns: float, failure: float) -> N
     _write(sys.stdout, *notes)
     for note in privacy_notes(row):
         console.print(note, highlight=False)
-    if columns > BY_HEART:
-        _write(
-            sys.stdout,
-            f"feature parties have {columns:.2f} columns per N·v (label variation), above "
-            f"{BY_HEART:g}:",
-            "their parts of the model memorize some training labels",
-        )
     _write(sys.stdout, "models: " + ", ".join(map(str, paths)))
 
 

@@ -63,17 +63,6 @@ CORRELATED_RANDOMNESS: Mapping[OfflineFigure, str] = {
 }
 
 
-def columns_a_label(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> float:
-    """P/(N·v) of all feature parties where they learn gradients, else 0."""
-    from securevfl.protocols.guards.person_record import label_variance  # noqa: PLC0415  # slow
-
-    if not result.plan.learns.gradients:
-        return 0.0
-    feature_parties = (each for each in dataset.parties if each.name != dataset.label_party)
-    columns = sum(len(each.columns) for each in feature_parties)
-    return columns / (result.plan.facts.rows * label_variance(dataset.train_labels))
-
-
 def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> TrainRow:
     """What a finished job reports."""
     job, exchange = result.job.job, result.job.exchange

@@ -4,7 +4,9 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import sqrt
 from operator import itemgetter
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +14,7 @@ from typing_extensions import override
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.protocols.guards.person_record import label_variance
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
 from securevfl.reports.tables import seconds, spent_text, table, wrapped
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 MOST_CLASSES, MOST_NAMES = 3, 3
 FEW_RESIDUALS = 8
+# Where peers' own parts of the model rank training rows by some 0.02 AUC better than others.
+BY_HEART = 1 / 25
 # A round that took as long says enough; after a shorter one the next, which has nothing to prepare,
 # is worth waiting for.
 LONG_SECONDS = 10.0
@@ -64,6 +69,8 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
         f"{settings.algorithm} under {plan.exchange.name}: {rounds} of {size}, {steps} in each",
         *_learned(plan),
         *to_do_first(plan),
+        *_determined(plan, dataset),
+        *_by_heart(plan, dataset),
         *_unguarded(plan, dataset),
     ]
     output = plan.job.output
@@ -102,6 +109,41 @@ def to_do_first(plan: Plan) -> list[str]:
         f"to do first: hide = 'both'{also} shows nobody a number per person in training, at about "
         f"twice the work{price}"
     ]
+
+
+def _determined(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
+    """Of which parties rounds show as many numbers of each person as they have columns."""
+    if plan.learns.predictions == "hidden" or plan.exchange.adds_noise:
+        return
+    shown = -(-plan.rounds // plan.schedule.batches) * plan.given * plan.products
+    for party in dataset.parties:
+        columns, linear = len(party.columns), party.name not in plan.networks
+        if party.name != plan.facts.label_party and linear and shown >= columns:
+            yield (
+                f"{plan.facts.label_party} sees up to {shown} numbers of each person from "
+                f"{party.name}, which has {columns} columns: whoever knows {columns} people can "
+                "then compute the columns of all"
+            )
+
+
+def _by_heart(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
+    """What peers' parts of the model tell of the very labels that they were trained on.
+
+    P numbers about N labels of variance v separate two classes by √(P/(N·v)) where nothing else
+    does (docs/decisions/0016-label-guard-by-person.md).
+    """
+    if plan.learns.residuals == "clear":
+        return
+    peers = [table for table in dataset.parties if table.name != plan.facts.label_party]
+    columns = sum(len(table.columns) for table in peers)
+    separation = columns / (plan.facts.rows * label_variance(dataset.train_labels))
+    if separation > BY_HEART:
+        auc = NormalDist().cdf(sqrt(separation / 2))
+        yield (
+            f"{plan.facts.rows} people are few for {columns} columns of peers: whatever the "
+            "exchange, their parts of the trained model rank the labels of these people at an AUC "
+            f"of up to {auc:.2f} where the columns themselves say nothing of labels (0.50)"
+        )
 
 
 def _unguarded(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
