@@ -345,15 +345,15 @@ def check_rows(party: PartyTable[Matrix], split: str, values: Matrix, labels: La
             f"party {party.name!r}: {split} table of shape {values.shape}, expected rows x "
             f"{len(party.columns)} columns, at least 1"
         )
+    if values.shape[0] != labels.size:
+        raise DataError(
+            f"party {party.name!r}: {values.shape[0]} {split} rows and {labels.size} labels"
+        )
     known = party.people and party.people[split == "test"]
     if known is not None and split != "own" and len(known) != len(values):
         raise DataError(
             f"party {party.name!r}: {len(known)} people in {len(values)} {split} rows, expected "
             "one a row, or people = None"
-        )
-    if values.shape[0] != labels.size:
-        raise DataError(
-            f"party {party.name!r}: {values.shape[0]} {split} rows and {labels.size} labels"
         )
     if not labels.size and split == "training":
         raise DataError(f"party {party.name!r}: no training rows")

@@ -107,7 +107,7 @@ def parted(inputs: FloatArray, targets: FloatArray) -> VerticalDataset:
     """Half of the columns at each party, a quarter of the rows held out."""
     base, last = load("diabetes"), len(inputs) * 3 // 4
     tables = tuple(
-        replace(party, columns=("a", "b"), train=part[:last], test=part[last:])
+        replace(party, columns=("a", "b"), train=part[:last], test=part[last:], people=None)
         for party, part in zip(base.parties, np.split(inputs, 2, axis=1), strict=True)
     )
     digests, labels = np.arange(last, dtype=np.uint64), targets[:last]

@@ -59,10 +59,10 @@ def test_labels_out_of_range_are_refused(shift: int) -> None:
 def test_a_table_without_training_rows_is_refused_and_one_without_held_out_rows_is_not() -> None:
     good = load("breast_cancer")
     check(good)
-    untrained = tuple(replace(party, train=party.train[:0]) for party in good.parties)
+    untrained = tuple(replace(party, train=party.train[:0], people=None) for party in good.parties)
     with pytest.raises(DataError, match="no training rows"):
         check(replace(good, parties=untrained, train_labels=good.train_labels[:0]))
-    unscored = tuple(replace(party, test=party.test[:0]) for party in good.parties)
+    unscored = tuple(replace(party, test=party.test[:0], people=None) for party in good.parties)
     check(replace(good, parties=unscored, test_labels=good.test_labels[:0]))
     with pytest.raises(DataError, match="0 test rows and"):
         check(replace(good, parties=unscored))
