@@ -95,7 +95,12 @@ def cases() -> Iterator[Any]:
     in_clear = [ONE_TRIP, TWO_TRIPS, {"scheme": "ckks", "round_trips": 2}, {"scheme": "paillier"}]
     yield "real targets", diabetes(), REAL, [*in_clear, *HIDDEN]
     turns = {**REAL, "rounds": 3, "local_steps": 2, "algorithm": "fedbcd-s"}
-    yield "real targets in turns", diabetes(3), turns, [{"scheme": "masked"}, HIDDEN[0]]
+    yield (
+        "real targets in turns",
+        diabetes(3),
+        turns,
+        [{"scheme": "masked"}, {**HIDDEN[0], "scores": "rows"}],
+    )
 
 
 CASES = [

@@ -229,8 +229,7 @@ def test_the_label_guard_tells_targets_apart_by_all_their_digits(
     seen, guarded = [], Environment(guard_directory=tmp_path)
     for each in (targets, targets, targets + 1e-6 * generator.standard_normal(400)):
         dataset = parted(inputs, each)
-        fit(dataset, "bfv", guarded, rounds=1, eval_every="never")
+        fit(dataset, "bfv", guarded, rounds=1, eval_every="never", allow_feature_leak=True)
         record = PersonRecord.load(tmp_path / "labels.safetensors")
-        places = np.searchsorted(record.people, dataset.row_digests)
-        seen.append(record.revealed(places, 1.0)[0])
+        seen.append(record.revealed(np.arange(len(record.people)), 1.0)[0])
     assert seen == pytest.approx([2 / 300, 2 / 300, 4 / 300])
