@@ -178,10 +178,9 @@ class _Trial:
     def require(self, record: PersonRecord, plan: Plan, remedy: str = "") -> None:
         """Refuse a record that reveals too much."""
         record.require_within_limits(self.places, self.variance, remedy)
-        earlier = record.columns_of_sets(self.places[rows] for rows in _batches(plan))
-        columns = sum(self.agreement.columns.values())
-        known_to = self.places if earlier > columns else None
-        columns = max(columns, earlier)
+        columns = record.columns_of_sets(self.places[rows] for rows in _batches(plan))
+        more = columns > sum(self.agreement.columns.values())
+        known_to = self.places if more else None
         record.require_company(self.earlier.history, columns, self.variance, known_to)
 
     def passes(self, plan: Plan) -> bool:
