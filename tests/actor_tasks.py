@@ -10,7 +10,7 @@ def task_of(party: str, folder: Path | None = None, **changes: Any) -> ActorTask
     """A party's, which works in a folder, but for what is given."""
     place = "" if folder is None else str(folder)
     usual = {
-        **{"name": party, "party": party, "job": {}, "job_hash": "00", "names": (party,)},
+        **{"name": party, "job": {}, "job_hash": "00", "names": (party,)},
         **{"work": place, "output": "", "beside": "", "data_dir": "", "guard_directory": ""},
         **{"resume_rounds": None, "listen": "unix:there"},
     }

@@ -83,7 +83,7 @@ def ledger_at(path: Path) -> Costs:
 
 def leave_outcome(task: ActorTask, outcome: PartyOutcome) -> None:
     """Write an actor's models and the rest of its outcome; a DataError if that fails."""
-    for path, model in model_files(task.party, outcome, Path(task.output)).items():
+    for path, model in model_files(task.name, outcome, Path(task.output)).items():
         save_model(path, model)
     values = {**vars(outcome), "path": [vars(point) for point in outcome.path]}
     rest = json.dumps(_Rest(**values).model_dump(mode="json"))

@@ -45,7 +45,6 @@ class Link:
         self._came = bytearray()
         self._lock = threading.Lock()
         self._left: deque[bytes] = deque()
-        self._ready: deque[bytes] = deque()
         self._more = threading.Condition(self._lock)
         self._closed, self._early = False, True
         self._writing: threading.Thread | None = None
@@ -98,7 +97,7 @@ class Link:
             data = self._wire.incoming(came)
 
     def begin(self) -> None:
-        """Start the writing thread; from now on nothing but `next_frame` blocks."""
+        """Start the writing thread; from now on nothing blocks."""
         self._writing = threading.Thread(target=self._write_left, daemon=True)
         self._writing.start()
 
@@ -107,7 +106,7 @@ class Link:
         return self._end.fileno()
 
     def arrived(self) -> Iterator[bytes]:
-        """Yield the frames that have arrived so far; errors as in `next_frame`."""
+        """Yield the frames that have arrived so far; a PeerError if the link failed."""
         if self._early:  # bytes that came with the greeting
             self._early = False
             yield from self._frames(self._wire.incoming(b""), self._max)
@@ -123,16 +122,6 @@ class Link:
             yield from self._frames(self._wire.incoming(data), self._max)
             if len(data) < _CHUNK:
                 return
-
-    def next_frame(self) -> bytes:
-        """Wait for the next frame; a PeerError if the peer closes or violates the protocol."""
-        readable = select.poll()  # not select(), which supports no descriptors beyond 1023
-        readable.register(self._end, select.POLLIN)
-        while not self._ready:
-            self._ready.extend(self.arrived())
-            if not self._ready:
-                readable.poll()
-        return self._ready.popleft()
 
     def send(self, frame: bytes) -> None:
         """Send a frame without blocking; a PeerUnreachable if the connection is closed."""
@@ -183,7 +172,7 @@ class Link:
         uvloop does so, and Ray's processes use it where it is installed.
         """
         view = memoryview(data)
-        writable = select.poll()
+        writable = select.poll()  # not select(), which supports no descriptors beyond 1023
         writable.register(self._end, select.POLLOUT)
         while view:
             writable.poll()

@@ -39,7 +39,6 @@ class Links:
         self._identity = Identity(name) if kind == "tcp" else None
         self._links: dict[str, Link] = {}
         self._channel: RealChannel | None = None
-        self._lane: Mapping[str, Link] = {}
         self._lost: set[str] = set()
         self._refused: list[str] = []
         self._change = threading.Condition()
@@ -96,31 +95,17 @@ class Links:
         except PeerUnreachable as error:
             raise PeerUnreachable(f"{to} {error}") from error
 
-    def begin(self, channel: RealChannel, known: Mapping[str, str]) -> None:
-        """Pass received envelopes to a channel, from its own loop.
-
-        Args:
-            channel: of the program.
-            known: actors by their names in the channel; others are read with `next_from`.
-        """
+    def begin(self, channel: RealChannel) -> None:
+        """Pass received envelopes to a program's channel, from its own loop."""
         self._channel = channel
-        self._lane = {name: self._links[actor] for name, actor in known.items()}
-        for link in self._links.values():
+        for name, link in self._links.items():
             link.begin()
-        for name, link in self._lane.items():
             channel.loop.add_reader(link.fileno(), self._take_in, name, link)
             self._take_in(name, link)
 
-    def next_from(self, name: str) -> bytes:
-        """Wait for the next frame of an actor that the channel does not know; errors of `Link`."""
-        try:
-            return self._links[name].next_frame()
-        except PeerError as error:
-            raise type(error)(f"{name} {error}") from error
-
     def poll(self, at: float) -> None:
         """Pass on what has been received, at this time of the channel, see `RealChannel`."""
-        for name, link in self._lane.items():
+        for name, link in self._links.items():
             if name not in self._lost:
                 self._take_in(name, link, at)
 
@@ -137,7 +122,7 @@ class Links:
 
     def end(self) -> None:
         """Pass nothing more to the channel; connections stay open."""
-        for name, link in self._lane.items():
+        for name, link in self._links.items():
             if self._channel is not None and name not in self._lost:
                 self._channel.loop.remove_reader(link.fileno())
         self._channel = None

@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from threadpoolctl import threadpool_limits
 from securevfl.actors.leftover import leave_ledger, leave_outcome
 from securevfl.actors.links import Links
 from securevfl.actors.own_data import own_data, read_facts
-from securevfl.actors.row_shards import (
-    RowSharded,
-    ShardSums,
-    actor_name,
-    data_of_shard,
-    plan_of_shard,
-)
 from securevfl.actors.task import ActorTask, Event, Peer, Tell
 from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job
@@ -71,8 +63,7 @@ class PartyActor:
         """
         with _errors_reported(self._tell):
             assert self._links is not None  # noqa: S101
-            needed = {*self._lane().values(), *self._shards()} - {self._task.name}
-            self._links.connect({name: peers[name] for name in needed})
+            self._links.connect({name: peers[name] for name in self._others()})
             asyncio.run(self._run(self._links))
             self._tell(Event("finished"))
 
@@ -81,40 +72,27 @@ class PartyActor:
         if self._links is not None:
             self._links.close()
 
-    def _lane(self) -> dict[str, str]:
-        """The actor of each party that this one's program communicates with."""
-        return {name: actor_name(name, self._task.shard) for name in self._task.names}
-
-    def _shards(self) -> list[str]:
-        """All actors of this party; none for a server."""
-        if self._task.party in self._parties:
-            return [actor_name(self._task.party, shard) for shard in range(self._task.shards)]
-        return []
+    def _others(self) -> set[str]:
+        return set(self._task.names) - {self._task.name}
 
     async def _run(self, links: Links) -> None:
-        task, lane = self._task, self._lane()
-        del lane[task.party]
+        task = self._task
         channel = RealChannel(
-            task.party,
-            set(lane),
+            task.name,
+            self._others(),
             job_hash=bytes.fromhex(task.job_hash),
             loop=asyncio.get_running_loop(),
-            carry=lambda to, data: links.carry(lane[to], data),
+            carry=links.carry,
             poll=links.poll,
         )
-        self._sums = ShardSums(task.name, self._shards(), links, channel.costs)
-        links.begin(channel, lane)
+        links.begin(channel)
         try:
             outcome = await self._program(channel, channel.costs)
         finally:
             links.end()
         if isinstance(outcome, PartyOutcome):
-            leave_outcome(task, self._of_all_rows(outcome))
+            leave_outcome(task, outcome)
         leave_ledger(Path(task.work) / f"{task.name}.ledger", channel.costs)
-
-    def _of_all_rows(self, outcome: PartyOutcome) -> PartyOutcome:
-        header = replace(outcome.model.header, rows=self._rows)
-        return replace(outcome, model=replace(outcome.model, header=header))
 
     def _made_ready(self) -> Program[Any]:
         task = self._task
@@ -124,30 +102,25 @@ class PartyActor:
         plan = resolve(job, facts)
         if plan.hash.hex() != task.job_hash:
             raise DataError(f"the job's hash is {plan.hash.hex()[:16]}, not {task.job_hash[:16]}")
-        self._parties, self._rows = facts.names, facts.rows
-        party, sharded = task.party, task.shards > 1
-        places = {}
+        party, places = task.name, {}
         if party in facts.names:
-            data = own_data(plan, party, work, Path(task.beside), data_dir)
             places[party] = Workplace(
-                data=data_of_shard(data, task.shard, task.shards) if sharded else data,
+                data=own_data(plan, party, work, Path(task.beside), data_dir),
                 keys=KeyMaker(),
                 **start_of(job, facts.names.index(party)),
                 guard_directory=Path(task.guard_directory),
                 checkpoints=Path(task.output),
-                progress=self._progress(plan) if task.name == facts.label_party else None,
-                wrap_model=(lambda model: RowSharded(model, self._sums)) if sharded else None,
+                progress=self._progress(plan) if party == facts.label_party else None,
                 resume=self._state(),
                 pads=PadPlaces(*map(Path, task.pads)).of(party) if task.pads else None,
             )
-        lane = plan_of_shard(plan, task.shard, task.shards) if sharded else plan
-        return lane.algorithm.programs(lane, places)[party]
+        return plan.algorithm.programs(plan, places)[party]
 
     def _state(self) -> SessionState | None:
         rounds = self._task.resume_rounds
         if rounds is None:
             return None
-        states = Checkpoints(Path(self._task.output), self._task.party).load()
+        states = Checkpoints(Path(self._task.output), self._task.name).load()
         if rounds not in states:
             raise DataError(f"no state after {rounds} rounds in {self._task.output}")
         return states[rounds]

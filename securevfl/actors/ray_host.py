@@ -80,7 +80,7 @@ class RayHandle:
     """
 
     def __init__(self, task: ActorTask, tell: Tell, silence_seconds: float) -> None:
-        self.remote = RemoteObject("securevfl.actors.ray_host:RemoteParty", f"party:{task.party}")
+        self.remote = RemoteObject("securevfl.actors.ray_host:RemoteParty", f"party:{task.name}")
         self.remote.begin("open", TASK.dump_json(task).decode())
         self._listening = threading.Thread(
             target=watch, args=(self._events, silence_seconds, tell), daemon=True

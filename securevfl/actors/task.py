@@ -16,11 +16,10 @@ class ActorTask:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    name: str  # of the actor; in the first lane that of its party, or of a server without data
-    party: str
+    name: str  # of its party, or of a server without data
     job: dict[str, Any]  # its sections, as in the job file
     job_hash: str  # in hex
-    names: tuple[str, ...]  # of all that take part in the job, by party
+    names: tuple[str, ...]  # of all that take part in the job
     beside: str  # folder that the paths of the parties' files are relative to
     data_dir: str  # where named data sets are looked for first; empty for the usual places
     work: str  # folder that all actors share: facts, aligned ids, and what each leaves at its end
@@ -30,8 +29,6 @@ class ActorTask:
     guard_directory: str  # where key owners record what jobs revealed
     pads: tuple[str, ...] = ()  # folders of pads made offline and of their keys, if any
     threads: int = 1  # of linear algebra
-    shard: int = 0  # which of its party's row shards, and so which lane
-    shards: int = 1  # of each party
 
 
 TASK = TypeAdapter(ActorTask)

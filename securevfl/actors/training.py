@@ -9,22 +9,17 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-import numpy as np
-
 from securevfl.actors.leftover import ledger_at, outcome_at
 from securevfl.actors.own_data import require_own_data, write_facts
-from securevfl.actors.row_shards import actor_name, require_shardable, without_states
 from securevfl.actors.supervisor import supervise
 from securevfl.actors.task import ActorTask, Host
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError, DataError, SecureVFLError
+from securevfl.errors import ConfigError, DataError
 from securevfl.files import remove_unfinished
 from securevfl.job import Job
-from securevfl.models.storage import load_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints, SessionState, last_session
 from securevfl.protocols.session.pad_store import PadPlaces
-from securevfl.protocols.session.workplace import PartyOutcome
 from securevfl.sparse import Matrix
 from securevfl.training import TrainingResult, resolved
 
@@ -45,7 +40,6 @@ class Places:
     # HOST:PORT to listen at over TCP with TLS, each actor at the next port, or 0 for free ones;
     # None for Unix sockets in a private folder
     listen: str | None = None
-    row_shards: int = 1  # actors per party, each with its part of the rows
 
 
 @dataclass(frozen=True)
@@ -85,11 +79,7 @@ def train_by_actors(
     """
     watched, resume = supervision or Supervision(), resume or {}
     require_own_data(job)
-    if places.row_shards > 1:
-        job = without_states(job)
     plan, taken = resolved(job, dataset, ())
-    if places.row_shards > 1:
-        require_shardable(plan)
     rounds_before = max((each.rounds for each in resume.values()), default=0)
     sockets = Path(tempfile.mkdtemp(prefix="securevfl-"))
     # Short names, as a socket's path has at most about 100 bytes.
@@ -113,8 +103,7 @@ def train_by_actors(
         )
         names = plan.facts.names
         outcomes = {name: outcome_at(work, places.output, name, plan) for name in names}
-        ledgers = {name: ledger_at(work / f"{name}.ledger") for name in _actors(plan, places)}
-        require_one_model(outcomes, places)
+        ledgers = {name: ledger_at(work / f"{name}.ledger") for name in _names(plan)}
     finally:
         shutil.rmtree(sockets, ignore_errors=True)
         shutil.rmtree(work, ignore_errors=True)
@@ -138,32 +127,6 @@ def _names(plan: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*plan.facts.names, *plan.algorithm.programs(plan, {}))))
 
 
-def _actors(plan: Plan, places: Places) -> dict[str, tuple[str, int]]:
-    """The party and the shard of each actor, by the actor's name."""
-    return {
-        actor_name(name, shard): (name, shard)
-        for shard in range(places.row_shards)
-        for name in _names(plan)
-    }
-
-
-def _output_of(places: Places, shard: int) -> Path:
-    """The folder of a shard's model; models of later shards are only compared with the first."""
-    return places.output if shard == 0 else places.output / WORK / f"shard {shard}"
-
-
-def require_one_model(outcomes: Mapping[str, PartyOutcome], places: Places) -> None:
-    """Check that a party's shards ended with the same model; a SecureVFLError if they diverged."""
-    for name, outcome in outcomes.items():
-        for shard in range(1, places.row_shards):
-            other = load_model(_output_of(places, shard) / f"{name}.safetensors")
-            if not np.allclose(outcome.model.weights, other.weights, rtol=1e-6, atol=1e-9):
-                raise SecureVFLError(
-                    f"{name}: its row shards ended with different models, as training diverged and "
-                    "each selected its own checkpoint; take a smaller learning_rate"
-                )
-
-
 def _make_private(work: Path) -> None:
     try:
         shutil.rmtree(work, ignore_errors=True)
@@ -184,28 +147,25 @@ def _tasks(
         pads = str(places.pads.folder.resolve()), str(places.pads.keys.resolve())
     job = plan.job.model_dump(mode="json", exclude_unset=True)
     # New names in each attempt: an actor that is killed before it is connected leaves its socket.
-    own = next(sockets)
+    own, names = next(sockets), _names(plan)
     return {
         name: ActorTask(
             name=name,
-            party=party,
             job=job,
             job_hash=plan.hash.hex(),
-            names=_names(plan),
+            names=names,
             beside=str(places.beside.resolve()),
             data_dir="" if places.data_dir is None else str(places.data_dir.resolve()),
             work=str((places.output / WORK).resolve()),
-            output=str(_output_of(places, shard).resolve()),
+            output=str(places.output.resolve()),
             # A server has no state.
-            resume_rounds=resume_rounds if party in plan.facts.names else None,
+            resume_rounds=resume_rounds if name in plan.facts.names else None,
             listen=_address(places.listen, f"{own}-{number}", number),
             guard_directory=str(places.guard_directory.resolve()),
             pads=pads,
             threads=threads,
-            shard=shard,
-            shards=places.row_shards,
         )
-        for number, (name, (party, shard)) in enumerate(_actors(plan, places).items())
+        for number, name in enumerate(names)
     }
 
 
@@ -227,5 +187,4 @@ def _restart_from(plan: Plan, places: Places) -> int | None:
         raise ConfigError(f"it is not started again: {plan.never_resumes}")
     states = last_session(places.output, plan.facts.names)
     here = [each for each in states.values() if each.job_hash == plan.hash.hex()]
-    goes_on = plan.never_resumes is None and places.row_shards == 1
-    return here[0].rounds if here and goes_on else None
+    return here[0].rounds if here and plan.never_resumes is None else None

@@ -76,7 +76,6 @@ class Exposure:
     """What one party's gradients of some epochs reveal."""
 
     epochs: int  # of floor(N / S) rounds each
-    leakage_ratio: float  # distinct batches × P / N, the label guard's ratio for this party
     rank_share: float  # rank of the stacked row spaces over N
     max_leverage: float  # largest leverage of a row in a batch
     exposed_rows: int  # rows with leverage 1 in some batch, which no ratio protects
@@ -99,7 +98,6 @@ def exposure(inputs: FloatArray, schedule: BatchSchedule, epochs: int) -> Exposu
         )
     return Exposure(
         epochs=epochs,
-        leakage_ratio=len(batches) * inputs.shape[1] / len(inputs),
         rank_share=rank / len(inputs),
         max_leverage=float(leverages.max()),
         exposed_rows=len(np.unique(visited[leverages > LEVERAGE_ONE])),

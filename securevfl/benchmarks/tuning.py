@@ -31,12 +31,10 @@ class Tuned:
     Attributes:
         learning_rate: η0; None where steps follow from curvature.
         how: for reports.
-        validation_rounds: rounds to the target on the validation rows; None if never reached.
     """
 
     learning_rate: float | None
     how: str
-    validation_rounds: int | None
 
 
 def step_settings(
@@ -77,9 +75,9 @@ def chosen(
         TrainingDiverged: at every learning rate.
     """
     if job.job.learning_rate == "auto":
-        return Tuned(None, DERIVED, None)
+        return Tuned(None, DERIVED)
     if given is not None:
-        return Tuned(given, "given", None)
+        return Tuned(given, "given")
     return tune(job, dataset, report=report)
 
 
@@ -143,10 +141,9 @@ def tune(
             continue
         best = max(score.auc for score in result.scores)
         reached = job.job.target_auc is not None and best >= job.job.target_auc
-        rounds = result.rounds if reached else None
-        outcomes.append((rounds is None, rounds or 0, -best, learning_rate, rounds))
+        outcomes.append((not reached, result.rounds if reached else 0, -best, learning_rate))
     if not outcomes:
         raise TrainingDiverged(f"training diverged at every learning rate of {tuple(grid)}")
-    *_, learning_rate, rounds = min(outcomes)
+    learning_rate = min(outcomes)[-1]
     how = f"tuned at Q = {local_steps} on a validation fifth ({min(grid):g} to {max(grid):g})"
-    return Tuned(learning_rate, how, rounds)
+    return Tuned(learning_rate, how)

@@ -104,7 +104,6 @@ class Actors:
     restarts: int | None
     processes: bool
     ray: str | None
-    row_shards: int
     silence: float | None
 
     @property
@@ -112,25 +111,11 @@ class Actors:
         """Whether there are any."""
         return self.processes or self.ray is not None
 
-    def fitted(self, job: Job) -> Job:
-        """The job as they run it."""
-        if self.row_shards == 1:
-            return job
-        from securevfl.actors.row_shards import without_states
-
-        return without_states(job)
-
-    def require_fit(self, *, offline: bool, resume: bool) -> None:
+    def require_fit(self, *, offline: bool) -> None:
         """Refuse options that have no meaning with one another."""
         if self.ray is not None and self.processes:
             raise ConfigError(
                 "--processes runs the parties on this machine, --ray on a cluster: give only one"
-            )
-        if self.row_shards > 1 and not self.wanted:
-            raise ConfigError("--row-shards needs --processes or --ray")
-        if self.row_shards > 1 and resume:
-            raise ConfigError(
-                "--row-shards keeps no checkpoints: there is nothing to --resume from"
             )
         if self.restarts is not None and not self.wanted:
             raise ConfigError("--restarts needs --processes or --ray")
@@ -164,7 +149,6 @@ class Actors:
         """Train a job by actors, see `train_by_actors`."""
         from securevfl.actors.training import RESTARTS, Places, Supervision, train_by_actors
 
-        actors = len(dataset.parties) * self.row_shards
         with self._host() as host:
             return train_by_actors(
                 job,
@@ -177,14 +161,13 @@ class Actors:
                     data_dir=self.data_dir,
                     pads=pads,
                     listen=self.listen,
-                    row_shards=self.row_shards,
                 ),
                 resume=session,
                 supervision=Supervision(
                     restarts=RESTARTS if self.restarts is None else self.restarts,
                     progress=progress,
                     say=lambda line: None if quiet else options.say(f"securevfl: {line}"),
-                    threads=max(len(os.sched_getaffinity(0)) // actors, 1),
+                    threads=max(len(os.sched_getaffinity(0)) // len(dataset.parties), 1),
                 ),
             )
 
@@ -244,9 +227,6 @@ def train(
         ),
     ] = None,
     ray: options.Ray = None,
-    row_shards: Annotated[
-        int, typer.Option(min=1, help="Processes per party; each holds a part of the rows.")
-    ] = 1,
     data_dir: options.DataDir = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Overrides the job's seed.")] = None,
     json: options.Json = None,
@@ -265,9 +245,8 @@ def train(
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
     catalogue.check_names(described)
-    actors = Actors(job.parent, data_dir, listen, restarts, processes, ray, row_shards, silence)
-    actors.require_fit(offline=offline, resume=resume)
-    described = actors.fitted(described)
+    actors = Actors(job.parent, data_dir, listen, restarts, processes, ray, silence)
+    actors.require_fit(offline=offline)
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = options.job_dataset(described, job, data_dir)

@@ -58,9 +58,7 @@ class OwnData(Generic[AnyRows]):
     notes: tuple[Note, ...] = ()
 
 
-def load_files(
-    parties: Sequence[FileSource], *, name: str = "files", regression: bool = False
-) -> VerticalDataset[Any]:
+def load_files(parties: Sequence[FileSource], *, regression: bool = False) -> VerticalDataset[Any]:
     """Join the parties' files or shards by id into one data set.
 
     Without test files, a row is held out if the SHA-256 of its id falls into the first fifth, so
@@ -95,7 +93,7 @@ def load_files(
         own[party] = _own_part(joined.held.pop(party), joined.places[party], *known)
         notes += own[party].notes
     dataset = VerticalDataset(
-        name=name,
+        name="files",
         parties=tuple(data.table for data in own.values()),
         label_party=joined.holder,
         train_labels=labels[0],

@@ -49,13 +49,7 @@ WIKIPEDIA_LABELS = (
 TEN_DIGITS = tuple(map(str, range(10)))
 
 
-def load(
-    name: str,
-    *,
-    parties: int | None = None,
-    data_dir: Path | None = None,
-    variant: str | None = None,
-) -> VerticalDataset:
+def load(name: str, *, parties: int | None = None, data_dir: Path | None = None) -> VerticalDataset:
     """Load a data set as its parties hold it.
 
     Args:
@@ -63,13 +57,12 @@ def load(
         parties: number of parties; other than the data set's own, the columns (icu2012-714: the
             variables) are split into contiguous, nearly equal blocks.
         data_dir: searched before $SECUREVFL_DATA and the per-user cache.
-        variant: appended to the name: ("mnist", "3v8") is "mnist-3v8".
 
     Raises:
         ConfigError: an unknown name (the nearest are named) or an impossible number of parties.
         DataError: missing, changed or malformed files.
     """
-    entry = entry_of(name if variant is None else f"{name}-{variant}")
+    entry = entry_of(name)
     files = open_files(entry, data_dir=data_dir) if entry.file_sets else {}
     family = entry.name.split("-", maxsplit=1)[0]
     return part(entry.name, _FAMILIES[family](entry.name, files), entry.parties, parties)

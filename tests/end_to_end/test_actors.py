@@ -242,26 +242,6 @@ def test_what_one_left_that_listened_is_in_nobodys_way(tmp_path: Path) -> None:
     assert not any(path.exists() for path in left)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fdml", "fedsgd", "fedbcd-p"])
-def test_row_shards_learn_what_one_actor_learns(algorithm: str, tmp_path: Path) -> None:
-    """Also where one of them is killed: all start again."""
-    steps: dict[str, Any] = {"rounds": 100, "batch_size": 40, "learning_rate": 0.5, "l2": 0.01}
-    own = {"fdml": {"staleness": 0}} if algorithm == "fdml" else {}
-    job = of_files(algorithm=algorithm, standardize=False, start="zero", **steps, **own)
-    host = KillingHost("shop#1", tmp_path / "models" / ".actors" / "facts")
-    result, said = by_actors(job, tmp_path, host, row_shards=2)
-    expected = in_one_process(job, tmp_path)
-    for name, outcome in expected.outcomes.items():
-        model = result.outcomes[name].model
-        np.testing.assert_allclose(model.weights, outcome.model.weights, rtol=1e-9, atol=1e-12)
-        assert model.header.rows == outcome.model.header.rows
-    assert result.scores[-1].auc == pytest.approx(expected.scores[-1].auc)
-    assert result.rounds == expected.rounds
-    assert "shop#1" in result.ledgers
-    assert said == ["shop#1 is gone (killed by signal 9): all start again, restart 1 of 3"]
-
-
 def test_a_party_that_cannot_open_its_data_is_named(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

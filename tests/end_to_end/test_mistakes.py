@@ -101,9 +101,6 @@ MISTAKES = {
     f"{TAKES} --silence 5": "--silence needs --processes",
     f"{TAKES} --processes --listen here": "'here': expected HOST:PORT",
     f"{TAKES} --processes --listen 127.0.0.1:65535": "have port 65536, at most 65535",
-    f"{TAKES} --row-shards 2": "--row-shards needs --processes",
-    f"{TAKES} --processes --row-shards 2 --resume": "--row-shards keeps no checkpoints",
-    f"{TAKES} --processes --row-shards 2": "--row-shards: exchange 'ckks'",
     f"{TAKES} --processes --offline": "--offline makes pads in this process",
 }
 

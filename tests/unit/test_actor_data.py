@@ -15,13 +15,12 @@ from securevfl.actors.leftover import leave_ledger, leave_outcome, ledger_at, ou
 from securevfl.actors.own_data import own_data, read_facts, require_own_data, write_facts
 from securevfl.actors.party import PartyActor
 from securevfl.actors.task import ActorTask, Event, Peer, Tell
-from securevfl.actors.training import Places, Supervision, require_one_model, train_by_actors
+from securevfl.actors.training import Places, Supervision, train_by_actors
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job, read_job
-from securevfl.models.storage import save_model
 from securevfl.protocols.session.checkpoints import SessionState, last_session
-from securevfl.training import Environment, TrainingResult, plan_for, save_models, train
+from securevfl.training import Environment, TrainingResult, plan_for, train
 from tests.actor_tasks import task_of
 from tests.end_to_end.commands import two_organizations
 
@@ -270,19 +269,3 @@ def test_what_is_damaged_is_refused(trained: dict[str, TrainingResult], tmp_path
     (tmp_path / "ledger").write_text(json.dumps({"hops": 1}), encoding="utf-8")
     with pytest.raises(DataError, match="damaged"):
         ledger_at(tmp_path / "ledger")
-
-
-def test_shards_that_end_with_two_models_are_an_error(
-    trained: dict[str, TrainingResult], tmp_path: Path
-) -> None:
-    outcomes, places = (
-        trained["rounds"].outcomes,
-        Places(tmp_path, tmp_path, tmp_path, row_shards=2),
-    )
-    other = tmp_path / ".actors" / "shard 1"
-    save_models(trained["rounds"], other)
-    require_one_model(outcomes, places)
-    model = outcomes["party2"].model
-    save_model(other / "party2.safetensors", replace(model, weights=model.weights + 1e-3))
-    with pytest.raises(SecureVFLError, match="party2: its row shards ended with different models"):
-        require_one_model(outcomes, places)

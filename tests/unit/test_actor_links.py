@@ -95,7 +95,7 @@ async def talk(links: Mapping[str, Links], rows: int) -> None:
             carry=links[name].carry,
             poll=links[name].poll,
         )
-        links[name].begin(channel, {other: other for other in others})
+        links[name].begin(channel)
         for step in range(3):
             for other in others:
                 await channel.send(other, PushedPredictions(step, np.full((rows, 1), step)))
@@ -262,8 +262,7 @@ def test_who_is_there_does_not_come_again(tmp_path: Path) -> None:
             with pytest.raises(PeerNotTrusted, match="refused the connection"):
                 again.connect(telco)
             links["shop"].connect(telco)
-        links["bank"].carry("telco", b"hello")
-        assert links["telco"].next_from("bank") == b"hello"
+        asyncio.run(talk({name: links[name] for name in ("bank", "telco")}, rows=1))
 
 
 def test_whoever_answers_by_another_name_is_not_talked_with(tmp_path: Path) -> None:
@@ -284,11 +283,7 @@ def test_the_time_to_get_to_know_each_other_ends_with_that(
     monkeypatch.setattr("securevfl.actors.links.HANDSHAKE_SECONDS", 0.2)
     with listening("unix", tmp_path, ("bank", "shop")) as links:
         assert not connect_all(links)
-        for one, other in (("bank", "shop"), ("shop", "bank")):
-            later = threading.Timer(0.5, links[one].carry, (other, b"hello"))
-            later.start()
-            assert links[other].next_from(one) == b"hello"
-            later.join()
+        asyncio.run(talk(links, rows=1))
 
 
 def test_a_stranger_that_says_nothing_is_sent_away(

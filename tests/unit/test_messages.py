@@ -115,7 +115,6 @@ NAMES_FROM = {
     73: "Scales MaskedShares EncryptedPoints StaysInRange",
     79: "NamePads ModelSent BlockUpload",
     90: "Ready Roster MaskedUpload Closed CompressedUpload",
-    100: "ShardGradient",
 }
 
 

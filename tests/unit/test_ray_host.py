@@ -28,13 +28,10 @@ class Remote:
         """Nothing."""
 
 
-@pytest.mark.parametrize("name", ["bank", "bank#1"])
-def test_all_actors_of_a_party_ask_for_its_machine(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_actor_asks_for_its_partys_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_host, "RemoteObject", Remote)
     said: list[Event] = []
-    handle = RayHost(LOCAL).start(task_of("bank", name=name), said.append)
+    handle = RayHost(LOCAL).start(task_of("bank"), said.append)
     handle.stop()
     assert isinstance(handle.remote, Remote)
     assert handle.remote.resource == "party:bank"

@@ -37,15 +37,13 @@ def test_the_rate_with_the_fewest_rounds_on_validation_rows_is_taken() -> None:
     job = Job.of(job={"rounds": 30, "batch_size": 64, "target_auc": 0.985})
     tuned = tune(job, load("breast_cancer"), grid=(1e-4, 0.1))
     assert tuned.learning_rate == 0.1
-    assert tuned.validation_rounds is not None
     assert "Q = 5" in tuned.how
 
 
 def test_a_rate_that_diverges_is_passed_over() -> None:
     job = Job.of(job={"rounds": 5, "batch_size": 64, "loss": "squared", "target_auc": 0.9999})
     dataset = load("breast_cancer")
-    tuned = tune(job, dataset, grid=(0.01, 1e200))
-    assert (tuned.learning_rate, tuned.validation_rounds) == (0.01, None)
+    assert tune(job, dataset, grid=(0.01, 1e200)).learning_rate == 0.01
     with pytest.raises(TrainingDiverged, match="every learning rate"):
         tune(job, dataset, grid=(1e200,))
 
@@ -58,7 +56,6 @@ def test_exact_steps_take_all_rows_and_have_nothing_to_tune() -> None:
         "local_steps": 5, "batch_size": 64, "learning_rate": 0.3,
     }  # fmt: skip
     job = Job.of(job=step_settings("exact", 64, 0.3))
-    found = chosen(job, load("breast_cancer"), 0.3)
-    assert (found.learning_rate, found.validation_rounds) == (None, None)
+    assert chosen(job, load("breast_cancer"), 0.3).learning_rate is None
     by_number = Job.of(job=step_settings(5, 64, 0.3))
     assert chosen(by_number, load("breast_cancer"), 0.3).how == "given"

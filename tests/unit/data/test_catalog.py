@@ -134,7 +134,7 @@ def test_a_changed_file_is_refused_with_both_hashes_wherever_it_lies(
 @pytest.mark.usefixtures("no_places")
 def test_a_pair_of_digits_is_got_as_mnist(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="`securevfl data get mnist`"):
-        load("mnist", variant="3v8", data_dir=tmp_path)
+        load("mnist-3v8", data_dir=tmp_path)
 
 
 @pytest.mark.usefixtures("no_places")

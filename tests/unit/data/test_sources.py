@@ -90,19 +90,17 @@ def test_the_partition_of_rows_does_not_depend_on_the_number_of_parties() -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "variant", "told"),
+    ("name", "told"),
     [
-        ("brest_cancer", None, "unknown 'brest_cancer'; did you mean breast_cancer.*icu2012-714"),
-        ("mnist-8v3", None, "unknown 'mnist-8v3'; did you mean mnist-3v8"),
-        ("digits", "3v8", "unknown 'digits-3v8'"),
-        ("xyz", None, "unknown 'xyz'; known:"),
+        ("brest_cancer", "unknown 'brest_cancer'; did you mean breast_cancer.*icu2012-714"),
+        ("mnist-8v3", "unknown 'mnist-8v3'; did you mean mnist-3v8"),
+        ("digits-3v8", "unknown 'digits-3v8'"),
+        ("xyz", "unknown 'xyz'; known:"),
     ],
 )
-def test_an_unknown_name_names_the_nearest_and_the_known(
-    name: str, variant: str | None, told: str
-) -> None:
+def test_an_unknown_name_names_the_nearest_and_the_known(name: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        load(name, variant=variant)
+        load(name)
 
 
 def test_a_stratified_fifth_takes_a_fifth_of_every_class() -> None:
