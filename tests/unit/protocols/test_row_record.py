@@ -46,6 +46,12 @@ def test_neither_a_pseudonym_nor_noise_makes_another_row() -> None:
     assert not record.shown("trained", named(record, AGES + 7, tuple("xyz"))).any()
 
 
+def test_noise_in_the_last_digits_makes_few_new_rows(generator: np.random.Generator) -> None:
+    values = generator.uniform(1, 2, (5000, 3))
+    known = digests_of_values(values) == digests_of_values(values * (1 + 1e-9))
+    assert known.mean() > 0.98
+
+
 def test_row_numbers_of_another_table_are_other_people() -> None:
     record, _ = counted()
     for population, columns in (("other.csv", COLUMNS), ("people.csv", ("height", "weight"))):
