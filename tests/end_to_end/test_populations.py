@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, LabelLeakRefused
@@ -142,3 +143,18 @@ def test_one_column_in_each_job_counts_all_columns_for_who_is_left_out(tmp_path:
     run(tmp_path, of(1))
     with pytest.raises(LabelLeakRefused, match=r"900 rows would .* fewer than 16\d\d:"):
         run(tmp_path, picked(of(1), left_out))
+
+
+def test_other_code_of_a_network_is_another_job(tmp_path: Path) -> None:
+    dataset = strangers(0, 6000, 0.5)
+    settings: dict[str, Any] = {"rounds": 1, "eval_every": "never", "batch_size": "full"}
+    job = Job.of(job={**settings, "model": "custom"}, exchange={"scheme": "bfv"})
+
+    def module(features: int, outputs: int) -> torch.nn.Module:
+        return torch.nn.Linear(features, outputs)
+
+    modules = dict.fromkeys(("party0", "party1"), module)
+    environment = Environment(guard_directory=tmp_path, modules=modules)
+    train(job, dataset, environment)
+    with pytest.raises(LabelLeakRefused, match="a network"):
+        train(job, dataset, environment)

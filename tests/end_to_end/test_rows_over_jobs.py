@@ -11,6 +11,7 @@ import pytest
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import HeldOutLeakRefused
 from securevfl.job import Job
+from securevfl.protocols.guards.feature_guard import FeatureGuard
 from securevfl.protocols.guards.row_record import RowRecord
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.training import Environment, TrainingResult, train
@@ -115,6 +116,44 @@ def test_a_job_counts_the_rounds_that_began_however_it_ended(tmp_path: Path) -> 
     with pytest.raises(Killed):
         run(tmp_path, None, None, {"progress": stop}, rounds=80)
     assert trained(tmp_path) == {3}
+
+
+def test_rounds_that_a_killed_job_may_have_shown_leave_something_to_hide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After kill -9 nobody takes back the eighty rounds that were planned."""
+
+    def stop(done: int) -> None:
+        if done == 3:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureGuard, "_settle", lambda *_, **__: None)
+        with pytest.raises(Killed):
+            run(tmp_path, None, None, {"progress": stop}, rounds=80)
+    assert trained(tmp_path) == {80}
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, seed=1, rounds=8)
+    # The same job shows the same three rounds again, and those after them.
+    result = run(tmp_path, rounds=80)
+    assert trained(tmp_path) == {result.rounds}
+    assert result.rounds > COLUMNS
+    run(tmp_path, seed=1, rounds=8)
+
+
+def test_a_job_that_broke_off_shows_its_first_rounds_again(tmp_path: Path) -> None:
+    def stop(done: int) -> None:
+        if done == 3:
+            raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run(tmp_path, None, None, {"progress": stop})
+        assert trained(tmp_path) == {3}
+    run(tmp_path)
+    assert trained(tmp_path) == {10}
+    run(tmp_path)
+    assert trained(tmp_path) == {10}
 
 
 def test_each_visit_of_a_batch_counts(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from securevfl.job import PartySettings
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.guards.label_guard import least
 from securevfl.protocols.guards.people import CountedJob, Digests, named_population
-from securevfl.protocols.guards.row_record import NamedRows, RowRecord
+from securevfl.protocols.guards.row_record import Attempt, Kind, NamedRows, RowRecord
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.workplace import Workplace
@@ -112,7 +112,8 @@ class FeatureGuard:
         hidden = plan.algorithm.held_out(plan) == "hidden"
         scores = plan.timetable.times(plan.rounds) > 0 and not (party.holds_labels or hidden)
         self._scores = scores and plan.exchange.counts_held_out(plan.job)
-        self._recorded = False
+        self._recorded = self._repeats = False
+        self._key = place.answer or plan.hash.hex()
 
     def require(self) -> None:
         """Check the job before any party records anything.
@@ -138,15 +139,26 @@ class FeatureGuard:
         The list is of how many rounds have begun, `done` at first, so that an error or an early end
         counts no more than it showed.
         """
-        begun = [done]
+        begun, ended = [done], False
         try:
             yield begun
+            ended = True
         finally:
-            if self._trains and self._recorded and not self._repeats:
+            if self._recorded and not self._repeats:
                 with self._changed() as record:
-                    rows, own = self._training_rows(record), self._columns(begun[-1])
-                    shown = record.shown("trained", rows) - self._columns(self._plan.rounds) + own
-                    record.note("trained", rows, np.maximum(shown, own))
+                    self._settle(record, begun[-1], ended=ended)
+
+    def _settle(self, record: RowRecord, begun: int, *, ended: bool) -> None:
+        attempt = record.attempts.get(self._key)
+        if attempt is None:  # forgotten meanwhile
+            return
+        if self._trains:
+            rows, now = self._training_rows(record), self._columns(begun)
+            counts: tuple[tuple[Kind, int], ...]
+            counts = ("trained", attempt.at_most), ("at_least", attempt.at_least)
+            for kind, before in counts:
+                record.note(kind, rows, record.shown(kind, rows) - self._columns(before) + now)
+        record.attempts[self._key] = Attempt(at_most=begun, at_least=begun, ended=ended)
 
     def note_model(self, model: SavedModel) -> None:
         """Record that a trained model has scored the held-out rows, so that it may again."""
@@ -163,23 +175,25 @@ class FeatureGuard:
     def _counted(self, record: RowRecord) -> None:
         """Count the job in a record of earlier ones."""
         place, plan = self._place, self._plan
-        resumes, columns = place.resume is not None, place.data.table.columns
+        known = record.attempts.get(self._key)
+        again = place.answer is not None and known is not None
+        goes_on, columns = place.resume is not None or again, place.data.table.columns
+        self._repeats = again and known is not None and known.ended
         job = CountedJob.of(plan.job, plan.hash)
-        self._repeats = place.answer is not None and place.answer in record.answers
+        before = known if goes_on and known is not None else Attempt(at_most=0)
         if self._trains:
             rows, own = self._training_rows(record), self._columns(plan.rounds)
-            earlier = record.shown("trained", rows)
-            if not (resumes or self._repeats):
+            earlier = record.shown("trained", rows) - self._columns(before.at_most)
+            if not goes_on:
                 self._require_rounds(record, rows, earlier, own)
-                record.note("trained", rows, earlier + own)
-            elif resumes:
-                record.note("trained", rows, np.maximum(earlier, own))
+            if not self._repeats:
+                record.note("trained", rows, np.maximum(earlier, 0) + own)
             record.note_job(rows, columns, job)
         if self._scores and not self._repeats:
             rows = self._held_out_rows(record)
             scorings, outputs = plan.timetable.times(plan.rounds), plan.loss.outputs
             count = HeldOutCount(scorings, outputs, rank_of(self._held_out), self._rounds_show)
-            after = count.planned(record.shown("scored", rows), resumes=resumes)
+            after = count.planned(record.shown("scored", rows), resumes=goes_on)
             most = int(after.max())
             if not plan.job.job.allow_feature_leak:
                 remedy = ""
@@ -188,8 +202,8 @@ class FeatureGuard:
                 count.require_below_limit(most, record.last(rows), remedy)
             record.note("scored", rows, after)
             record.note_job(rows, columns, job)
-        if place.answer is not None:
-            record.answers.add(place.answer)
+        if not self._repeats:
+            record.attempts[self._key] = before.model_copy(update={"at_most": plan.rounds})
 
     def _require_rounds(
         self, record: RowRecord, rows: NamedRows, earlier: IntArray, own: IntArray
@@ -201,7 +215,7 @@ class FeatureGuard:
         if self._plan.job.job.allow_feature_leak or not earlier.any():
             return
         shown, rank = earlier + record.shown("scored", rows), rank_of(self._inputs)
-        again = (earlier > 0) & (shown < rank)
+        again = (earlier > 0) & (record.shown("at_least", rows) < rank)
         columns = int((shown + own)[again].max(initial=0))
         if columns < rank:
             return

@@ -29,15 +29,29 @@ from securevfl.protocols.guards.people import (
 from securevfl.sparse import Matrix
 
 RECORD, HEADER = "feature guard record", "header"
-ARRAYS = ("digests", "of", "trained", "scored", "models")
-Kind = Literal["trained", "scored"]
+PER_DIGEST = ("digests", "of", "trained", "at_least", "scored")
+ARRAYS = (*PER_DIGEST, "models")
+Kind = Literal["trained", "at_least", "scored"]
+
+
+class Attempt(BaseModel):
+    """The last attempt at a job: rounds that it may have taken, rounds that it took, its end.
+
+    They differ while it runs, and for good if it was killed.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    at_most: int
+    at_least: int = 0
+    ended: bool = False
 
 
 class _Header(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     populations: list[Population]
-    answers: list[str]
+    attempts: dict[str, Attempt]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,19 +78,21 @@ class RowRecord:
     Attributes:
         digests: of values and ids, sorted, shape (M,).
         of: the population of each, shape (M,).
-        trained: columns that rounds showed, shape (M,).
+        trained: columns that rounds may have shown, shape (M,).
+        at_least: columns that they have shown, shape (M,).
         scored: columns that scorings showed, shape (M,).
         models: digests of rows under models that have scored them, sorted.
-        answers: jobs on data that would show the same numbers again.
+        attempts: by job, or by job and data where these would show the same numbers again.
     """
 
     digests: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     of: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     trained: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    at_least: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     scored: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     models: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     populations: list[Population] = field(default_factory=list)
-    answers: set[str] = field(default_factory=set)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
 
     def rows(
         self, values: Matrix, ids: Digests | None, population: str, columns: tuple[str, ...]
@@ -100,13 +116,14 @@ class RowRecord:
         return np.asarray(counts.max(axis=1))
 
     def _counts(self, kind: Kind) -> IntArray:
-        return self.trained if kind == "trained" else self.scored
+        counts: IntArray = getattr(self, kind)
+        return counts
 
     def note(self, kind: Kind, rows: NamedRows, columns: IntArray) -> None:
         """Set the columns shown of each row, shape (rows,)."""
         everything = np.union1d(self.digests, rows.digests)
         places = np.searchsorted(everything, self.digests)
-        for name in ("of", "trained", "scored"):
+        for name in PER_DIGEST[1:]:
             wider = np.zeros(len(everything), np.int64)
             wider[places] = getattr(self, name)
             setattr(self, name, wider)
@@ -135,17 +152,17 @@ class RowRecord:
         """Drop the rows of a population; returns how many digests these had."""
         staying = np.array([each.name != name for each in self.populations], bool)
         kept = staying[self.of]
-        for each in ("digests", "of", "trained", "scored"):
+        for each in PER_DIGEST:
             setattr(self, each, getattr(self, each)[kept])
         self.of = (np.cumsum(staying) - 1)[self.of]
         self.populations = [each for each in self.populations if each.name != name]
-        self.answers.clear()
+        self.attempts.clear()
         return int(np.count_nonzero(~kept))
 
     def save(self, path: Path) -> None:
         """Replace the file in one step; if that fails the job must not run."""
         arrays: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in ARRAYS}
-        header = _Header(populations=self.populations, answers=sorted(self.answers))
+        header = _Header(populations=self.populations, attempts=self.attempts)
         replace_file(path, save(arrays, {HEADER: header.model_dump_json()}), RECORD)
 
     @classmethod
@@ -170,7 +187,7 @@ class RowRecord:
         with reading(f"{RECORD} {path}"):
             texts, arrays = read_arrays(path)
             header = _Header.model_validate_json(texts[HEADER])
-            record = cls(populations=header.populations, answers=set(header.answers))
+            record = cls(populations=header.populations, attempts=header.attempts)
             for name in ARRAYS:
                 setattr(record, name, arrays[name])
         if not record._sound():
@@ -178,7 +195,7 @@ class RowRecord:
         return record
 
     def _sound(self) -> bool:
-        counts = (self.of, self.trained, self.scored)
+        counts = [getattr(self, name) for name in PER_DIGEST[1:]]
         return (
             all(each.dtype == np.int64 and each.shape == self.digests.shape for each in counts)
             and all((each >= 0).all() for each in counts)

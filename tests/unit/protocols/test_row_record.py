@@ -10,7 +10,7 @@ from securevfl.errors import DataError
 from securevfl.files import only_one
 from securevfl.protocols.guards import row_record
 from securevfl.protocols.guards.people import CountedJob, digests_of_values
-from securevfl.protocols.guards.row_record import NamedRows, RowRecord
+from securevfl.protocols.guards.row_record import Attempt, NamedRows, RowRecord
 from securevfl.sparse import SparseRows
 from tests.sparse_data import sparse_rows
 
@@ -103,13 +103,13 @@ def test_a_record_comes_back_after_a_restart(tmp_path: Path) -> None:
         record.note("scored", rows, np.array([1, 2, 3]))
         record.note_models(rows.under("ab" * 32))
         record.note_job(rows, COLUMNS, JOB)
-        record.answers.add("ef")
+        record.attempts["ef"] = Attempt(at_most=9, at_least=3)
     again = RowRecord.load(path)
     assert again.shown("scored", named(again)).tolist() == [1, 2, 3]
     assert np.isin(rows.under("ab" * 32), again.models).all()
     assert not np.isin(rows.under("cd" * 32), again.models).any()
     assert again.last(rows) == "job 'first' of 2026-11-24 (ab)"
-    assert again.answers == {"ef"}
+    assert again.attempts == {"ef": Attempt(at_most=9, at_least=3)}
 
 
 def test_one_population_is_forgotten_and_no_other() -> None:
