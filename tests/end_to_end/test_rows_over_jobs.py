@@ -141,6 +141,25 @@ def test_rounds_that_a_killed_job_may_have_shown_leave_something_to_hide(
     run(tmp_path, seed=1, rounds=8)
 
 
+def test_a_job_of_parties_that_died_starts_again_only_if_it_may_show_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes draw other starts, so that each attempt shows other numbers."""
+
+    def stop(done: int) -> None:
+        if done == 3:
+            raise Killed
+
+    monkeypatch.setattr("securevfl.training._answer", lambda *_: None)
+    monkeypatch.setattr(FeatureGuard, "_settle", lambda *_, **__: None)
+    for rounds in (80, 8):
+        with pytest.raises(Killed):
+            run(tmp_path / str(rounds), None, None, {"progress": stop}, rounds=rounds)
+    run(tmp_path / "80", rounds=80)
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path / "8", rounds=8)
+
+
 def test_a_job_that_broke_off_shows_its_first_rounds_again(tmp_path: Path) -> None:
     def stop(done: int) -> None:
         if done == 3:

@@ -217,7 +217,10 @@ class FeatureGuard:
         shown, rank = earlier + record.shown("scored", rows), rank_of(self._inputs)
         again = (earlier > 0) & (record.shown("at_least", rows) < rank)
         columns = int((shown + own)[again].max(initial=0))
-        if columns < rank:
+        last = record.attempts.get(self._key)
+        restarts = last is not None and not last.ended and int(own.max()) >= rank
+        # A job that may show all by itself may start again after its end was lost.
+        if columns < rank or restarts:
             return
         plan, name = self._plan, self._party.name
         before = int(shown[again].max())
