@@ -5,6 +5,7 @@ of the simulation, so the others see the same as there.
 """
 
 import asyncio
+import hashlib
 import secrets
 import sys
 import time
@@ -19,10 +20,11 @@ from threadpoolctl import threadpool_limits
 
 from securevfl.actors.leftover import leave_ledger, leave_outcome
 from securevfl.actors.links import Links
-from securevfl.actors.own_data import own_data, read_facts
+from securevfl.actors.own_data import SESSION, own_data, read_facts
 from securevfl.actors.task import ActorTask, Event, Peer, Tell
 from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job
+from securevfl.job.sections import FdmlSettings
 from securevfl.privacy.streams import KEY_BYTES
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
@@ -109,12 +111,22 @@ class PartyActor:
                 keys=KeyMaker(),
                 **start_of(job, facts.names.index(party)),
                 guard_directory=Path(task.guard_directory),
+                answer=self._answer(plan),
                 checkpoints=Path(task.output),
                 progress=self._progress(plan) if party == facts.label_party else None,
                 resume=self._state(),
                 pads=PadPlaces(*map(Path, task.pads)).of(party) if task.pads else None,
             )
         return plan.algorithm.programs(plan, places)[party]
+
+    def _answer(self, plan: Plan) -> str | None:
+        """Names this session, where a restart from the beginning shows the same numbers again."""
+        fixed = plan.job.job.start in ("zero", "seeded") and plan.exchange.repeats
+        late = plan.job.section(FdmlSettings, "fdml").staleness != 0
+        if plan.networks or late or not fixed:
+            return None
+        session = (Path(self._task.work) / SESSION).read_bytes()
+        return hashlib.sha256(plan.hash + session).hexdigest()
 
     def _state(self) -> SessionState | None:
         rounds = self._task.resume_rounds
