@@ -249,6 +249,7 @@ def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None
     from rich.console import Console
 
     from securevfl.reports import matrix as shown
+    from securevfl.reports.findings import findings
     from securevfl.training import plan_for
 
     console = Console()
@@ -256,8 +257,13 @@ def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None
     title = (
         f"{data.name}, {len(data.parties)} parties, S = {plan.batch_size}, Q = {plan.local_steps}"
     )
-    console.print(shown.matrix(rows, title))
     console.print(shown.headline(rows), style="bold", highlight=False)
+    for exchange, said in findings(rows):
+        console.print(f"\n{exchange}", style="bold", highlight=False)
+        for sentence in said:
+            console.print(f"- {sentence}", highlight=False, markup=False)
+    console.print()
+    console.print(shown.matrix(rows, title))
     for note in (*shown.legend(rows), *shown.epsilon_lines(rows)):
         console.print(note, highlight=False)
     for table in shown.advice_tables(rows):

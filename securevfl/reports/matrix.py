@@ -115,10 +115,7 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
     for line in lines_of(rows):
         heading = Text.assemble((line.attack, "bold"), (f" {line.metric}", "dim"))
         bars = Text(f"\n    {line.bars}" if line.bars else "", style="dim")
-        cells = [
-            Text(_padded(cell), style=STYLES[cell["verdict"]] if cell is not None else "dim")
-            for cell in line.cells.values()
-        ]
+        cells = [Text(_padded(cell), style=_style(cell)) for cell in line.cells.values()]
         if not line.case:
             table.add_row(heading + bars, *cells)
             continue
@@ -130,6 +127,13 @@ def matrix(rows: Sequence[Row], title: str) -> Table:
             case.append(f" {line.metric}", style="dim")
         table.add_row(case + bars, *cells)
     return table
+
+
+def _style(row: Row | None) -> str:
+    """A cell's colour; what-ifs and controls are no findings about the job."""
+    if row is None or row["detail"]["what_if"] or row["detail"]["control"]:
+        return "dim"
+    return STYLES[row["verdict"]]
 
 
 def _padded(row: Row | None) -> str:
@@ -164,9 +168,11 @@ def legend(rows: Sequence[Row]) -> list[str]:
         if row["verdict"] in WITHOUT_FIGURE:
             sign = WITHOUT_FIGURE[row["verdict"]]
             where = reasons.setdefault((sign, row["detail"]["reason"]), [])
-            if row["exchange"] not in where:
-                where.append(row["exchange"])
-    notes += [f"{sign} {', '.join(where)}: {reason}" for (sign, reason), where in reasons.items()]
+            where.append(f"{row['attack']} ({row['exchange']})")
+    notes += [
+        f"{sign} {', '.join(dict.fromkeys(where))}: {reason}"
+        for (sign, reason), where in reasons.items()
+    ]
     return notes
 
 
@@ -177,9 +183,9 @@ def advice_lines(rows: Sequence[Row]) -> list[str]:
         return []
     advice = found[0]["detail"]["advice"]
     lines = [f"labels: {flag}" for flag in advice["flags"]]
-    least = advice["least_batch_size"]
-    only = "" if least < advice["rows"] else f": with {advice['rows']:,} rows only full batches"
-    lines.append(f"labels: the label guard permits fixed batches from S = {least:,} on{only}")
+    if (least := advice.get("least_batch_size")) is not None:  # absent from earlier results
+        only = "" if least < advice["rows"] else f": with {advice['rows']:,} rows only full batches"
+        lines.append(f"labels: the label guard permits fixed batches from S = {least:,} on{only}")
     if compared := advice["exact_steps"]:
         theirs, this_job = compared["theirs"], compared["this_job"]
         lines.append(

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from securevfl.reports.findings import findings
 from securevfl.reports.matrix import (
     advice_lines,
     cell_text,
@@ -44,6 +45,7 @@ def audit_page(result: Mapping[str, Any]) -> str:
         advice=advice_lines(rows),
         figures=figures,
         headline=headline(rows),
+        findings=list(findings(rows)),
     )
 
 

@@ -128,7 +128,10 @@ def test_chance_and_the_model_alone_stand_below_the_name(rows: list[dict[str, An
 def test_the_legend_gives_every_reason_once(rows: list[dict[str, Any]]) -> None:
     notes = legend(rows)
     assert "2 seeds" in notes[0]
-    assert notes[1:] == ["· masked: no predictions", "n/r bfv: too many rounds"]
+    assert notes[1:] == [
+        "· gram (masked), anchors (masked): no predictions",
+        "n/r anchors (bfv): too many rounds",
+    ]
 
 
 def test_advice_is_said_in_words(rows: list[dict[str, Any]]) -> None:
