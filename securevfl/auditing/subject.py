@@ -315,9 +315,9 @@ class Subject:
         return self._recordings[key]
 
     def record_guarded(self, guard: Path, dataset: VerticalDataset, **changes: object) -> Recording:
-        """Run a variation of the job under a label guard that remembers runs, and may refuse."""
+        """Run a variation under guards that remember runs: the label guard unless changed."""
         alone = {"allow_label_leak": False, "allow_feature_leak": True}
-        job = self.job.with_settings(**{**changes, **alone})
+        job = self.job.with_settings(**{**alone, **changes})
         return self._run(job, dataset, guard)
 
     def _run(self, job: Job, dataset: VerticalDataset, guard: Path | None) -> Recording:

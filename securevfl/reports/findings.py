@@ -59,6 +59,11 @@ SENTENCES = {
         "the label party reads yes/no answers of all people without knowing anybody",
         HIDDEN,
     ),
+    "features_across_jobs": Sentence(
+        "everyone's columns, from predictions of two jobs on the same people",
+        "two jobs together show what neither shows alone",
+        HIDDEN,
+    ),
     "held_out_features": Sentence(
         "columns of people who are only scored, by somebody who knows some of them",
         "scores give the other party's columns of people who were never trained on",

@@ -186,6 +186,7 @@ def test_a_partys_own_output_says_what_was_clipped_and_no_result_does(
     monkeypatch: Any,  # noqa: ANN401
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     job = two_organizations({"rounds": 3}, "plain", output={"checkpoint_every": 0})
     text = Path(job).read_text().replace("[job]", "[job]\nbounds = { visits = [-1, 1] }")
     Path(job).write_text(text)

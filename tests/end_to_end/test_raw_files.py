@@ -131,6 +131,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("jobs")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         text = Path(two_organizations()).read_text().replace("ckks", "plain")
         Path("files.toml").write_text(text)
         convert = ("data", "convert", "--quiet")

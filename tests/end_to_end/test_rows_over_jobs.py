@@ -13,6 +13,7 @@ from securevfl.errors import HeldOutLeakRefused
 from securevfl.job import Job
 from securevfl.protocols.guards.feature_guard import FeatureGuard
 from securevfl.protocols.guards.row_record import RowRecord
+from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.training import Environment, TrainingResult, train
 from tests.jobs import Killed, breast_cancer, picked
@@ -173,6 +174,23 @@ def test_a_job_that_broke_off_shows_its_first_rounds_again(tmp_path: Path) -> No
     assert trained(tmp_path) == {10}
     run(tmp_path)
     assert trained(tmp_path) == {10}
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_another_job_between_two_attempts_counts(tmp_path: Path, resumed: bool) -> None:
+    states: dict[str, SessionState] = {}
+
+    def keep(state: SessionState) -> None:
+        if state.rounds == 1:
+            states[state.party] = state
+        if len(states) == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(tmp_path, None, None, {"keep_state": keep})
+    run(tmp_path, l2=0.1)
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, None, None, {"resume": states} if resumed else {})
 
 
 def test_each_visit_of_a_batch_counts(tmp_path: Path) -> None:

@@ -73,13 +73,14 @@ class Recovered:
     rounds: int
 
 
-def _unseen(subject: Subject) -> str:
+def unseen(subject: Subject) -> str:
+    """Why the label party has no single party's predictions to work on; empty where it has."""
     reason = "the label party sees no single party's predictions"
     return "" if subject.learns.predictions == "singly" else reason
 
 
 @add_attack
-@partial(Attack, "gram", "label party", STEPS, immune=_unseen, place=20, cost=10.0, quick=False)
+@partial(Attack, "gram", "label party", STEPS, immune=unseen, place=20, cost=10.0, quick=False)
 def gram(subject: Subject) -> Iterable[AttackCase]:
     """XXᵀ from predictions: of this job's batches, and of full batches."""
     yield AttackCase(lambda: _gram(subject, _from_job(subject)), THIS_JOB)
@@ -93,7 +94,7 @@ def gram(subject: Subject) -> Iterable[AttackCase]:
     "anchors",
     "label party",
     f"{STEPS}; as many rows as rank",
-    immune=_unseen,
+    immune=unseen,
     takes_head=True,
     place=30,
 )
@@ -189,7 +190,7 @@ for _name, _measure, _columns, _place in (
             "label party",
             f"{STEPS}; {_columns}",
             partial(_from_either, _measure),
-            immune=_unseen,
+            immune=unseen,
             place=_place,
         )
     )

@@ -183,11 +183,11 @@ class FeatureGuard:
         before = known if goes_on and known is not None else Attempt(at_most=0)
         if self._trains:
             rows, own = self._training_rows(record), self._columns(plan.rounds)
-            earlier = record.shown("trained", rows) - self._columns(before.at_most)
-            if not goes_on:
-                self._require_rounds(record, rows, earlier, own)
+            others = np.maximum(record.shown("trained", rows) - self._columns(before.at_most), 0)
             if not self._repeats:
-                record.note("trained", rows, np.maximum(earlier, 0) + own)
+                # Other jobs may have come between two attempts at this one.
+                self._require_rounds(record, rows, others, own)
+                record.note("trained", rows, others + own)
             record.note_job(rows, columns, job)
         if self._scores and not self._repeats:
             rows = self._held_out_rows(record)
