@@ -7,8 +7,11 @@ from securevfl.reports.matrix import exchanges_of, figure
 from securevfl.reports.tables import Row
 from securevfl.shown import seeds_of
 
-HIDDEN = "[exchange] hide = 'both' or scheme = 'blind', where the job permits it"
-BATCHES = "[job] batch_size = 'full', or [exchange] scheme = 'blind'"
+HIDDEN = (
+    "[exchange] scheme = 'blind', or scheme = 'bfv' with hide = 'both' and [job] loss = "
+    "'taylor-logistic'; both without [privacy], and where the job permits them"
+)
+BATCHES = "[job] batch_size = 'full', or [exchange] scheme = 'blind' where the job permits it"
 FIRST = ("leaks", "undecided")
 REST = {
     "no_leak_found": "Tried, and no leak found",
@@ -46,7 +49,7 @@ SENTENCES = {
     ),
     "anchors": Sentence(
         "everyone's columns, by somebody at the label party who knows a few people",
-        "who knows as many people as the other party has columns computes those of all",
+        "who knows about as many people as the other party has columns reads those of others",
         HIDDEN,
     ),
     "components": Sentence(
@@ -67,12 +70,13 @@ SENTENCES = {
     "held_out_features": Sentence(
         "columns of people who are only scored, by somebody who knows some of them",
         "scores give the other party's columns of people who were never trained on",
-        "[job] eval_every = 0, or [exchange] hide = 'both'",
+        "[job] eval_every = 'never', which leaves the job without a score",
     ),
     "labels_from_residuals": Sentence(
         "everyone's label, from what feature parties receive in each round",
-        "every other party knows the label of every person",
-        "[exchange] scheme = 'bfv', or [privacy] label_noise_multiplier",
+        "other parties read labels of single people better than their own data allow",
+        "[exchange] scheme = 'bfv' without [privacy], or, under dp, [privacy] "
+        "label_noise_multiplier",
     ),
     "labels_from_gradients": Sentence(
         "labels, from a feature party's own gradients",
@@ -142,12 +146,13 @@ SENTENCES = {
     "crafted_query": Sentence(
         "the secret key, by a feature party that sends forged replies",
         "a party that cheats gets the key, and with it every label",
-        "[exchange] scheme = 'blind', or only partners who follow the protocol",
+        "no setting: take only partners who follow the protocol",
     ),
     "selection_matrix": Sentence(
         "labels, by a feature party that sends forged columns",
         "a party that cheats reads labels of the people it chooses",
-        "[job] label_guard = 'visits', or [exchange] scheme = 'blind'",
+        "no setting takes it away: take only partners who follow the protocol; [job] label_guard "
+        "= 'visits' limits it to the few rounds that `train` then names",
     ),
     "equality_solving": Sentence(
         "columns, from scores, by somebody who knows the whole model",
@@ -213,5 +218,5 @@ def _said(row: Row, seeds: str) -> str:
     start = f"Tried {tried} ({row['attack']}). {metric[:1].upper()}{metric[1:]} "
     figures = f"{figure(row['value'])}{beside}"
     if row["verdict"] == "undecided":
-        return f"{start}{figures}: cannot be told apart from nothing with so many seeds."
+        return f"{start}{figures}: open, as {seeds} cannot decide; run more (--repeats)."
     return f"{start}{figures}: {means}. To change: {change}."

@@ -38,8 +38,8 @@ def test_leaks_stand_first_with_what_they_mean_and_what_to_change() -> None:
         "the model alone 0.6; 5 seeds): a feature party names the person whose label changed, and "
         "how. To change: train on the earlier labels until enough have changed.",
         "Tried the other party's columns one by one, as they do not depend on each other "
-        "(components). AUC 0.9 (guessing 0.5, the model alone 0.6; 5 seeds): cannot be told apart "
-        "from nothing with so many seeds.",
+        "(components). AUC 0.9 (guessing 0.5, the model alone 0.6; 5 seeds): open, as 5 seeds "
+        "cannot decide; run more (--repeats).",
         "Tried, and no leak found: how far any two people are from each other, from predictions in "
         "training.",
         "The exchange leaves nothing to read for: jacobi_symbol.",
