@@ -72,6 +72,11 @@ class PartyTable(Shown, Generic[AnyRows]):
         """The held-out rows that guards count: the raw ones if there is a recipe."""
         return self.test if self.raw_test is None else self.raw_test
 
+    @property
+    def held_out_columns(self) -> tuple[str, ...]:
+        """Their columns."""
+        return self.columns if self.recipe is None else self.recipe.raw_columns
+
     @override
     def shown(self) -> dict[str, object]:
         return {

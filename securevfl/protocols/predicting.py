@@ -147,7 +147,9 @@ async def score_rows(
     )
     learns = plan.exchange.learns(job)
     directory, write_down = place.guard_directory, None
-    counts = plan.exchange.counts_held_out(job) and not party.holds_labels
+    recipe = header.recipe
+    exact = header.network is None and not plan.exchange.adds_noise
+    counts = not party.holds_labels and (exact or plan.exchange.counts_held_out(job))
     if directory is not None and counts:
         write_down = require_scoring_guard(
             directory / party.name,
@@ -155,6 +157,7 @@ async def score_rows(
             place.features,
             place.features if place.raw is None else place.raw,
             CountedJob.of(job, bytes.fromhex(header.job_hash)),
+            names=header.columns if place.raw is None or recipe is None else recipe.raw_columns,
             parties=job.party,
             source=place.source,
             ids=place.people,

@@ -458,15 +458,24 @@ def test_sums_by_class_of_two_show_no_row_and_sums_of_three_do(tmp_path: Path) -
         show(tmp_path, breast_cancer(3), {**BOTH, "scores": "rows"}, **settings)
 
 
-@pytest.mark.parametrize("scheme", ["plain", "dp"])
-def test_where_rounds_show_as_much_of_training_rows_nothing_is_counted(
-    tmp_path: Path, scheme: str
-) -> None:
-    privacy = {"noise_multiplier": 5.0} if scheme == "dp" else {}
-    assert len(show(tmp_path, None, scheme, privacy=privacy).scores) == 2
-    scored = [record(tmp_path, each) for each in ("party1", "party2") if scheme == "plain"]
-    assert not any(scored)
-    assert scored or list(tmp_path.iterdir()) == []
+def test_noisy_predictions_are_not_counted(tmp_path: Path) -> None:
+    assert len(show(tmp_path, None, "dp", privacy={"noise_multiplier": 5.0}).scores) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plain_scorings_count_like_rounds(tmp_path: Path) -> None:
+    """One job may show all held-out rows, as it shows all others; two together may not."""
+    parts = (slice(0, 228), slice(228, 456))
+    once: dict[str, Any] = {"eval_every": 1, "rounds": 16, "tolerance": 0.0}
+    assert len(show(tmp_path / "once", None, "plain", **once).scores) == 16
+    jobs = [picked(breast_cancer(), part) for part in parts]
+    assert len(show(tmp_path, jobs[0], "plain", eval_every=1, rounds=9).scores) == 9
+    said = r"9 columns of predictions of held-out rows .* score at most 5 times"
+    with pytest.raises(HeldOutLeakRefused, match=said):
+        show(tmp_path, jobs[1], "plain", eval_every=1, rounds=9)
+    assert set(record(tmp_path).values()) == {9}
+    show(tmp_path, jobs[1], "plain", rounds=9)
+    assert set(record(tmp_path).values()) == {9 + 5}  # rounds 1, 2, 4, 8 and 9
 
 
 def test_a_job_that_another_guard_refuses_uses_nothing_up(tmp_path: Path) -> None:

@@ -211,7 +211,14 @@ def test_rows_may_be_shown_by_fewer_models_than_their_columns_have_rank(
 
         def check(model: SavedModel = model) -> Callable[[], None]:
             return require_scoring_guard(
-                tmp_path, model, features, features, JOB, rounds_show=True, allowed=False
+                tmp_path,
+                model,
+                features,
+                features,
+                JOB,
+                names=tuple("abc"),
+                rounds_show=True,
+                allowed=False,
             )
 
         if shown == allowed:
@@ -243,6 +250,7 @@ def test_a_refused_scoring_is_not_written_down(tmp_path: Path) -> None:
     mixed = {**parts, "party2": replace(parts["party2"], header=header)}
     with pytest.raises(errors.PeerViolation):
         scored(result, dataset, parts=mixed, guard_directory=tmp_path)
-    # Nor is anything where rounds show single predictions in clear.
-    scored(*trained(2), guard_directory=tmp_path)
+    # Nor is anything that has noise.
+    noisy = trained(2, exchange={"scheme": "dp"}, privacy={"noise_multiplier": 5.0})
+    scored(*noisy, guard_directory=tmp_path)
     assert not list(tmp_path.rglob("rows.safetensors"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.errors import HeldOutLeakRefused
+from securevfl.errors import DataError, HeldOutLeakRefused
 from securevfl.job import Job
 from securevfl.protocols.guards.feature_guard import FeatureGuard
 from securevfl.protocols.guards.row_record import RowRecord
@@ -109,6 +109,19 @@ def test_once_a_job_has_shown_as_many_there_is_nothing_left_to_hide(tmp_path: Pa
     assert trained(tmp_path) == {16 + 9}
 
 
+def test_rounds_that_converge_leave_something_to_hide(tmp_path: Path) -> None:
+    """Twenty gradient steps have twenty columns, but few directions that float64 keeps."""
+    run(tmp_path, rounds=20, local_steps=1, tolerance=0.0)
+    with pytest.raises(HeldOutLeakRefused, match="showed the other side 20 columns"):
+        run(tmp_path, seed=1, rounds=3)
+
+
+def test_other_columns_of_the_same_people_have_not_been_revealed(tmp_path: Path) -> None:
+    run(tmp_path, rounds=16, tolerance=0.0)
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, changed(CHANGES["a column more"]), rounds=3)
+
+
 def test_a_job_counts_the_rounds_that_began_however_it_ended(tmp_path: Path) -> None:
     def stop(done: int) -> None:
         if done == 3:
@@ -117,6 +130,22 @@ def test_a_job_counts_the_rounds_that_began_however_it_ended(tmp_path: Path) -> 
     with pytest.raises(Killed):
         run(tmp_path, None, None, {"progress": stop}, rounds=80)
     assert trained(tmp_path) == {3}
+
+
+def test_a_record_that_cannot_be_written_does_not_hide_what_ended_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise DataError("disk full")
+
+    def stop(_: int) -> None:
+        raise Killed
+
+    monkeypatch.setattr(FeatureGuard, "_settle", full)
+    with pytest.raises(Killed):
+        run(tmp_path, None, None, {"progress": stop})
+    with pytest.raises(DataError, match="disk full"):
+        run(tmp_path)
 
 
 def test_rounds_that_a_killed_job_may_have_shown_leave_something_to_hide(
@@ -159,6 +188,23 @@ def test_a_job_of_parties_that_died_starts_again_only_if_it_may_show_all(
     run(tmp_path / "80", rounds=80)
     with pytest.raises(HeldOutLeakRefused):
         run(tmp_path / "8", rounds=8)
+
+
+def test_only_its_own_attempts_let_a_job_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it was interrupted early, and another job has come between."""
+
+    def stop(done: int) -> None:
+        raise Killed
+
+    monkeypatch.setattr("securevfl.training._answer", lambda *_: None)
+    for _ in range(3):
+        with pytest.raises(Killed):
+            run(tmp_path, None, None, {"progress": stop}, rounds=80)
+    run(tmp_path, l2=0.1)
+    with pytest.raises(HeldOutLeakRefused):
+        run(tmp_path, rounds=80)
 
 
 def test_a_job_that_broke_off_shows_its_first_rounds_again(tmp_path: Path) -> None:
@@ -222,6 +268,14 @@ CHANGES: dict[str, Change] = {
     "noise": lambda table: replace(table, train=table.train * (1 + 1e-9)),
     "pseudonyms": lambda table: replace(table, people=None, source="elsewhere"),
     "values": lambda table: replace(table, train=table.train + 7.0),
+    "order of columns": lambda table: replace(
+        table,
+        people=None,
+        source="elsewhere",
+        columns=table.columns[::-1],
+        train=table.train[:, ::-1],
+        test=table.test[:, ::-1],
+    ),
     "a column more": lambda table: replace(
         table,
         columns=(*table.columns, "sum"),

@@ -7,12 +7,14 @@ has as many columns as X has rank, as many known rows reveal the features of all
 *Rounds* show columns of training rows to the label party (H_k), and under residuals in clear to
 feature parties as well (the label party's part). What one job shows by itself, `train` says before
 it starts. The guard counts what several jobs show together: a later one must leave it below the
-rank, unless one before has reached it.
+rank. Rows that one job alone has revealed have nothing left to hide (`reveals`). Rounds that
+converge often do not, however many they are.
 
-*Scorings* show columns of held-out rows and of new rows. The guard allows fewer than the rank where
-rounds show every H_k of training rows anyway. Elsewhere it allows `LIMIT` of the rank: at that
-limit an attacker that knew four times as many rows as the rank reduced its error by less than a
-tenth. One scoring, at the end, is always allowed.
+*Scorings* show columns of held-out rows and of new rows. Where the exchange shows as much of
+training rows, several jobs together must stay below the rank as well, and new rows below it. Where
+rounds show every H_k but not d, a job may show fewer than the rank. Elsewhere the guard allows
+`LIMIT` of the rank: at that limit an attacker that knew four times as many rows as the rank reduced
+its error by less than a tenth. One scoring, at the end, is always allowed.
 
 The party whose rows they are counts, since only it knows its rank. It counts per row and over all
 jobs: every other θ adds a column. Networks are not counted, since their H is not in the column
@@ -20,18 +22,25 @@ space of X, nor are noisy predictions, which an account covers.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.errors import HeldOutLeakRefused
+from securevfl.errors import DataError, HeldOutLeakRefused
 from securevfl.job import PartySettings
+from securevfl.models.local_model import LocalModel
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.guards.label_guard import least
-from securevfl.protocols.guards.people import CountedJob, Digests, named_population
+from securevfl.protocols.guards.people import (
+    CountedJob,
+    Digests,
+    digests_of_values,
+    named_population,
+)
 from securevfl.protocols.guards.row_record import Attempt, Kind, NamedRows, RowRecord
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import Party
@@ -40,6 +49,26 @@ from securevfl.sparse import Matrix, dense
 
 LIMIT = 1 / 32
 RANKED_VALUES = 1 << 22
+# Of features that count as revealed: the largest error of a column that is left, of its norm, by
+# directions whose singular value is large enough for an attacker, of the largest.
+KNOWN, VISIBLE = 1e-3, 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Columns of predictions of some rows.
+
+    Attributes:
+        kind: of rounds or of scorings.
+        rows: of the party.
+        earlier: columns that other jobs have shown of each, shape (rows,).
+        own: columns that the job may show, shape (rows,).
+    """
+
+    kind: Kind
+    rows: NamedRows
+    earlier: IntArray
+    own: IntArray
 
 
 @dataclass(frozen=True)
@@ -63,11 +92,6 @@ class HeldOutCount:
         """Columns that may be shown: `LIMIT` of the rank or rank − 1, at least one scoring's."""
         most = self.rank - 1 if self.rounds_show else int(LIMIT * self.rank)
         return max(self.outputs, most)
-
-    def planned(self, earlier: IntArray, *, resumes: bool) -> IntArray:
-        """Columns shown of each row after the job; a job that resumes is among the earlier ones."""
-        own = self.scorings * self.outputs
-        return np.maximum(earlier, own) if resumes else earlier + own
 
     def require_below_limit(
         self, columns: int, last: str, remedy: str = "score less often"
@@ -108,12 +132,15 @@ class FeatureGuard:
         learns = plan.learns
         seen = learns.residuals == "clear" if party.holds_labels else learns.predictions != "hidden"
         linear = party.name not in plan.networks
-        self._trains = seen and linear and not plan.exchange.adds_noise
+        exact = linear and not plan.exchange.adds_noise
+        self._trains = seen and exact
         hidden = plan.algorithm.held_out(plan) == "hidden"
         scores = plan.timetable.times(plan.rounds) > 0 and not (party.holds_labels or hidden)
-        self._scores = scores and plan.exchange.counts_held_out(plan.job)
+        self._limits_scores = plan.exchange.counts_held_out(plan.job)
+        self._scores = scores and (exact or self._limits_scores)
         self._recorded = self._repeats = False
         self._key = place.answer or plan.hash.hex()
+        self._job = CountedJob.of(plan.job, plan.hash)
 
     def require(self) -> None:
         """Check the job before any party records anything.
@@ -123,42 +150,61 @@ class FeatureGuard:
             DataError: the record of earlier jobs cannot be read.
         """
         if self._path is not None and (self._trains or self._scores):
-            self._counted(RowRecord.load(self._path))
+            self._check(RowRecord.load(self._path))
 
     def write_down(self) -> None:
         """Check again and record the job, before the first round and once nobody can refuse."""
         if self._path is not None and (self._trains or self._scores):
             with RowRecord.changed(self._path) as record:
-                self._counted(record)
+                self._check(record)
+                self._count(record)
             self._recorded = True
 
     @contextmanager
-    def rounds(self, done: int) -> Iterator[list[int]]:
+    def rounds(self, done: int, model: LocalModel) -> Iterator[Callable[[int], None]]:
         """Take rounds, and take back what those would have shown that have not begun.
 
-        The list is of how many rounds have begun, `done` at first, so that an error or an early end
-        counts no more than it showed.
+        Call what this yields with the number of rounds as each begins, so that an error or an early
+        end counts no more than it showed. `done` have begun before; `model` has θ.
         """
-        begun, ended = [done], False
-        try:
-            yield begun
-            ended = True
-        finally:
-            if self._recorded and not self._repeats:
-                with self._changed() as record:
-                    self._settle(record, begun[-1], ended=ended)
+        begun, shown = done, list[FloatArray]()
 
-    def _settle(self, record: RowRecord, begun: int, *, ended: bool) -> None:
-        attempt = record.attempts.get(self._key)
-        if attempt is None:  # forgotten meanwhile
+        def begin(rounds: int) -> None:
+            nonlocal begun
+            begun = rounds
+            if self._alone and (len(shown) + 1) * model.weights.size <= RANKED_VALUES:
+                shown.append(model.weights)
+
+        try:
+            yield begin
+        except BaseException:
+            with suppress(DataError):  # what ended the job matters more than what it takes back
+                self._settle(begun, shown, ended=False)
+            raise
+        self._settle(begun, shown, ended=True)
+
+    def _settle(self, begun: int, shown: list[FloatArray], *, ended: bool) -> None:
+        if not self._recorded or self._repeats:
             return
-        if self._trains:
-            rows, now = self._training_rows(record), self._columns(begun)
-            counts: tuple[tuple[Kind, int], ...]
-            counts = ("trained", attempt.at_most), ("at_least", attempt.at_least)
-            for kind, before in counts:
-                record.note(kind, rows, record.shown(kind, rows) - self._columns(before) + now)
-        record.attempts[self._key] = Attempt(at_most=begun, at_least=begun, ended=ended)
+        with self._changed() as record:
+            attempt = record.attempts.get(self._key)
+            if attempt is None:  # forgotten meanwhile
+                return
+            if self._trains:
+                rows = self._training_rows(record)
+                others = record.shown("trained", rows) - self._columns(attempt.at_most)
+                record.note("trained", rows, others + self._columns(begun))
+                if shown and reveals(self._inputs, np.hstack(shown)):
+                    everything = np.ones(len(rows.digests), np.int64)
+                    record.note("revealed", rows.by_values, everything)
+            record.attempts[self._key] = Attempt(at_most=begun, ended=ended)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether somebody sees each H of this party alone, of all its rows."""
+        plan = self._plan
+        alone = len(plan.facts.names) == 2 if self._party.holds_labels else self._rounds_show  # noqa: PLR2004
+        return self._trains and alone and plan.full_batches
 
     def note_model(self, model: SavedModel) -> None:
         """Record that a trained model has scored the held-out rows, so that it may again."""
@@ -172,69 +218,81 @@ class FeatureGuard:
         with RowRecord.changed(self._path) as record:
             yield record
 
-    def _counted(self, record: RowRecord) -> None:
-        """Count the job in a record of earlier ones."""
-        place, plan = self._place, self._plan
+    def _counted(self, record: RowRecord) -> Iterator[Counted]:
+        """What the job may show on top of a record; also notes whether it repeats an ended one."""
+        plan, place = self._plan, self._place
         known = record.attempts.get(self._key)
         again = place.answer is not None and known is not None
-        goes_on, columns = place.resume is not None or again, place.data.table.columns
+        goes_on = place.resume is not None or again
         self._repeats = again and known is not None and known.ended
-        job = CountedJob.of(plan.job, plan.hash)
-        before = known if goes_on and known is not None else Attempt(at_most=0)
+        before = known.at_most if goes_on and known is not None else 0
         if self._trains:
-            rows, own = self._training_rows(record), self._columns(plan.rounds)
-            others = np.maximum(record.shown("trained", rows) - self._columns(before.at_most), 0)
-            if not self._repeats:
-                # Other jobs may have come between two attempts at this one.
-                self._require_rounds(record, rows, others, own)
-                record.note("trained", rows, others + own)
-            record.note_job(rows, columns, job)
-        if self._scores and not self._repeats:
+            rows = self._training_rows(record)
+            # Other jobs may have come between two attempts at this one.
+            earlier = np.maximum(record.shown("trained", rows) - self._columns(before), 0)
+            yield Counted("trained", rows, earlier, self._columns(plan.rounds))
+        if self._scores:
             rows = self._held_out_rows(record)
+            columns = plan.timetable.times(plan.rounds) * plan.loss.outputs
+            earlier, own = record.shown("scored", rows), np.full(len(rows.digests), columns)
+            yield Counted("scored", rows, np.maximum(earlier - goes_on * own, 0), own)
+
+    def _check(self, record: RowRecord) -> None:
+        """Refuse the job if it would show too much on top of a record."""
+        plan = self._plan
+        for each in self._counted(record):
+            if self._repeats or plan.job.job.allow_feature_leak:
+                return
+            if each.kind == "trained":
+                self._require_apart(record, each, rank_of(self._inputs))
+                continue
             scorings, outputs = plan.timetable.times(plan.rounds), plan.loss.outputs
-            count = HeldOutCount(scorings, outputs, rank_of(self._held_out), self._rounds_show)
-            after = count.planned(record.shown("scored", rows), resumes=goes_on)
-            most = int(after.max())
-            if not plan.job.job.allow_feature_leak:
-                remedy = ""
-                if most > count.allowed:
-                    remedy = _remedy(plan, (count.allowed - most) // outputs + scorings)
-                count.require_below_limit(most, record.last(rows), remedy)
-            record.note("scored", rows, after)
-            record.note_job(rows, columns, job)
+            rank = rank_of(self._held_out)
+            if not self._limits_scores:
+                self._require_apart(record, each, rank)
+                continue
+            count = HeldOutCount(scorings, outputs, rank, self._rounds_show)
+            most, remedy = int((each.earlier + each.own).max()), ""
+            if most > count.allowed:
+                remedy = _remedy(plan, (count.allowed - most) // outputs + scorings)
+            count.require_below_limit(most, record.last(each.rows), remedy)
+
+    def _count(self, record: RowRecord) -> None:
+        """Note what the job may show."""
+        for each in self._counted(record):
+            if not self._repeats:
+                record.note(each.kind, each.rows, each.earlier + each.own)
+            record.note_job(each.rows, self._place.data.table.columns, self._job)
         if not self._repeats:
-            record.attempts[self._key] = before.model_copy(update={"at_most": plan.rounds})
+            record.attempts[self._key] = Attempt(at_most=self._plan.rounds)
 
-    def _require_rounds(
-        self, record: RowRecord, rows: NamedRows, earlier: IntArray, own: IntArray
-    ) -> None:
-        """Refuse rounds that, with those of earlier jobs, show as many columns as the rank.
-
-        Rows that earlier jobs have shown in so many columns have nothing left to hide.
-        """
-        if self._plan.job.job.allow_feature_leak or not earlier.any():
-            return
-        shown, rank = earlier + record.shown("scored", rows), rank_of(self._inputs)
-        again = (earlier > 0) & (record.shown("at_least", rows) < rank)
-        columns = int((shown + own)[again].max(initial=0))
+    def _require_apart(self, record: RowRecord, counted: Counted, rank: int) -> None:
+        """Refuse columns that, with those of earlier jobs, would be as many as the rank."""
+        rows, own, plan = counted.rows, counted.own, self._plan
+        others: Kind = "scored" if counted.kind == "trained" else "trained"
+        shown = counted.earlier + record.shown(others, rows)
+        again = (counted.earlier > 0) & (record.shown("revealed", rows.by_values) == 0)
+        columns, before = (int(each[again].max(initial=0)) for each in (shown + own, shown))
         last = record.attempts.get(self._key)
-        restarts = last is not None and not last.ended and int(own.max()) >= rank
         # A job that may show all by itself may start again after its end was lost.
-        if columns < rank or restarts:
+        broke_off = last is not None and not last.ended and record.only(self._job, rows)
+        if columns < rank or (broke_off and int(own.max()) >= rank):
             return
-        plan, name = self._plan, self._party.name
-        before = int(shown[again].max())
-
-        def passes(rounds: int) -> bool:
-            return int((shown + self._columns(rounds))[again].max()) < rank
-
-        most = least(plan.rounds, 0, lambda rounds: rounds == 0 or passes(rounds))
-        fewer = f"or at most {most} rounds pass, " if most else ""
+        if counted.kind == "trained":
+            most = least(
+                plan.rounds,
+                0,
+                lambda rounds: int((shown + self._columns(rounds))[again].max()) < rank,
+            )
+            what, fewer = "rows", f"or at most {most} rounds pass, " if most > 0 else ""
+        else:
+            fewer = f"or {_remedy(plan, (rank - 1 - before) // plan.loss.outputs)}, "
+            what = "held-out rows"
         raise HeldOutLeakRefused(
             f"feature guard: earlier jobs (the last: {record.last(rows)}) showed the other side "
-            f"{before} columns of predictions of rows of {name!r}, and up to {columns - before} "
-            f"more would be as many as their rank {rank}: whoever knows {rank} of these people "
-            f"could compute the columns of all; {_ways(plan)}, {fewer}or set "
+            f"{before} columns of predictions of {what} of {self._party.name!r}, and up to "
+            f"{columns - before} more would be as many as their rank {rank}: whoever knows {rank} "
+            f"of these people could then compute the columns of all; {_ways(plan)}, {fewer}or set "
             "allow_feature_leak = true; if these are other people, give their table a population "
             "of its own"
         )
@@ -257,12 +315,22 @@ class FeatureGuard:
     def _training_rows(self, record: RowRecord) -> NamedRows:
         table = self._place.data.table
         ids = self._plan.facts.row_digests if table.people is None else table.people[0]
-        return record.rows(table.train, ids, self._named or table.source, table.columns)
+        return record.rows(self._values, ids, self._named or table.source, table.columns)
 
     def _held_out_rows(self, record: RowRecord) -> NamedRows:
         table = self._place.data.table
         ids = None if table.people is None else table.people[1]
-        return record.rows(table.held_out_rows, ids, self._named or table.source, table.columns)
+        return record.rows(self._held_out_values, ids, self._named or table.source, table.columns)
+
+    @cached_property
+    def _values(self) -> Digests:
+        table = self._place.data.table
+        return digests_of_values(table.train, table.columns)
+
+    @cached_property
+    def _held_out_values(self) -> Digests:
+        table = self._place.data.table
+        return digests_of_values(table.held_out_rows, table.held_out_columns)
 
 
 def _ways(plan: Plan) -> str:
@@ -279,6 +347,22 @@ def rank_of(columns: Matrix) -> int:
     """
     rows = max(1, RANKED_VALUES // columns.shape[1])
     return int(np.linalg.matrix_rank(dense(columns[:rows])))
+
+
+def reveals(inputs: Matrix, weights: FloatArray) -> bool:
+    """Whether H = X·θ of one job gives away X to who knows as many rows as it has columns.
+
+    X has shape (N, P), and θ of all rounds (P, C·T). Many rounds alone are not enough: those that
+    converge show the same directions again, and leave a part of X open.
+    """
+    rows, columns = inputs.shape
+    if rows * columns > RANKED_VALUES or not np.isfinite(weights).all():
+        return False
+    factor = np.linalg.qr(dense(inputs), mode="r")
+    directions, sizes, _ = np.linalg.svd(factor @ weights, full_matrices=False)
+    seen = directions[:, sizes > VISIBLE * sizes[0]]
+    left = np.linalg.norm(factor - seen @ (seen.T @ factor), axis=0)
+    return bool((left <= KNOWN * np.linalg.norm(factor, axis=0)).all())
 
 
 def _remedy(plan: Plan, most: int) -> str:
@@ -304,6 +388,7 @@ def require_scoring_guard(
     rows: FloatArray,
     job: CountedJob,
     *,
+    names: tuple[str, ...],
     parties: tuple[PartySettings, ...] = (),
     source: str = "",
     ids: Digests | None = None,
@@ -321,6 +406,7 @@ def require_scoring_guard(
         features: of the rows, unscaled, shape (rows, P).
         rows: what identifies them: the features, or the rows before a recipe.
         job: which the model is of.
+        names: of the columns of `rows`.
         parties: the job's, which may name the population.
         source: the file or data set of the rows.
         ids: their digests, shape (rows,), if they have ids.
@@ -338,15 +424,16 @@ def require_scoring_guard(
     population = named_population(parties, model.header.party) or source
     # With fewer rows than columns the rank of the columns is unknown.
     columns = features.shape[1]
+    values = digests_of_values(rows, names)
     centred = features - features.mean(axis=0)
     rank = columns if len(features) < columns else int(np.linalg.matrix_rank(centred))
     count = HeldOutCount(1, model.header.outputs, rank, rounds_show)
 
     def counted(record: RowRecord) -> None:
-        named = record.rows(rows, ids, population, tuple(model.header.columns))
+        named = record.rows(values, ids, population, tuple(model.header.columns))
         marks, earlier = named.under(model.digest), record.shown("scored", named)
         fresh = ~np.isin(marks, record.models)
-        after = np.where(fresh, count.planned(earlier, resumes=False), earlier)
+        after = earlier + fresh * count.outputs
         if not allowed:
             count.require_below_limit(
                 int(after[fresh].max(initial=0)),

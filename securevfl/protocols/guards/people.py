@@ -105,7 +105,7 @@ def own_table(plan: Plan, table: PartyTable[Matrix]) -> OwnTable:
     """A party's training rows."""
     name = named_population(plan.job.party, table.name)
     ids = plan.facts.row_digests if table.people is None else table.people[0]
-    values = digests_of_values(table.train)
+    values = digests_of_values(table.train, table.columns)
     return OwnTable(ids, values, name or table.source, name is not None, table.columns)
 
 
@@ -143,10 +143,13 @@ def mixed(values: Digests) -> Digests:
     return np.asarray(values ^ (values >> np.uint64(31)))
 
 
-def digests_of_values(rows: Matrix) -> Digests:
-    """64 bits of each row's values, rounded, shape (N,); a value near 0 counts as none."""
+def digests_of_values(rows: Matrix, names: Iterable[str]) -> Digests:
+    """64 bits of each row's values, rounded, shape (N,); a value near 0 counts as none.
+
+    `names` tell the P columns apart, so their order does not matter.
+    """
     with np.errstate(over="ignore"):
-        columns = mixed(np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * _ODD)
+        columns = row_digests((name.strip().casefold() for name in names), "column")
         if isinstance(rows, SparseRows):
             values = np.ones(rows.nnz) if rows.values is None else rows.values
             cells = _cells(values.astype(np.float64), columns[rows.indices])

@@ -22,28 +22,22 @@ from securevfl.protocols.guards.people import (
     CountedJob,
     Digests,
     Population,
-    digests_of_values,
     mixed,
     population_of,
 )
-from securevfl.sparse import Matrix
 
 RECORD, HEADER = "feature guard record", "header"
-PER_DIGEST = ("digests", "of", "trained", "at_least", "scored")
+PER_DIGEST = ("digests", "of", "trained", "scored", "revealed")
 ARRAYS = (*PER_DIGEST, "models")
-Kind = Literal["trained", "at_least", "scored"]
+Kind = Literal["trained", "scored", "revealed"]
 
 
 class Attempt(BaseModel):
-    """The last attempt at a job: rounds that it may have taken, rounds that it took, its end.
-
-    They differ while it runs, and for good if it was killed.
-    """
+    """The last attempt at a job: how many rounds it may have taken, and whether it ended."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     at_most: int
-    at_least: int = 0
     ended: bool = False
 
 
@@ -66,6 +60,11 @@ class NamedRows:
     digests: Digests
     population: int
 
+    @property
+    def by_values(self) -> "NamedRows":
+        """The same rows, known by their values alone."""
+        return NamedRows(self.digests[:, :1], self.population)
+
     def under(self, model: str) -> Digests:
         """Digests of the rows' values under a model, shape (rows,)."""
         return mixed(self.digests[:, 0] ^ np.uint64(int(model[:16], 16)))
@@ -79,8 +78,8 @@ class RowRecord:
         digests: of values and ids, sorted, shape (M,).
         of: the population of each, shape (M,).
         trained: columns that rounds may have shown, shape (M,).
-        at_least: columns that they have shown, shape (M,).
         scored: columns that scorings showed, shape (M,).
+        revealed: 1 where one job alone has revealed these values, shape (M,).
         models: digests of rows under models that have scored them, sorted.
         attempts: by job, or by job and data where these would show the same numbers again.
     """
@@ -88,21 +87,21 @@ class RowRecord:
     digests: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     of: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     trained: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    at_least: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     scored: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    revealed: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     models: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     populations: list[Population] = field(default_factory=list)
     attempts: dict[str, Attempt] = field(default_factory=dict)
 
     def rows(
-        self, values: Matrix, ids: Digests | None, population: str, columns: tuple[str, ...]
+        self, values: Digests, ids: Digests | None, population: str, columns: tuple[str, ...]
     ) -> NamedRows:
-        """Rows by values, shape (rows, P), and in a population by digests of ids, shape (rows,).
+        """Rows by digests of their values and, in a population, of their ids, shape (rows,) each.
 
         Without a population, as arrays have none, ids say nothing.
         """
         number = population_of(self.populations, population, columns)
-        names = [digests_of_values(values)]
+        names = [values]
         if ids is not None and population:
             names.append(self.populations[number].ids(ids))
         return NamedRows(np.stack(names, axis=1), number)
@@ -139,14 +138,28 @@ class RowRecord:
         self.models = np.union1d(self.models, marks)
 
     def note_job(self, rows: NamedRows, columns: tuple[str, ...], job: CountedJob) -> None:
-        """Note a job of a population."""
-        self.populations[rows.population].note(job, columns, len(rows.digests))
+        """Note a job of a population, and of others that some of its rows are in."""
+        for number in self._populations(rows):
+            each = self.populations[number]
+            if number == rows.population:
+                each.note(job, columns, len(rows.digests))
+            else:
+                each.note(job, tuple(each.columns), 0)
+
+    def _populations(self, rows: NamedRows) -> list[int]:
+        """The populations of some rows, that with the most first."""
+        found = np.bincount(self.of[np.isin(self.digests, rows.digests)])
+        there = [int(number) for number in np.argsort(-found, kind="stable") if found[number]]
+        return list(dict.fromkeys([*there, rows.population]))
 
     def last(self, rows: NamedRows) -> str:
         """The last job of these rows, in whichever population they are."""
-        found = self.of[np.isin(self.digests, rows.digests)]
-        number = int(np.bincount(found).argmax()) if len(found) else rows.population
-        return self.populations[number].last
+        return self.populations[self._populations(rows)[0]].last
+
+    def only(self, job: CountedJob, rows: NamedRows) -> bool:
+        """Whether no other job has counted any of these rows, as far as the record knows."""
+        populations = (self.populations[number] for number in self._populations(rows))
+        return all(other.hash == job.hash for each in populations for other in each.jobs)
 
     def forget(self, name: str) -> int:
         """Drop the rows of a population; returns how many digests these had."""

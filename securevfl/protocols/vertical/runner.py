@@ -250,8 +250,8 @@ async def run_party(
     elif not part.restores_first:
         first_round = _go_on(state, part)
     keep = partial(_keep_state, part, leakage)
-    with shows.rounds(first_round) as begun:
-        selected, ended = await _trained(part, scoring, first_round, keep, begun)
+    with shows.rounds(first_round, part.model) as begin:
+        selected, ended = await _trained(part, scoring, first_round, keep, begin)
     saved = local.saved(selected.rounds)
     shows.note_model(saved)
     return PartyOutcome(
@@ -274,17 +274,21 @@ async def run_party(
 
 
 async def _trained(
-    part: Part, scoring: Scoring, first_round: int, keep: Callable[[int], None], begun: list[int]
+    part: Part,
+    scoring: Scoring,
+    first_round: int,
+    keep: Callable[[int], None],
+    begin: Callable[[int], None],
 ) -> tuple[SelectedState, Ending]:
     """Take all rounds and return to the selected state; also say what ended training.
 
     `keep` is called with the number of rounds done after each round that scoring did not end.
-    `begun` gets the number of rounds as each begins.
+    `begin` is called with the number of rounds as each begins.
     """
     model, selection, ended = part.model, part.selection, None
     done = rounds = part.plan.rounds
     for index in range(first_round, rounds, part.at_once):
-        begun.append(min(index + part.at_once, rounds))
+        begin(min(index + part.at_once, rounds))
         seen = await part.round(index)
         done = min(index + part.at_once, rounds)
         part.party.costs.end_round(done - index)

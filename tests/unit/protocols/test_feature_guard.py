@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from securevfl.errors import HeldOutLeakRefused
-from securevfl.protocols.guards.feature_guard import LIMIT, HeldOutCount
+from securevfl.protocols.guards.feature_guard import LIMIT, HeldOutCount, reveals
 
 
 @pytest.mark.parametrize(
@@ -26,13 +26,20 @@ def test_where_rounds_show_training_rows_fewer_than_the_rank_are_allowed(
     assert HeldOutCount(1, 1, rank, rounds_show=True).allowed == allowed
 
 
-def test_a_job_that_goes_on_counts_once() -> None:
-    count, earlier = HeldOutCount(3, 2, 100), np.array([0, 5])
-    first = count.planned(earlier, resumes=False)
-    assert first.tolist() == [6, 11]
-    assert count.planned(first, resumes=True).tolist() == [6, 11]
-    # Nor is it let off where its record is not there.
-    assert count.planned(np.array([0, 0]), resumes=True).tolist() == [6, 6]
+@pytest.mark.parametrize(("directions", "known"), [(3, False), (5, True), (6, True)])
+def test_rounds_reveal_what_least_squares_finds(
+    generator: np.random.Generator, directions: int, known: bool
+) -> None:
+    """Of five columns, by twelve rounds that converge; one column of zeros is known anyway."""
+    inputs = np.hstack([generator.standard_normal((200, 5)), np.zeros((200, 1))])
+    weights = generator.standard_normal((6, directions)) @ generator.standard_normal(
+        (directions, 12)
+    )
+    shown = inputs @ weights
+    assert reveals(inputs, weights) == known
+    found = np.linalg.lstsq(shown[:20], inputs[:20], rcond=1e-9)[0]
+    error = np.linalg.norm(shown @ found - inputs) / np.linalg.norm(inputs)
+    assert (error < 1e-6) == known
 
 
 def test_the_refusal_says_what_earlier_jobs_showed_and_which() -> None:

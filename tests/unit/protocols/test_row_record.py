@@ -26,7 +26,8 @@ def named(
     population: str = "people.csv",
     columns: tuple[str, ...] = COLUMNS,
 ) -> NamedRows:
-    return record.rows(values, row_digests(ids), population, columns)
+    digests = digests_of_values(values, columns)
+    return record.rows(digests, row_digests(ids), population, columns)
 
 
 def counted(**where: object) -> tuple[RowRecord, NamedRows]:
@@ -48,7 +49,7 @@ def test_neither_a_pseudonym_nor_noise_makes_another_row() -> None:
 
 def test_noise_in_the_last_digits_makes_few_new_rows(generator: np.random.Generator) -> None:
     values = generator.uniform(1, 2, (5000, 3))
-    known = digests_of_values(values) == digests_of_values(values * (1 + 1e-9))
+    known = digests_of_values(values, "abc") == digests_of_values(values * (1 + 1e-9), "abc")
     assert known.mean() > 0.98
 
 
@@ -77,14 +78,14 @@ def test_values_of_sparse_rows_have_the_digests_of_dense_ones() -> None:
     dense = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0]])
     rows = sparse_rows(dense)
     assert isinstance(rows, SparseRows)
-    np.testing.assert_array_equal(digests_of_values(rows), digests_of_values(dense))
+    np.testing.assert_array_equal(digests_of_values(rows, "abc"), digests_of_values(dense, "abc"))
 
 
 def test_digests_tell_columns_apart_and_take_any_value() -> None:
     rows = np.array(
         [[1, 2], [2, 1], [9.9999999, 0], [10.0, -0.0], [np.nan, 1e308], [-1e308, np.inf]]
     )
-    digests = digests_of_values(rows)
+    digests = digests_of_values(rows, "ab")
     assert digests[2] == digests[3]
     assert len(set(digests.tolist())) == 5
 
@@ -103,13 +104,13 @@ def test_a_record_comes_back_after_a_restart(tmp_path: Path) -> None:
         record.note("scored", rows, np.array([1, 2, 3]))
         record.note_models(rows.under("ab" * 32))
         record.note_job(rows, COLUMNS, JOB)
-        record.attempts["ef"] = Attempt(at_most=9, at_least=3)
+        record.attempts["ef"] = Attempt(at_most=9, ended=True)
     again = RowRecord.load(path)
     assert again.shown("scored", named(again)).tolist() == [1, 2, 3]
     assert np.isin(rows.under("ab" * 32), again.models).all()
     assert not np.isin(rows.under("cd" * 32), again.models).any()
     assert again.last(rows) == "job 'first' of 2026-11-24 (ab)"
-    assert again.attempts == {"ef": Attempt(at_most=9, at_least=3)}
+    assert again.attempts == {"ef": Attempt(at_most=9, ended=True)}
 
 
 def test_one_population_is_forgotten_and_no_other() -> None:
