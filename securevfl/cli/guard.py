@@ -26,6 +26,7 @@ class GuardRow(TypedDict):
     Attributes:
         counts: what the record counts.
         party: whose rows, or predictions, they are; None for labels.
+        also: other names under which some of them have come since.
         people: how many of them.
         first: day of the first job.
         last: the last job.
@@ -35,6 +36,7 @@ class GuardRow(TypedDict):
     counts: str
     party: str | None
     population: str
+    also: list[str]
     people: int
     jobs: int
     first: str
@@ -59,6 +61,7 @@ class _Kept:
                     "counts": self.counts,
                     "party": self.party,
                     "population": each.name,
+                    "also": each.also,
                     "people": people,
                     "jobs": len(each.jobs),
                     "first": each.jobs[0].day,
@@ -117,6 +120,8 @@ def show(*, json: options.Json = None, quiet: options.Quiet = False) -> None:
     for row in rows:
         whose = row["counts"] if row["party"] is None else f"{row['counts']} of {row['party']}"
         console.print(f"{whose}: {row['people']} people of population {row['population']!r}")
+        if row["also"]:
+            console.print(f"  also known as: {', '.join(map(repr, row['also']))}")
         console.print(f"  shown: {row['shown']}")
         console.print(f"  jobs: {row['jobs']} since {row['first']}")
         console.print(f"  the last: {row['last']}")
@@ -129,8 +134,6 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Forget what earlier jobs have shown of a population, at every party on this machine."""
-    from securevfl.files import only_one
-
     found = list(_kept(options.guard_directory()))
     names = {each.name for kept in found for each in kept.record.populations}
     if population not in names:
@@ -145,8 +148,6 @@ def forget(
     if not yes:
         typer.confirm("Forget them?", abort=True)
     for kept in found:
-        with only_one(kept.path, "guard record"):
-            record = type(kept.record).load(kept.path)
+        with type(kept.record).changed(kept.path) as record:
             record.forget(population)
-            record.save(kept.path)
     typer.echo("forgotten")

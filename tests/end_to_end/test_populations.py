@@ -22,7 +22,7 @@ FEWER = slice(1, None)
 def run(
     guard: Path,
     dataset: VerticalDataset,
-    exchange: str = "bfv",
+    hide: str = "residuals",
     *,
     named: str = "",
     **settings: Any,  # noqa: ANN401
@@ -35,12 +35,14 @@ def run(
         names = [table.name for table in dataset.parties]
         parties = [{"name": n, "role": r} for n, r in zip(names, roles, strict=True)]
         parties[roles.index("label")]["population"] = named
-    job = Job.of(job={**common, **settings}, exchange={"scheme": exchange}, party=parties)
+    job = Job.of(
+        job={**common, **settings}, exchange={"scheme": "bfv", "hide": hide}, party=parties
+    )
     return train(job, dataset, Environment(guard_directory=guard))
 
 
-def populations(guard: Path) -> list[tuple[str, int]]:
-    record = PersonRecord.load(guard / "labels.safetensors")
+def populations(guard: Path, path: str = "labels.safetensors") -> list[tuple[str, int]]:
+    record = PersonRecord.load(guard / path)
     return [
         (each.name, int(np.count_nonzero(record.of == number)))
         for number, each in enumerate(record.populations)
@@ -71,9 +73,13 @@ def test_people_are_known_in_another_table_by_id_or_by_values(
 ) -> None:
     run(tmp_path, breast_cancer())
     moved = from_elsewhere(breast_cancer(), "march.csv", new_ids=new_ids)
-    with pytest.raises(LabelLeakRefused, match=r"job 'job' of 20.*population of its own"):
+    said = r"job 'job' of 20.*, known as 'breast_cancer'; .* population of its own"
+    with pytest.raises(LabelLeakRefused, match=said):
         run(tmp_path, picked(moved, FEWER))
     assert populations(tmp_path) == [("breast_cancer", 456)]
+    run(tmp_path, moved)
+    (known,) = PersonRecord.load(tmp_path / "labels.safetensors").populations
+    assert (known.name, known.also) == ("breast_cancer", ["march.csv"])
 
 
 def test_row_numbers_of_other_sets_are_other_people(tmp_path: Path) -> None:
@@ -85,6 +91,22 @@ def test_row_numbers_of_other_sets_are_other_people(tmp_path: Path) -> None:
         with pytest.raises(LabelLeakRefused):
             run(tmp_path, picked(dataset, FEWER))
     assert [people for _, people in populations(tmp_path)] == [rows for rows, _ in shapes]
+
+
+def test_row_numbers_of_other_sets_are_other_people_of_a_feature_party(tmp_path: Path) -> None:
+    """With both sides hidden it counts what gradients tell of its predictions."""
+    record, sizes = "party1/predictions.safetensors", (456, 800)
+    sets = [
+        from_elsewhere(strangers(number, rows), f"{rows}.csv", new_ids=False)
+        for number, rows in enumerate(sizes)
+    ]
+    for each in sets:
+        run(tmp_path, each, "both", loss="taylor-logistic")
+    assert [people for _, people in populations(tmp_path, record)] == list(sizes)
+    # New values of the same table are of the same people.
+    tables = (replace(table, train=table.train * 3.0) for table in sets[1].parties)
+    run(tmp_path, replace(sets[1], parties=tuple(tables)), "both", loss="taylor-logistic")
+    assert len(populations(tmp_path, record)) == len(sizes)
 
 
 def test_another_target_of_the_same_people_has_a_record_of_its_own(tmp_path: Path) -> None:

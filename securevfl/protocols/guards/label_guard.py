@@ -18,7 +18,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.partition import BatchSchedule
 from securevfl.errors import ConfigError, DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
-from securevfl.protocols.guards.people import CountedJob, Digests, OwnTable, own_table
+from securevfl.protocols.guards.people import CountedJob, Digests, OwnTable, Population, own_table
 from securevfl.protocols.guards.person_record import (
     FEWEST_SHARE,
     MODEL_LIMIT,
@@ -98,12 +98,14 @@ def require_guard(
     path = directory / "labels.safetensors"
     if labels is None:
         path = directory / party.name / "predictions.safetensors"
-    with only_one(path, "label guard record"):
+    with only_one(path, PersonRecord.NAME):
         earlier, own = PersonRecord.load(path), own_table(plan, place.data.table)
         known = _Known(earlier, own, labels, directory)
         persons, number = earlier.identify(own, known.agrees)
         places, population = earlier.welcome(persons), earlier.populations[number]
         before = population.last if population.jobs else ""
+        if before and population.name != own.population:
+            before += f", known as {population.name!r}"
         resumes = resumes or place.answer in earlier.answers
         earlier.note(places, own, number, CountedJob.of(plan.job, plan.hash))
         if place.answer is not None:
@@ -376,10 +378,13 @@ class _Known:
         )
         return np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2) | np.uint64(1)  # 0: no label
 
-    def agrees(self, known: NDArray[np.bool_], persons: Digests) -> bool | None:
+    def agrees(
+        self, known: NDArray[np.bool_], persons: Digests, population: Population
+    ) -> bool | None:
         """Whether known people's labels, or their values, agree better than by chance.
 
-        For labels by Cohen's κ, of either sign; None if too few are known.
+        For labels by Cohen's κ, of either sign; None if too few are known. All values of the same
+        table may have changed, which says nothing.
         """
         rows = np.flatnonzero(known)[:COMPARED]
         record, places = self._record, np.searchsorted(self._record.people, persons[rows])
@@ -387,7 +392,9 @@ class _Known:
             return None
         if self.labels is None:
             alike = record.values[places] == self._own.values[rows]
-            return bool(alike.mean() >= FEWEST_SHARE) or None
+            return bool(alike.mean() >= FEWEST_SHARE) or (
+                None if population.name == self._own.population != "" else False
+            )
         current = record.labels[places, record.current[places].astype(np.int64) - 1]
         classes, now = np.unique(self._rounded, axis=0, return_inverse=True)
         now, before = now.reshape(-1)[rows], np.full(len(rows), -1)

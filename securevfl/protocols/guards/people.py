@@ -5,25 +5,31 @@ people that one table is about, or several tables of one `population`. A row is 
 values, rounded to six digits, so that neither a new pseudonym nor a change of 1e-9 makes a new row.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from securevfl.arrays import IntArray
 from securevfl.data.tables import PartyTable, row_digests
+from securevfl.files import only_one
 from securevfl.job import Job, PartySettings
 from securevfl.protocols.plan import Plan
 from securevfl.sparse import Matrix, SparseRows
 
 Digests = NDArray[np.uint64]
-NO_VALUE = np.uint64(0)
+NOTHING = np.uint64(0)
+ODD = np.uint64(0x9E3779B97F4A7C15)
 DECIMALS = 6
 KEPT_COLUMNS = 256
 SHARED_COLUMNS = 0.5
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
@@ -48,6 +54,7 @@ class Population(BaseModel):
 
     Attributes:
         name: the party's `population`, or else the table's path or data set.
+        also: other names under which some of them have come since.
         columns: of the table in the last job, the first 256.
         jobs: in their order.
         people: how many rows the largest of them had.
@@ -57,14 +64,17 @@ class Population(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str
+    also: list[str] = []
     columns: list[str]
     jobs: list[CountedJob] = []
     people: int = 0
     variance: float | None = None
 
-    def note(self, job: CountedJob, columns: tuple[str, ...], people: int) -> None:
-        """Note a job, and the columns and rows that the table had in it."""
+    def note(self, job: CountedJob, name: str, columns: tuple[str, ...], people: int) -> None:
+        """Note a job, and the name, the columns and the rows that the table had in it."""
         self.columns, self.people = list(columns[:KEPT_COLUMNS]), max(self.people, people)
+        if name not in (self.name, *self.also):
+            self.also.append(name)
         if job not in self.jobs:
             self.jobs.append(job)
 
@@ -80,6 +90,68 @@ class Population(BaseModel):
     def ids(self, digests: Digests) -> Digests:
         """Digests of ids within this population."""
         return mixed(digests ^ row_digests([self.name], "population")[0])
+
+
+@dataclass(eq=False)
+class Record:
+    """A file of numbers for each of many digests, which belong to populations.
+
+    Attributes:
+        of: the number of each digest's population, shape (M,).
+    """
+
+    NAME: ClassVar[str]
+    ARRAYS: ClassVar[tuple[str, ...]]  # the first are the digests, sorted, shape (M,)
+
+    of: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    populations: list[Population] = field(default_factory=list)
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Replace the file in one step; if that fails the job must not run."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, path: Path) -> Self:
+        """Read a record; a missing file is empty, an unreadable or older one a DataError."""
+
+    @classmethod
+    @contextmanager
+    def changed(cls, path: Path) -> Iterator[Self]:
+        """A record that is written when it was changed, while nobody else may."""
+        with only_one(path, cls.NAME):
+            record = cls.load(path)
+            yield record
+            record.save(path)
+
+    def welcome(self, digests: Digests) -> IntArray:
+        """Make room for digests; returns their positions, in their shape."""
+        before = getattr(self, self.ARRAYS[0])
+        everything = np.union1d(before, digests)
+        places = np.searchsorted(everything, before)
+
+        def spread(values: NDArray[Any]) -> NDArray[Any]:
+            wider = np.zeros((len(everything), *values.shape[1:]), values.dtype)
+            wider[places] = values
+            return wider
+
+        self._replace(spread)
+        setattr(self, self.ARRAYS[0], everything)
+        return np.searchsorted(everything, digests).astype(np.int64)
+
+    def forget(self, name: str) -> int:
+        """Drop a population; returns how many digests it had."""
+        staying = np.array([each.name != name for each in self.populations], bool)
+        kept = staying[self.of]
+        self._replace(lambda values: values[kept])
+        self.of = (np.cumsum(staying) - 1)[self.of]
+        self.populations = [each for each in self.populations if each.name != name]
+        return int(np.count_nonzero(~kept))
+
+    def _replace(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+        """Change the numbers of all digests."""
+        for name in self.ARRAYS:
+            setattr(self, name, change(getattr(self, name)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,4 +239,4 @@ def _cells(values: NDArray[np.float64], columns: Digests | np.uint64) -> Digests
     grid = 10.0 ** (np.floor(np.log10(sizes)) - DECIMALS)
     rounded = np.nan_to_num((np.rint(values / grid) * grid).astype("<f4"), nan=np.inf) + 0.0
     bits = rounded.astype("<f4").view("<u4").astype(np.uint64)
-    return np.where(bits == 0, NO_VALUE, mixed((bits * _ODD) ^ columns))
+    return np.where(bits == 0, NOTHING, mixed((bits * ODD) ^ columns))

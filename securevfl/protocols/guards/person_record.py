@@ -21,21 +21,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from safetensors.numpy import save
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import ConfigError, DataError, LabelLeakRefused
 from securevfl.files import read_arrays, reading, replace_file
 from securevfl.protocols.guards.people import (
+    NOTHING,
+    ODD,
     CountedJob,
     Digests,
     OwnTable,
     Population,
+    Record,
     population_of,
 )
 
@@ -48,11 +52,7 @@ ROUNDING = 1e-6
 
 FEWEST_SHARE = 0.01
 HEADER, MODEL, OTHERS = "seen", "model.", "others."
-PER_PERSON = ("people", "history", "population", "labels", "current", "changes", "of", "values")
-Agrees = Callable[[NDArray[np.bool_], Digests], bool | None]
-NEVER = np.uint64(0)
-_T = TypeVar("_T", np.float64, np.uint64, np.int64)
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+Agrees = Callable[[NDArray[np.bool_], Digests, Population], bool | None]
 
 
 class _RecordHeader(BaseModel):
@@ -110,12 +110,11 @@ class Revealing:
 
 
 @dataclass(eq=False)
-class PersonRecord:
+class PersonRecord(Record):
     """All persons of all jobs so far.
 
     Attributes:
         people: digests, sorted, shape (M,).
-        of: the number of each person's population, shape (M,).
         values: digests of each person's row in the last job, shape (M,), see `digests_of_values`.
         history: hash of the sets that each person has been in, shape (M,).
         population: each person's first whole population, 0 for none, shape (M,).
@@ -132,21 +131,31 @@ class PersonRecord:
         answers: jobs on data that would show the same numbers again.
     """
 
+    NAME: ClassVar[str] = "label guard record"
+    ARRAYS: ClassVar[tuple[str, ...]] = (
+        "people",
+        "of",
+        "values",
+        "history",
+        "population",
+        "labels",
+        "current",
+        "changes",
+    )
+
     people: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     history: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     population: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     labels: Digests = field(default_factory=lambda: np.zeros((0, 1, 2), np.uint64))
     current: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     changes: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
-    steady: np.uint64 = NEVER
+    steady: np.uint64 = NOTHING
     model: dict[str, FloatArray] = field(default_factory=dict)
     others: dict[str, FloatArray] = field(default_factory=dict)
     sets: set[str] = field(default_factory=set)
     seen: dict[str, set[str]] = field(default_factory=dict)
     columns: dict[str, dict[str, int]] = field(default_factory=dict)
-    of: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     values: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
-    populations: list[Population] = field(default_factory=list)
     answers: set[str] = field(default_factory=set)
 
     def identify(self, own: OwnTable, agrees: Agrees) -> tuple[Digests, int]:
@@ -158,7 +167,8 @@ class PersonRecord:
         Args:
             own: the table.
             agrees: whether what is known of some rows' persons says that they are the same people,
-                by a mask of shape (N,) and the persons, shape (N,); None where it says nothing.
+                by a mask of shape (N,), the persons, shape (N,), and their population; None where
+                it says nothing.
 
         Raises:
             ConfigError: a population that the party names is denied.
@@ -169,7 +179,7 @@ class PersonRecord:
             persons = self._persons(own, number)
             known = np.isin(persons, self.people)
             by_id = np.isin(population.ids(own.ids), self.people)
-            said, found = agrees(known, persons), int(known.sum())
+            said, found = agrees(known, persons, population), int(known.sum())
             if said is None and 2 * found < len(persons):  # a few values may be alike by chance
                 found = int(by_id.sum())
             if said is False:
@@ -192,13 +202,10 @@ class PersonRecord:
         persons = self.populations[number].ids(own.ids)
         if not len(self.people):
             return persons
-        there = (self.of == number) & (self.values != NEVER)
+        there = (self.of == number) & (self.values != NOTHING)
         theirs, at, counts = np.unique(self.values[there], return_index=True, return_counts=True)
         alone, rows, alike = np.unique(own.values, return_index=True, return_counts=True)
-        known, left, right = np.intersect1d(
-            theirs[counts == 1], alone[alike == 1], return_indices=True
-        )
-        del known
+        _, left, right = np.intersect1d(theirs[counts == 1], alone[alike == 1], return_indices=True)
         found = self.people[there][at[counts == 1][left]]
         rows = rows[alike == 1][right]
         new = ~np.isin(persons[rows], self.people) & ~np.isin(found, persons)
@@ -208,38 +215,18 @@ class PersonRecord:
     def note(self, places: IntArray, own: OwnTable, number: int, job: CountedJob) -> None:
         """Note a job's rows, whose positions `welcome` returns, and the job itself."""
         self.of[places], self.values[places] = number, own.values
-        self.populations[number].note(job, own.columns, len(places))
+        self.populations[number].note(job, own.population, own.columns, len(places))
 
+    @override
     def forget(self, name: str) -> int:
-        """Drop a population; returns how many people it had."""
-        staying = np.array([each.name != name for each in self.populations], bool)
-        kept = staying[self.of]
-        for each in PER_PERSON:
-            setattr(self, each, getattr(self, each)[kept])
-        for shares in (self.model, self.others):
-            for peer in shares:
-                shares[peer] = shares[peer][kept]
-        self.of = (np.cumsum(staying) - 1)[self.of]
-        self.populations = [each for each in self.populations if each.name != name]
         self.answers.clear()
-        return int(np.count_nonzero(~kept))
+        return super().forget(name)
 
-    def welcome(self, people: Digests) -> IntArray:
-        """Make room for a job's rows; returns their positions, shape (N,)."""
-        everyone = np.union1d(self.people, people)
-        places = np.searchsorted(everyone, self.people)
-
-        def spread(values: NDArray[_T]) -> NDArray[_T]:
-            wider = np.zeros((len(everyone), *values.shape[1:]), values.dtype)
-            wider[places] = values
-            return wider
-
-        for each in PER_PERSON:
-            setattr(self, each, spread(getattr(self, each)))
-        self.people = everyone
-        self.model = {peer: spread(each) for peer, each in self.model.items()}
-        self.others = {peer: spread(each) for peer, each in self.others.items()}
-        return np.searchsorted(everyone, people).astype(np.int64)
+    @override
+    def _replace(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+        super()._replace(change)
+        self.model = {peer: change(each) for peer, each in self.model.items()}
+        self.others = {peer: change(each) for peer, each in self.others.items()}
 
     def relabel(
         self,
@@ -401,9 +388,9 @@ class PersonRecord:
         model, others = (float(each.max(initial=0.0)) / variance for each in sums)
         return model, others
 
+    @override
     def save(self, path: Path) -> None:
-        """Replace the file in one step; if that fails the job must not run."""
-        arrays: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in PER_PERSON}
+        arrays: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in self.ARRAYS}
         for start, shares in ((MODEL, self.model), (OTHERS, self.others)):
             arrays |= {start + peer: each for peer, each in shares.items()}
         seen = {peer: sorted(names) for peer, names in self.seen.items()}
@@ -415,19 +402,19 @@ class PersonRecord:
             populations=self.populations,
             answers=sorted(self.answers),
         ).model_dump_json()
-        replace_file(path, save(arrays, {HEADER: header}), "label guard record")
+        replace_file(path, save(arrays, {HEADER: header}), self.NAME)
 
     @classmethod
+    @override
     def load(cls, path: Path) -> "PersonRecord":
-        """Read a record; a missing file is empty, an unreadable one a DataError."""
         if not path.exists():
             return cls()
-        with reading(f"label guard record {path}"):
+        with reading(f"{cls.NAME} {path}"):
             texts, arrays = read_arrays(path)
             header = _RecordHeader.model_validate_json(texts[HEADER])
             if not header.populations and len(arrays["people"]):
                 raise DataError(
-                    f"label guard record {path} is of an earlier version, which knew people by ids "
+                    f"{cls.NAME} {path} is of an earlier version, which knew people by ids "
                     "alone: remove it if what it counts may be forgotten"
                 )
             record = cls(
@@ -435,7 +422,7 @@ class PersonRecord:
                 answers=set(header.answers),
                 steady=np.uint64(header.steady),
             )
-            for name in PER_PERSON:
+            for name in cls.ARRAYS:
                 setattr(record, name, arrays[name])
         record.sets, record.columns = set(header.sets), header.columns
         record.seen = {peer: set(names) for peer, names in header.seen.items()}
@@ -448,7 +435,7 @@ class PersonRecord:
 
     def require_sound(self, path: Path) -> None:
         """Check shapes, types and values of all arrays."""
-        numbers = [getattr(self, name) for name in PER_PERSON if name not in ("labels", "of")]
+        numbers = [getattr(self, name) for name in self.ARRAYS if name not in ("labels", "of")]
         shares = (*self.model.values(), *self.others.values())
         sound = (
             all(each.dtype == np.uint64 and each.shape == self.people.shape for each in numbers)
@@ -462,7 +449,7 @@ class PersonRecord:
             and bool((self.people[1:] > self.people[:-1]).all())
         )
         if not sound:
-            raise DataError(f"label guard record {path} is damaged")
+            raise DataError(f"{self.NAME} {path} is damaged")
 
 
 def _set_name(people: Digests) -> bytes:
@@ -476,7 +463,7 @@ def _number(name: bytes) -> np.uint64:
 
 def _with_set(history: Digests, number: np.uint64 | Digests) -> Digests:
     """The histories of persons who have been in one more set, of this number each."""
-    return (history ^ number) * _ODD
+    return (history ^ number) * ODD
 
 
 def _company(history: Digests) -> IntArray:

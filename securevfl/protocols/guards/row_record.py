@@ -4,31 +4,29 @@ A row is known by its values and by its id, and has the larger count of the two.
 are counted apart. A job is recorded before it starts, so a killed job counts.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from safetensors.numpy import save
+from typing_extensions import override
 
 from securevfl.arrays import IntArray
 from securevfl.errors import DataError
-from securevfl.files import only_one, read_arrays, reading, replace_file
+from securevfl.files import read_arrays, reading, replace_file
 from securevfl.protocols.guards.people import (
     CountedJob,
     Digests,
     Population,
+    Record,
     mixed,
     population_of,
 )
 
-RECORD, HEADER = "feature guard record", "header"
-PER_DIGEST = ("digests", "of", "trained", "scored", "revealed")
-ARRAYS = (*PER_DIGEST, "models")
+HEADER = "header"
 Kind = Literal["trained", "scored", "revealed"]
 
 
@@ -71,12 +69,11 @@ class NamedRows:
 
 
 @dataclass(eq=False)
-class RowRecord:
+class RowRecord(Record):
     """All rows of all jobs so far.
 
     Attributes:
         digests: of values and ids, sorted, shape (M,).
-        of: the population of each, shape (M,).
         trained: columns that rounds may have shown, shape (M,).
         scored: columns that scorings showed, shape (M,).
         revealed: 1 where one job alone has revealed these values, shape (M,).
@@ -84,13 +81,14 @@ class RowRecord:
         attempts: by job, or by job and data where these would show the same numbers again.
     """
 
+    NAME: ClassVar[str] = "feature guard record"
+    ARRAYS: ClassVar[tuple[str, ...]] = ("digests", "of", "trained", "scored", "revealed")
+
     digests: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
-    of: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     trained: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     scored: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     revealed: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     models: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
-    populations: list[Population] = field(default_factory=list)
     attempts: dict[str, Attempt] = field(default_factory=dict)
 
     def rows(
@@ -120,15 +118,10 @@ class RowRecord:
 
     def note(self, kind: Kind, rows: NamedRows, columns: IntArray) -> None:
         """Set the columns shown of each row, shape (rows,)."""
-        everything = np.union1d(self.digests, rows.digests)
-        places = np.searchsorted(everything, self.digests)
-        for name in PER_DIGEST[1:]:
-            wider = np.zeros(len(everything), np.int64)
-            wider[places] = getattr(self, name)
-            setattr(self, name, wider)
-        new = np.isin(everything, self.digests, invert=True)
-        self.digests, self.of[new] = everything, rows.population
-        places, counts = np.searchsorted(everything, rows.digests), self._counts(kind)
+        new = ~np.isin(rows.digests, self.digests)
+        places = self.welcome(rows.digests)
+        self.of[places[new]] = rows.population
+        counts = self._counts(kind)
         counts[places] = 0
         for names in places.T:  # equal rows have the largest count of theirs
             np.maximum.at(counts, names, columns)
@@ -139,12 +132,11 @@ class RowRecord:
 
     def note_job(self, rows: NamedRows, columns: tuple[str, ...], job: CountedJob) -> None:
         """Note a job of a population, and of others that some of its rows are in."""
+        own = self.populations[rows.population]
+        own.note(job, own.name, columns, len(rows.digests))
         for number in self._populations(rows):
             each = self.populations[number]
-            if number == rows.population:
-                each.note(job, columns, len(rows.digests))
-            else:
-                each.note(job, tuple(each.columns), 0)
+            each.note(job, own.name, tuple(each.columns), 0)
 
     def _populations(self, rows: NamedRows) -> list[int]:
         """The populations of some rows, that with the most first."""
@@ -154,61 +146,52 @@ class RowRecord:
 
     def last(self, rows: NamedRows) -> str:
         """The last job of these rows, in whichever population they are."""
-        return self.populations[self._populations(rows)[0]].last
+        number = self._populations(rows)[0]
+        name, last = self.populations[number].name, self.populations[number].last
+        return last if number == rows.population else f"{last}, known as {name!r}"
 
     def only(self, job: CountedJob, rows: NamedRows) -> bool:
         """Whether no other job has counted any of these rows, as far as the record knows."""
         populations = (self.populations[number] for number in self._populations(rows))
         return all(other.hash == job.hash for each in populations for other in each.jobs)
 
+    @override
     def forget(self, name: str) -> int:
-        """Drop the rows of a population; returns how many digests these had."""
-        staying = np.array([each.name != name for each in self.populations], bool)
-        kept = staying[self.of]
-        for each in PER_DIGEST:
-            setattr(self, each, getattr(self, each)[kept])
-        self.of = (np.cumsum(staying) - 1)[self.of]
-        self.populations = [each for each in self.populations if each.name != name]
         self.attempts.clear()
-        return int(np.count_nonzero(~kept))
+        return super().forget(name)
 
+    @override
     def save(self, path: Path) -> None:
-        """Replace the file in one step; if that fails the job must not run."""
-        arrays: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in ARRAYS}
+        arrays: dict[str, NDArray[np.generic]] = {name: getattr(self, name) for name in self._saved}
         header = _Header(populations=self.populations, attempts=self.attempts)
-        replace_file(path, save(arrays, {HEADER: header.model_dump_json()}), RECORD)
+        replace_file(path, save(arrays, {HEADER: header.model_dump_json()}), self.NAME)
 
     @classmethod
-    @contextmanager
-    def changed(cls, path: Path) -> "Iterator[RowRecord]":
-        """A record that is written when it was changed, while nobody else may."""
-        with only_one(path, RECORD):
-            record = cls.load(path)
-            yield record
-            record.save(path)
-
-    @classmethod
+    @override
     def load(cls, path: Path) -> "RowRecord":
-        """Read a record; a missing file is empty, an unreadable or older one a DataError."""
         if not path.exists():
             if (old := path.with_name("held-out.json")).exists():
                 raise DataError(
-                    f"{RECORD} {old} is of an earlier version, which knew rows by other names: "
+                    f"{cls.NAME} {old} is of an earlier version, which knew rows by other names: "
                     "remove it if what it counts may be forgotten"
                 )
             return cls()
-        with reading(f"{RECORD} {path}"):
+        with reading(f"{cls.NAME} {path}"):
             texts, arrays = read_arrays(path)
             header = _Header.model_validate_json(texts[HEADER])
             record = cls(populations=header.populations, attempts=header.attempts)
-            for name in ARRAYS:
+            for name in record._saved:
                 setattr(record, name, arrays[name])
         if not record._sound():
-            raise DataError(f"{RECORD} {path} is damaged")
+            raise DataError(f"{cls.NAME} {path} is damaged")
         return record
 
+    @property
+    def _saved(self) -> tuple[str, ...]:
+        return (*self.ARRAYS, "models")
+
     def _sound(self) -> bool:
-        counts = [getattr(self, name) for name in PER_DIGEST[1:]]
+        counts = [getattr(self, name) for name in self.ARRAYS[1:]]
         return (
             all(each.dtype == np.int64 and each.shape == self.digests.shape for each in counts)
             and all((each >= 0).all() for each in counts)

@@ -8,7 +8,7 @@ import pytest
 from securevfl.data.tables import row_digests
 from securevfl.errors import DataError
 from securevfl.files import only_one
-from securevfl.protocols.guards import row_record
+from securevfl.protocols.guards import people
 from securevfl.protocols.guards.people import CountedJob, digests_of_values
 from securevfl.protocols.guards.row_record import Attempt, NamedRows, RowRecord
 from securevfl.sparse import SparseRows
@@ -141,7 +141,7 @@ def test_a_record_is_counted_while_nobody_else_may_write(
         with only_one(path, what):
             yield
 
-    monkeypatch.setattr(row_record, "only_one", after_another)
+    monkeypatch.setattr(people, "only_one", after_another)
     show("abc")
     assert len(RowRecord.load(path).digests) == 12
 
