@@ -21,7 +21,7 @@ jobs: every other θ adds a column. Networks are not counted, since their H is n
 space of X, nor are noisy predictions, which an account covers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,6 +39,7 @@ from securevfl.protocols.guards.people import (
     CountedJob,
     Digests,
     digests_of_values,
+    find,
     named_population,
 )
 from securevfl.protocols.guards.row_record import Attempt, Kind, NamedRows, RowRecord
@@ -150,14 +151,16 @@ class FeatureGuard:
             DataError: the record of earlier jobs cannot be read.
         """
         if self._path is not None and (self._trains or self._scores):
-            self._check(RowRecord.load(self._path))
+            record = RowRecord.load(self._path)
+            self._check(record, self._counted(record))
 
     def write_down(self) -> None:
         """Check again and record the job, before the first round and once nobody can refuse."""
         if self._path is not None and (self._trains or self._scores):
             with RowRecord.changed(self._path) as record:
-                self._check(record)
-                self._count(record)
+                counted = list(self._counted(record))
+                self._check(record, counted)
+                self._count(record, counted)
             self._recorded = True
 
     @contextmanager
@@ -237,10 +240,10 @@ class FeatureGuard:
             earlier, own = record.shown("scored", rows), np.full(len(rows.digests), columns)
             yield Counted("scored", rows, np.maximum(earlier - goes_on * own, 0), own)
 
-    def _check(self, record: RowRecord) -> None:
+    def _check(self, record: RowRecord, counted: Iterable[Counted]) -> None:
         """Refuse the job if it would show too much on top of a record."""
         plan = self._plan
-        for each in self._counted(record):
+        for each in counted:
             if self._repeats or plan.job.job.allow_feature_leak:
                 return
             if each.kind == "trained":
@@ -257,9 +260,9 @@ class FeatureGuard:
                 remedy = _remedy(plan, (count.allowed - most) // outputs + scorings)
             count.require_below_limit(most, record.last(each.rows), remedy)
 
-    def _count(self, record: RowRecord) -> None:
+    def _count(self, record: RowRecord, counted: Iterable[Counted]) -> None:
         """Note what the job may show."""
-        for each in self._counted(record):
+        for each in counted:
             if not self._repeats:
                 record.note(each.kind, each.rows, each.earlier + each.own)
             record.note_job(each.rows, self._place.data.table.columns, self._job)
@@ -432,7 +435,7 @@ def require_scoring_guard(
     def counted(record: RowRecord) -> None:
         named = record.rows(values, ids, population, tuple(model.header.columns))
         marks, earlier = named.under(model.digest), record.shown("scored", named)
-        fresh = ~np.isin(marks, record.models)
+        fresh = ~find(record.models, marks)[1]
         after = earlier + fresh * count.outputs
         if not allowed:
             count.require_below_limit(

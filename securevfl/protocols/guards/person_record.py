@@ -40,6 +40,7 @@ from securevfl.protocols.guards.people import (
     OwnTable,
     Population,
     Record,
+    find,
     population_of,
 )
 
@@ -177,8 +178,8 @@ class PersonRecord(Record):
         denied: set[str] = set()
         for number, population in enumerate(self.populations):
             persons = self._persons(own, number)
-            known = np.isin(persons, self.people)
-            by_id = np.isin(population.ids(own.ids), self.people)
+            known = find(self.people, persons)[1]
+            by_id = find(self.people, population.ids(own.ids))[1]
             said, found = agrees(known, persons, population), int(known.sum())
             if said is None and 2 * found < len(persons):  # a few values may be alike by chance
                 found = int(by_id.sum())
@@ -208,7 +209,7 @@ class PersonRecord(Record):
         _, left, right = np.intersect1d(theirs[counts == 1], alone[alike == 1], return_indices=True)
         found = self.people[there][at[counts == 1][left]]
         rows = rows[alike == 1][right]
-        new = ~np.isin(persons[rows], self.people) & ~np.isin(found, persons)
+        new = ~find(self.people, persons[rows])[1] & ~find(np.sort(persons), found)[1]
         persons[rows[new]] = found[new]
         return persons
 

@@ -22,8 +22,10 @@ from securevfl.protocols.guards.people import (
     Digests,
     Population,
     Record,
+    find,
     mixed,
     population_of,
+    united,
 )
 
 HEADER = "header"
@@ -106,10 +108,9 @@ class RowRecord(Record):
 
     def shown(self, kind: Kind, rows: NamedRows) -> IntArray:
         """Columns shown of each row, shape (rows,)."""
-        if not len(self.digests):
-            return np.zeros(len(rows.digests), np.int64)
-        places = np.minimum(np.searchsorted(self.digests, rows.digests), len(self.digests) - 1)
-        counts = self._counts(kind)[places] * (self.digests[places] == rows.digests)
+        places, there = find(self.digests, rows.digests)
+        counts = np.zeros(there.shape, np.int64)
+        counts[there] = self._counts(kind)[places[there]]
         return np.asarray(counts.max(axis=1))
 
     def _counts(self, kind: Kind) -> IntArray:
@@ -118,7 +119,7 @@ class RowRecord(Record):
 
     def note(self, kind: Kind, rows: NamedRows, columns: IntArray) -> None:
         """Set the columns shown of each row, shape (rows,)."""
-        new = ~np.isin(rows.digests, self.digests)
+        new = ~find(self.digests, rows.digests)[1]
         places = self.welcome(rows.digests)
         self.of[places[new]] = rows.population
         counts = self._counts(kind)
@@ -128,7 +129,7 @@ class RowRecord(Record):
 
     def note_models(self, marks: Digests) -> None:
         """Note rows under a model, see `NamedRows.under`."""
-        self.models = np.union1d(self.models, marks)
+        self.models = united(self.models, marks)
 
     def note_job(self, rows: NamedRows, columns: tuple[str, ...], job: CountedJob) -> None:
         """Note a job of a population, and of others that some of its rows are in."""
@@ -140,9 +141,10 @@ class RowRecord(Record):
 
     def _populations(self, rows: NamedRows) -> list[int]:
         """The populations of some rows, that with the most first."""
-        found = np.bincount(self.of[np.isin(self.digests, rows.digests)])
-        there = [int(number) for number in np.argsort(-found, kind="stable") if found[number]]
-        return list(dict.fromkeys([*there, rows.population]))
+        places, there = find(self.digests, rows.digests)
+        rows_in = np.bincount(self.of[places[there]])
+        found = [int(number) for number in np.argsort(-rows_in, kind="stable") if rows_in[number]]
+        return list(dict.fromkeys([*found, rows.population]))
 
     def last(self, rows: NamedRows) -> str:
         """The last job of these rows, in whichever population they are."""
