@@ -287,15 +287,16 @@ class FeatureGuard:
                 0,
                 lambda rounds: int((shown + self._columns(rounds))[again].max()) < rank,
             )
-            what, fewer = "rows", f"or at most {most} rounds pass, " if most > 0 else ""
+            what, fewer = "rows", f", or at most {most} rounds pass" if most > 0 else ""
+            ways = f"{_ways(plan)}{fewer}"
         else:
-            fewer = f"or {_remedy(plan, (rank - 1 - before) // plan.loss.outputs)}, "
             what = "held-out rows"
+            ways = f"{_remedy(plan, (rank - 1 - before) // plan.loss.outputs)}; or {_ways(plan)}"
         raise HeldOutLeakRefused(
             f"feature guard: earlier jobs (the last: {record.last(rows)}) showed the other side "
             f"{before} columns of predictions of {what} of {self._party.name!r}, and up to "
             f"{columns - before} more would be as many as their rank {rank}: whoever knows {rank} "
-            f"of these people could then compute the columns of all; {_ways(plan)}, {fewer}or set "
+            f"of these people could then compute the columns of all; {ways}, or set "
             "allow_feature_leak = true; if these are other people, give their table a population "
             "of its own"
         )
