@@ -15,9 +15,9 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel, Network
-from securevfl.models.losses import Loss
+from securevfl.models.losses import Logistic, Loss, QuadraticLoss
 from securevfl.protocols.algorithm import Algorithm
-from securevfl.protocols.exchange import Exchange, Learns
+from securevfl.protocols.exchange import Exchange, Learns, TrainsOnShares
 from securevfl.protocols.local_steps import LocalRule, LocalSteps, Pace
 from securevfl.protocols.session.privacy_account import PrivacyAccount
 from securevfl.protocols.session.scoring import Timetable
@@ -175,6 +175,13 @@ class Plan(Shown):
     def given(self) -> int:
         """Numbers that a feature party sends per row: w or C."""
         return self.representation or self.loss.outputs
+
+    @property
+    def fits_shares(self) -> bool:
+        """Whether `scheme = "blind"` takes the algorithm, the models and the loss."""
+        fits = isinstance(self.loss, Logistic | QuadraticLoss) and not self.job.job.l1
+        linear = not self.networks and self.representation is None
+        return TrainsOnShares in self.algorithm.needs and fits and linear
 
     @property
     def derives_steps(self) -> bool:

@@ -195,8 +195,15 @@ def test_one_row_less_tells_its_label(
     tmp_path: Path, dataset: VerticalDataset, scheme: str, told: str
 ) -> None:
     run(tmp_path, dataset, scheme)
-    with pytest.raises(LabelLeakRefused, match=told):
+    with pytest.raises(LabelLeakRefused, match=f"{told}.*'blind' reveals no gradient and would"):
         run(tmp_path, picked(dataset, slice(1, None)), scheme)
+    run(tmp_path, picked(dataset, slice(1, None)), "blind")
+
+
+def test_blind_is_named_to_those_alone_whom_it_takes(tmp_path: Path) -> None:
+    with pytest.raises(LabelLeakRefused) as caught:
+        run(tmp_path, None, "bfv", model="mlp", hidden=[3])
+    assert "'blind'" not in str(caught.value)
 
 
 def test_commitments_of_another_length_are_no_commitments(

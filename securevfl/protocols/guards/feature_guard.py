@@ -339,6 +339,8 @@ class FeatureGuard:
 
 def _ways(plan: Plan) -> str:
     """What shows less, the best first."""
+    if not plan.fits_shares:
+        return "scheme = 'dp' shows no number of a person without noise"
     if plan.exchange.encrypts:
         return "hide = 'both' or scheme = 'blind' shows no number of a person"
     return "scheme = 'bfv' with hide = 'both', or scheme = 'blind', shows no number of a person"

@@ -110,20 +110,22 @@ def require_guard(
         earlier.note(places, own, number, CountedJob.of(plan.job, plan.hash))
         if place.answer is not None:
             earlier.answers.add(place.answer)
+        ways = ""
         try:
             if labels is not None:
                 columns = _columns(plan, agreement, population.name)
                 marks, allowed = known.marks(persons), plan.job.job.allow_label_leak
                 earlier.relabel(places, marks, columns, _batches(plan), allowed=allowed)
+            if plan.fits_shares:
+                ways = "; scheme = 'blind' reveals no gradient and would pass"
             trial = _Trial(party, agreement, labels, earlier, places)
             record = trial.counted(plan, resumes=resumes) if plan.learns.gradients else earlier
         except LabelLeakRefused as error:
-            if not before:
-                raise
-            raise LabelLeakRefused(
-                f"{error}; earlier jobs of these people: {before}; if they are other people, give "
-                f"the table of {party.name!r} a population of its own"
-            ) from None
+            others = (
+                f"; earlier jobs of these people: {before}; if they are other people, give the "
+                f"table of {party.name!r} a population of its own"
+            )
+            raise LabelLeakRefused(f"{error}{ways}{others if before else ''}") from None
         record.save(path)
 
 
