@@ -61,8 +61,8 @@ class LabelLeakRefused(ConfigError):
     """The aggregated gradients of this job would reveal too much about the labels."""
 
 
-class HeldOutLeakRefused(ConfigError):
-    """The evaluations of this job would reveal too much about a party's held-out rows."""
+class FeatureLeakRefused(ConfigError):
+    """Predictions of this job would reveal too much about the rows of a party."""
 
 
 class TrainingDiverged(SecureVFLError):

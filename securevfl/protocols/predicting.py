@@ -137,7 +137,7 @@ async def score_rows(
 
     Raises:
         PeerError: a peer failed, violated the protocol, or has another model or other rows.
-        HeldOutLeakRefused: other models have revealed too much of this party's rows.
+        FeatureLeakRefused: other models have revealed too much of this party's rows.
         RangeExceeded: predictions leave the range of masks.
         BudgetExhausted: a noisy release would exceed the job's budget.
     """

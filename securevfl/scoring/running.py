@@ -97,7 +97,7 @@ def score(
 
     Raises:
         PeerError: parts of different models, or a party that violates the protocol.
-        HeldOutLeakRefused: other models have already revealed too much of a party's rows.
+        FeatureLeakRefused: other models have already revealed too much of a party's rows.
         BudgetExhausted: one noisy release would exceed the budget.
     """
     rows_hash = bytes.fromhex(fingerprint(ids))

@@ -12,7 +12,7 @@ from securevfl.arrays import FloatArray
 from securevfl.crypto import ring
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused, PeerViolation, RangeExceeded
+from securevfl.errors import FeatureLeakRefused, LabelLeakRefused, PeerViolation, RangeExceeded
 from securevfl.protocols.blind.fixed_point import require_rare, sigmoid_series
 from securevfl.protocols.blind.links import Corrections
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
@@ -364,7 +364,7 @@ def test_the_feature_guard_counts_rows_and_no_sums_and_says_so(tmp_path: Path) -
     assert not record.exists()
     run_job(dataset, blind(scores="rows"), guarded, **settings)
     assert set(RowRecord.load(record).scored) == {1}
-    with pytest.raises(HeldOutLeakRefused, match="take scores = 'sums'"):
+    with pytest.raises(FeatureLeakRefused, match="take scores = 'sums'"):
         run_job(dataset, blind(scores="rows"), guarded, **settings)
 
 

@@ -12,7 +12,7 @@ from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import decode, unmask
 from securevfl.data.sources import load
-from securevfl.errors import ConfigError, HeldOutLeakRefused, RangeExceeded
+from securevfl.errors import ConfigError, FeatureLeakRefused, RangeExceeded
 from securevfl.protocols.exchanges.class_sums import (
     EncryptedHeldOut,
     HeldOutMasks,
@@ -191,7 +191,7 @@ def test_rows_are_opened_and_counted_only_where_the_job_says_so(
     view = opened.views[opened.plan.facts.label_party]
     assert len(view.received(kind)) == parties - 1
     assert all(set(RowRecord.load(each).scored.tolist()) == {1} for each in records)
-    with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs"):
+    with pytest.raises(FeatureLeakRefused, match="after 1 of earlier jobs"):
         run_job(dataset, {**BOTH, "scores": "rows"}, guarded, **settings, seed=1)
 
 

@@ -15,7 +15,7 @@ import pytest
 from securevfl import files
 from securevfl.data.partition import fixed_partition
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import DataError, HeldOutLeakRefused, LabelLeakRefused, PeerViolation
+from securevfl.errors import DataError, FeatureLeakRefused, LabelLeakRefused, PeerViolation
 from securevfl.protocols.guards import row_record
 from securevfl.protocols.guards.person_record import label_variance
 from securevfl.protocols.guards.row_record import RowRecord
@@ -337,14 +337,14 @@ def test_one_scoring_at_the_end_passes_and_is_written_down(tmp_path: Path) -> No
 def test_a_scoring_every_round_is_refused_before_it_starts_and_written_down_nowhere(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(HeldOutLeakRefused, match="15 scorings x 1 outputs show 15 columns"):
+    with pytest.raises(FeatureLeakRefused, match="15 scorings x 1 outputs show 15 columns"):
         show(tmp_path, eval_every=1, rounds=15)
     assert {Path(each).name for each in written(tmp_path)} <= {"commitment.key"}
     show(tmp_path, eval_every=1, rounds=14)
 
 
 def test_a_target_asks_for_scorings_and_all_of_them_count(tmp_path: Path) -> None:
-    with pytest.raises(HeldOutLeakRefused, match="19 scorings"):
+    with pytest.raises(FeatureLeakRefused, match="19 scorings"):
         show(tmp_path, target_auc=0.6, rounds=19)
 
 
@@ -353,7 +353,7 @@ def test_a_second_job_adds_up(tmp_path: Path) -> None:
     parts = (slice(0, 228), slice(228, 456))
     show(tmp_path, picked(breast_cancer(), parts[0]), **HALF, allow_label_leak=True)
     show(tmp_path, picked(breast_cancer(), parts[1]), seed=1, allow_label_leak=True)
-    with pytest.raises(HeldOutLeakRefused, match=r"after 9 of earlier jobs .* show 17"):
+    with pytest.raises(FeatureLeakRefused, match=r"after 9 of earlier jobs .* show 17"):
         show(tmp_path, picked(breast_cancer(), parts[1]), **HALF, allow_label_leak=True)
     assert show(tmp_path, eval_every="never", seed=2, allow_label_leak=True).scores == []
     assert set(record(tmp_path).values()) == {9}
@@ -364,7 +364,7 @@ def test_a_row_more_or_less_is_no_other_data_set(tmp_path: Path) -> None:
     whole = picked(breast_cancer(), slice(0, 228))
     fewer = picked(breast_cancer(), slice(228, 456), slice(1, None))
     show(tmp_path, fewer, **half)
-    with pytest.raises(HeldOutLeakRefused, match="held-out predictions"):
+    with pytest.raises(FeatureLeakRefused, match="held-out predictions"):
         show(tmp_path, whole, **half)
     others = replace(
         whole,
@@ -375,7 +375,7 @@ def test_a_row_more_or_less_is_no_other_data_set(tmp_path: Path) -> None:
     # What others have shown since is remembered beside it.
     tables = (replace(each, train=each.train + 1.0, people=None) for each in fewer.parties)
     strangers = replace(fewer, parties=tuple(tables), row_digests=fewer.row_digests + np.uint64(1))
-    with pytest.raises(HeldOutLeakRefused, match="held-out predictions"):
+    with pytest.raises(FeatureLeakRefused, match="held-out predictions"):
         show(tmp_path, strangers, **half)
 
 
@@ -383,7 +383,7 @@ def test_a_job_may_say_that_it_shows_rows_and_is_remembered(tmp_path: Path) -> N
     scores = show(tmp_path, eval_every=1, rounds=15, allow_feature_leak=True).scores
     assert len(scores) == 15
     assert set(record(tmp_path).values()) == {15}
-    with pytest.raises(HeldOutLeakRefused):
+    with pytest.raises(FeatureLeakRefused):
         show(tmp_path)
 
 
@@ -406,7 +406,7 @@ def test_sums_count_at_every_feature_party(tmp_path: Path) -> None:
     show(tmp_path, three, "masked")
     assert set(record(tmp_path, "party2").values()) == set(record(tmp_path, "party3").values())
     for dataset in (three, picked(three, slice(50, None))):
-        with pytest.raises(HeldOutLeakRefused):
+        with pytest.raises(FeatureLeakRefused):
             show(tmp_path, dataset, "masked", seed=1)
 
 
@@ -414,7 +414,7 @@ def test_dbcd_counts_its_scorings_as_well(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"algorithm": "dbcd", "l1": 0.01, "eval_every": 0}
     settings["allow_feature_leak"] = False
     run(tmp_path, breast_cancer(3), "masked", **settings)
-    with pytest.raises(HeldOutLeakRefused):
+    with pytest.raises(FeatureLeakRefused):
         run(tmp_path, breast_cancer(3), "masked", **settings, seed=1)
 
 
@@ -428,7 +428,7 @@ def test_what_another_job_has_written_down_since_the_first_check_counts(tmp_path
             shutil.copytree(tmp_path / "other", own)
         return data
 
-    with pytest.raises(HeldOutLeakRefused, match="after 1 of earlier jobs"):
+    with pytest.raises(FeatureLeakRefused, match="after 1 of earlier jobs"):
         show(own, three, "masked", {"tamper": written_meanwhile}, seed=1)
 
 
@@ -461,7 +461,7 @@ def test_sums_by_class_of_two_show_no_row_and_sums_of_three_do(tmp_path: Path) -
     for _ in range(2):
         assert len(show(tmp_path, None, BOTH, **settings).scores) == 2
     assert not (tmp_path / "party2" / "rows.safetensors").exists()
-    with pytest.raises(HeldOutLeakRefused):
+    with pytest.raises(FeatureLeakRefused):
         show(tmp_path, breast_cancer(3), {**BOTH, "scores": "rows"}, **settings)
 
 
@@ -478,7 +478,7 @@ def test_plain_scorings_count_like_rounds(tmp_path: Path) -> None:
     jobs = [picked(breast_cancer(), part) for part in parts]
     assert len(show(tmp_path, jobs[0], "plain", eval_every=1, rounds=9).scores) == 9
     said = r"9 columns of predictions of held-out rows .* score at most 5 times"
-    with pytest.raises(HeldOutLeakRefused, match=said):
+    with pytest.raises(FeatureLeakRefused, match=said):
         show(tmp_path, jobs[1], "plain", eval_every=1, rounds=9)
     assert set(record(tmp_path).values()) == {9}
     show(tmp_path, jobs[1], "plain", rounds=9)
@@ -521,7 +521,7 @@ def passes(directory: Path, dataset: VerticalDataset, **settings: object) -> Non
 
 
 def refused(directory: Path, dataset: VerticalDataset, **settings: object) -> str:
-    with pytest.raises((LabelLeakRefused, HeldOutLeakRefused)) as caught:
+    with pytest.raises((LabelLeakRefused, FeatureLeakRefused)) as caught:
         begin(directory, dataset, settings)
     return str(caught.value)
 

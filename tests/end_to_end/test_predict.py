@@ -183,13 +183,13 @@ def test_the_same_model_may_score_the_same_rows_again_and_another_one_is_counted
         scored(result, dataset, guard_directory=tmp_path)
     other, _ = trained(3, **masked, job={"seed": 1})
     with pytest.raises(
-        errors.HeldOutLeakRefused, match=r"after 1 of earlier jobs \(the last: .*\) show 2"
+        errors.FeatureLeakRefused, match=r"after 1 of earlier jobs \(the last: .*\) show 2"
     ):
         scored(other, dataset, guard_directory=tmp_path)
     fresh = {name: values + 1.0 for name, values in features_of(dataset).items()}
     for _ in range(2):
         scored(other, dataset, features=fresh, guard_directory=tmp_path)
-    with pytest.raises(errors.HeldOutLeakRefused):
+    with pytest.raises(errors.FeatureLeakRefused):
         scored(result, dataset, features=fresh, guard_directory=tmp_path)
     overruled = other.job.with_settings(allow_feature_leak=True)
     scored(other, dataset, job=overruled, guard_directory=tmp_path)
@@ -222,7 +222,7 @@ def test_rows_may_be_shown_by_fewer_models_than_their_columns_have_rank(
             )
 
         if shown == allowed:
-            with pytest.raises(errors.HeldOutLeakRefused, match=f"at most {allowed} expected"):
+            with pytest.raises(errors.FeatureLeakRefused, match=f"at most {allowed} expected"):
                 check()
             continue
         check()()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.errors import DataError, HeldOutLeakRefused
+from securevfl.errors import DataError, FeatureLeakRefused
 from securevfl.job import Job
 from securevfl.protocols.guards.feature_guard import FeatureGuard
 from securevfl.protocols.guards.row_record import RowRecord
@@ -62,7 +62,7 @@ def test_a_second_job_would_give_all_rows_to_who_knows_as_many_as_columns(tmp_pa
     first = run(tmp_path)
     assert trained(tmp_path) == {first.rounds} == {10}
     said = r"job 'job' of 20..-..-.. .* 10 columns .* rank 15: .* hide = 'both'.* 4 rounds pass"
-    with pytest.raises(HeldOutLeakRefused, match=said):
+    with pytest.raises(FeatureLeakRefused, match=said):
         run(tmp_path, l2=0.1)
     assert trained(tmp_path) == {10}
     # What it would have shown: the attack that the guard is there for.
@@ -78,7 +78,7 @@ def test_the_very_same_job_shows_the_same_numbers_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(columns_of(again), columns_of(first))
     assert trained(tmp_path) == {10}
     for changed in ({"seed": 1}, {"tolerance": 1e-3}):
-        with pytest.raises(HeldOutLeakRefused):
+        with pytest.raises(FeatureLeakRefused):
             run(tmp_path, **changed)
 
 
@@ -86,7 +86,7 @@ def test_noise_of_an_exchange_shows_other_numbers_the_next_time(tmp_path: Path) 
     ckks: dict[str, Any] = {"scheme": "ckks"}
     settings: dict[str, Any] = {"rounds": 8}
     run(tmp_path, None, ckks, **settings)
-    with pytest.raises(HeldOutLeakRefused, match="at most 6 rounds pass"):
+    with pytest.raises(FeatureLeakRefused, match="at most 6 rounds pass"):
         run(tmp_path, None, ckks, **settings)
     run(tmp_path, None, ckks, **{**settings, "rounds": 6})
     assert trained(tmp_path) == {14}
@@ -112,13 +112,13 @@ def test_once_a_job_has_shown_as_many_there_is_nothing_left_to_hide(tmp_path: Pa
 def test_rounds_that_converge_leave_something_to_hide(tmp_path: Path) -> None:
     """Twenty gradient steps have twenty columns, but few directions that float64 keeps."""
     run(tmp_path, rounds=20, local_steps=1, tolerance=0.0)
-    with pytest.raises(HeldOutLeakRefused, match="showed the other side 20 columns"):
+    with pytest.raises(FeatureLeakRefused, match="showed the other side 20 columns"):
         run(tmp_path, seed=1, rounds=3)
 
 
 def test_other_columns_of_the_same_people_have_not_been_revealed(tmp_path: Path) -> None:
     run(tmp_path, rounds=16, tolerance=0.0)
-    with pytest.raises(HeldOutLeakRefused):
+    with pytest.raises(FeatureLeakRefused):
         run(tmp_path, changed(CHANGES["a column more"]), rounds=3)
 
 
@@ -162,7 +162,7 @@ def test_rounds_that_a_killed_job_may_have_shown_leave_something_to_hide(
         with pytest.raises(Killed):
             run(tmp_path, None, None, {"progress": stop}, rounds=80)
     assert trained(tmp_path) == {80}
-    with pytest.raises(HeldOutLeakRefused):
+    with pytest.raises(FeatureLeakRefused):
         run(tmp_path, seed=1, rounds=8)
     # The same job shows the same three rounds again, and those after them.
     result = run(tmp_path, rounds=80)
@@ -186,7 +186,7 @@ def test_a_job_of_parties_that_died_starts_again_only_if_it_may_show_all(
         with pytest.raises(Killed):
             run(tmp_path / str(rounds), None, None, {"progress": stop}, rounds=rounds)
     run(tmp_path / "80", rounds=80)
-    with pytest.raises(HeldOutLeakRefused):
+    with pytest.raises(FeatureLeakRefused):
         run(tmp_path / "8", rounds=8)
 
 
@@ -203,7 +203,7 @@ def test_only_its_own_attempts_let_a_job_start_again(
         with pytest.raises(Killed):
             run(tmp_path, None, None, {"progress": stop}, rounds=80)
     run(tmp_path, l2=0.1)
-    with pytest.raises(HeldOutLeakRefused):
+    with pytest.raises(FeatureLeakRefused):
         run(tmp_path, rounds=80)
 
 
@@ -235,7 +235,7 @@ def test_another_job_between_two_attempts_counts(tmp_path: Path, resumed: bool) 
     with pytest.raises(Killed):
         run(tmp_path, None, None, {"keep_state": keep})
     run(tmp_path, l2=0.1)
-    with pytest.raises(HeldOutLeakRefused):
+    with pytest.raises(FeatureLeakRefused):
         run(tmp_path, None, None, {"resume": states} if resumed else {})
 
 
@@ -293,7 +293,7 @@ def changed(change: Change) -> VerticalDataset:
 @pytest.mark.parametrize("change", CHANGES)
 def test_people_are_known_by_id_or_by_values(tmp_path: Path, change: str) -> None:
     run(tmp_path)
-    with pytest.raises(HeldOutLeakRefused, match="of 'party2'"):
+    with pytest.raises(FeatureLeakRefused, match="of 'party2'"):
         run(tmp_path, changed(CHANGES[change]), seed=1)
 
 
@@ -334,5 +334,5 @@ def test_a_population_by_name_joins_tables_whose_values_have_all_changed(tmp_pat
         if not named:
             as_of("june", named=named)
             continue
-        with pytest.raises(HeldOutLeakRefused):
+        with pytest.raises(FeatureLeakRefused):
             as_of("june", named=named)

@@ -363,7 +363,7 @@ def test_a_job_whose_gradients_tell_labels_is_refused(
 
 def test_scorings_count_as_rows_that_are_shown(tmp_path: Path) -> None:
     environment = Environment(keys=SmallKeys(), guard_directory=tmp_path)
-    with pytest.raises(errors.HeldOutLeakRefused, match="2 scorings"):
+    with pytest.raises(errors.FeatureLeakRefused, match="2 scorings"):
         run(None, "bfv", environment, eval_every=2, allow_label_leak=True)
     run(None, "bfv", environment, eval_every=0, allow_label_leak=True)
 

@@ -20,7 +20,7 @@ def test_one_root_catches_everything(kind: type[Exception]) -> None:
         # Bad input is also a ValueError, and what a peer does is no fault of it.
         (
             ValueError,
-            "ConfigError DataError HeldOutLeakRefused LabelLeakRefused",
+            "ConfigError DataError FeatureLeakRefused LabelLeakRefused",
             "PeerUnreachable PeerTimeout PeerNotTrusted PeerViolation MalformedMessage",
         ),
         (

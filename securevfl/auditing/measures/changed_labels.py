@@ -18,7 +18,7 @@ from securevfl.auditing.measures.labels import gradients_hidden, gradients_seen
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import ConfigError, HeldOutLeakRefused, LabelLeakRefused
+from securevfl.errors import ConfigError, FeatureLeakRefused, LabelLeakRefused
 
 ROWS, PEOPLE = 4096, 5
 
@@ -89,7 +89,7 @@ def _finding(subject: Subject, read: Read, run: Run) -> Finding:
             tried += 1
     except LabelLeakRefused as error:
         refused, tried = str(error), PEOPLE
-    except HeldOutLeakRefused as error:  # it does not protect labels: the second jobs before count
+    except FeatureLeakRefused as error:  # it does not protect labels: the second jobs before count
         if not tried:
             raise
         refused = str(error)

@@ -18,7 +18,7 @@ from securevfl.auditing.measures.features import unseen
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Subject, table_of
 from securevfl.auditing.views import predictions_of
-from securevfl.errors import ConfigError, HeldOutLeakRefused
+from securevfl.errors import ConfigError, FeatureLeakRefused
 
 JOBS = 2
 # Singular values of predictions below this say as little as rounding.
@@ -58,7 +58,7 @@ def _together(subject: Subject, *, guarded: bool) -> Finding:
             seeded = {**settings, "seed": subject.seed + number}
             try:
                 recording = subject.record_guarded(Path(folder), dataset, **seeded)
-            except HeldOutLeakRefused as error:
+            except FeatureLeakRefused as error:
                 refused = str(error)
                 break
             shown += predictions_of(recording.view(label), party)

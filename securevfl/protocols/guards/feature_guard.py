@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.errors import DataError, HeldOutLeakRefused
+from securevfl.errors import DataError, FeatureLeakRefused
 from securevfl.job import PartySettings
 from securevfl.models.local_model import LocalModel
 from securevfl.models.storage import SavedModel
@@ -102,7 +102,7 @@ class HeldOutCount:
             return
         before = columns - self.scorings * self.outputs
         earlier = f" after {before} of earlier jobs (the last: {last})" if before > 0 else ""
-        raise HeldOutLeakRefused(
+        raise FeatureLeakRefused(
             f"feature guard: {self.scorings} scorings x {self.outputs} outputs{earlier} show "
             f"{columns} columns of held-out predictions, at most {self.allowed} expected for "
             f"features of rank {self.rank}: as many as the rank reveal every row to a party that "
@@ -147,7 +147,7 @@ class FeatureGuard:
         """Check the job before any party records anything.
 
         Raises:
-            HeldOutLeakRefused: rounds or scorings would show too much.
+            FeatureLeakRefused: rounds or scorings would show too much.
             DataError: the record of earlier jobs cannot be read.
         """
         if self._path is not None and (self._trains or self._scores):
@@ -292,7 +292,7 @@ class FeatureGuard:
         else:
             what = "held-out rows"
             ways = f"{_remedy(plan, (rank - 1 - before) // plan.loss.outputs)}; or {_ways(plan)}"
-        raise HeldOutLeakRefused(
+        raise FeatureLeakRefused(
             f"feature guard: earlier jobs (the last: {record.last(rows)}) showed the other side "
             f"{before} columns of predictions of {what} of {self._party.name!r}, and up to "
             f"{columns - before} more would be as many as their rank {rank}: whoever knows {rank} "
@@ -423,7 +423,7 @@ def require_scoring_guard(
         A function that checks again and records the rows. Call it once no other party can refuse.
 
     Raises:
-        HeldOutLeakRefused: they would be shown too often.
+        FeatureLeakRefused: they would be shown too often.
         DataError: the record of earlier jobs cannot be read.
     """
     path = directory / "rows.safetensors"

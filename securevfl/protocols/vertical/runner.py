@@ -206,7 +206,7 @@ async def run_party(
         PeerError: a peer broke the protocol or is gone.
         RangeExceeded: products could overflow, or values leave the agreed range.
         LabelLeakRefused: gradients under this party's key would reveal too much.
-        HeldOutLeakRefused: rounds or scoring would show too much of this party's rows.
+        FeatureLeakRefused: rounds or scoring would show too much of this party's rows.
         BudgetExhausted: the job would spend more than its privacy budget.
         ConfigError: a job that cannot resume, or not from this state.
     """

@@ -9,7 +9,7 @@ from securevfl.auditing.measures.changed_labels import changed_labels
 from securevfl.auditing.measuring import Measurement
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import HeldOutLeakRefused
+from securevfl.errors import FeatureLeakRefused
 from securevfl.job import Job
 from tests.unit.auditing.cells import cells_of, finding
 from tests.unit.auditing.test_labels_across_jobs import people
@@ -50,7 +50,7 @@ def test_a_refusal_by_the_held_out_guard_keeps_what_was_permitted_before(
 
     def recorded(self: Subject, _: Path, dataset: VerticalDataset) -> Recording:
         if next(ran) > permitted:
-            raise HeldOutLeakRefused("held-out guard: enough")
+            raise FeatureLeakRefused("held-out guard: enough")
         return Subject(self.job.without_protection, dataset, self.seed).record()
 
     monkeypatch.setattr(Subject, "record_guarded", recorded)

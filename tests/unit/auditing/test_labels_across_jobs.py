@@ -21,7 +21,7 @@ from securevfl.auditing.measures.labels_of_jobs import labels_of_jobs
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError, HeldOutLeakRefused, LabelLeakRefused
+from securevfl.errors import ConfigError, FeatureLeakRefused, LabelLeakRefused
 from securevfl.job import Job
 from tests.made_data import dataset_of
 from tests.unit.auditing.cells import cells_of, finding
@@ -97,7 +97,7 @@ def test_jobs_that_do_not_fit_are_refused() -> None:
         labels_from_gradients([], np.zeros((3, 1)))
 
 
-@pytest.mark.parametrize("refusal", [LabelLeakRefused, HeldOutLeakRefused, ConfigError])
+@pytest.mark.parametrize("refusal", [LabelLeakRefused, FeatureLeakRefused, ConfigError])
 def test_guards_decide_and_one_directory_remembers(
     monkeypatch: pytest.MonkeyPatch, refusal: type[ConfigError]
 ) -> None:

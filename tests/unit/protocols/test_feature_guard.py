@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from securevfl.errors import HeldOutLeakRefused
+from securevfl.errors import FeatureLeakRefused
 from securevfl.protocols.guards.feature_guard import LIMIT, HeldOutCount, reveals
 
 
@@ -15,7 +15,7 @@ def test_one_scoring_is_always_allowed_and_a_share_of_the_rank(
     count = HeldOutCount(1, outputs, rank)
     assert count.allowed == allowed == max(outputs, int(LIMIT * rank))
     count.require_below_limit(allowed, "")
-    with pytest.raises(HeldOutLeakRefused, match=f"show {allowed + 1} columns"):
+    with pytest.raises(FeatureLeakRefused, match=f"show {allowed + 1} columns"):
         count.require_below_limit(allowed + 1, "")
 
 
@@ -43,5 +43,5 @@ def test_rounds_reveal_what_least_squares_finds(
 
 
 def test_the_refusal_says_what_earlier_jobs_showed_and_which() -> None:
-    with pytest.raises(HeldOutLeakRefused, match=r"after 2 of earlier jobs \(the last: job 'a'\)"):
+    with pytest.raises(FeatureLeakRefused, match=r"after 2 of earlier jobs \(the last: job 'a'\)"):
         HeldOutCount(1, 1, 15).require_below_limit(3, "job 'a'")
