@@ -147,6 +147,12 @@ def table_of(dataset: VerticalDataset, party: str) -> PartyTable:
     raise ConfigError(f"party {party!r}: not in {dataset.name}")
 
 
+def widest_peer(dataset: VerticalDataset) -> PartyTable:
+    """The feature party with the most columns."""
+    others = [table for table in dataset.parties if table.name != dataset.label_party]
+    return max(others, key=lambda table: len(table.columns))
+
+
 def with_table(dataset: VerticalDataset, changed: PartyTable) -> VerticalDataset:
     """The data with other columns of one party."""
     parties = (changed if each.name == changed.name else each for each in dataset.parties)
@@ -265,8 +271,7 @@ class Subject:
     @property
     def feature_party(self) -> str:
         """The feature party with the most columns: the one that attacks labels, or is attacked."""
-        others = [table for table in self.dataset.parties if table.name != self.dataset.label_party]
-        return max(others, key=lambda table: len(table.columns)).name
+        return widest_peer(self.dataset).name
 
     def with_rows(self, rows: int) -> "Subject":
         """The same exchange on at most so many training rows; itself if there are no more."""
