@@ -7,18 +7,18 @@ one refused.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from securevfl.auditing.measuring import CANNOT_RUN, Attack
-from securevfl.auditing.subject import Subject
-from securevfl.data.tables import VerticalDataset
-from securevfl.errors import ConfigError, HeldOutLeakRefused, LabelLeakRefused
+from securevfl.auditing.measuring import Attack
+from securevfl.auditing.subject import PROBE_ROWS, Subject
+from securevfl.data.tables import VerticalDataset, some_rows
+from securevfl.errors import ConfigError, HeldOutLeakRefused, LabelLeakRefused, SecureVFLError
 from securevfl.job import ExchangeSettings, Job, PrivacySettings
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchange import TrainsOnShares
@@ -42,12 +42,12 @@ CHANGES: Mapping[str, tuple[Settings, ...]] = {
     **dict.fromkeys(("rotation_twin", "gram", "anchors", "components", "binary_columns"), HIDDEN),
     "features_across_jobs": HIDDEN,
     "held_out_features": ({"job": AT_THE_END}, *HIDDEN, {"job": UNSCORED}),
-    "labels_from_residuals": (BFV, BLIND),
+    **dict.fromkeys(("labels_from_residuals", "changed_labels"), (BFV, BLIND)),
     **dict.fromkeys(("labels_from_gradients", "labels_across_jobs"), FULL_BATCHES),
     "integer_decoding": ({"job": RANDOM}, {**BFV, "job": RANDOM}),
     **dict.fromkeys(("labels_from_components", "features_from_units"), (BOTH,)),
     **dict.fromkeys(("jacobi_symbol", "ckks_key"), (BFV,)),
-    **dict.fromkeys(("labels_from_unit_gradients", "changed_labels", "labels_from_parameters"), ()),
+    **dict.fromkeys(("labels_from_unit_gradients", "labels_from_parameters"), ()),
     **dict.fromkeys(("words_of_rounds", "ciphertext_ratio", "ciphertext_noise"), ()),
     **dict.fromkeys(("crafted_query", "selection_matrix", "equality_solving", "epsilon"), ()),
 }
@@ -57,20 +57,14 @@ REPAIRS: tuple[Mapping[str, object], ...] = (
     *(AFFINE | FULL | AT_THE_END, AFFINE | UNSCORED),
 )
 """What `[job]` may need beside a change that would be refused without, the least first."""
-
-
-def _gradients(plan: Plan) -> bool:
-    return plan.learns.gradients
-
-
-GUARDS: Mapping[str, tuple[type[ConfigError], Callable[[Plan], bool]]] = {
-    "labels_from_gradients": (LabelLeakRefused, _gradients),
-    "labels_across_jobs": (LabelLeakRefused, _gradients),
-    "integer_decoding": (LabelLeakRefused, _gradients),
-    "held_out_features": (
-        HeldOutLeakRefused,
-        lambda plan: plan.exchange.counts_held_out(plan.job),
-    ),
+Guard = tuple[type[ConfigError] | None, Callable[[Plan], bool]]
+LABELS: Guard = LabelLeakRefused, lambda plan: plan.learns.gradients
+OTHER_LABELS: Guard = LabelLeakRefused, lambda plan: plan.learns.residuals == "hidden"
+SCORINGS: Guard = HeldOutLeakRefused, lambda plan: plan.exchange.counts_held_out(plan.job)
+GUARDS: Mapping[str, Guard] = {
+    **dict.fromkeys(("labels_from_gradients", "labels_across_jobs", "integer_decoding"), LABELS),
+    "changed_labels": OTHER_LABELS,
+    "held_out_features": SCORINGS,
 }
 """By attack, how the guard of what it reads refuses a job, and whether it counts a job at all."""
 
@@ -79,56 +73,46 @@ class _Permitted(Exception):
     """The guards of all parties have permitted a job."""
 
 
+@dataclass(eq=False)
 class Advisor:
     """Tries changes of jobs on one data set, each changed job once."""
 
-    def __init__(self, dataset: VerticalDataset) -> None:
-        self._dataset = dataset
-        self._tried: dict[str, tuple[Subject, Plan] | Exception] = {}
+    dataset: VerticalDataset
+    _tried: dict[str, Plan | type[SecureVFLError]] = field(default_factory=dict)
 
     def advice(self, attack: Attack, job: Job) -> list[dict[str, Any]]:
-        """At most two changes, the best first, each as `settings` and `why`.
-
-        `why` is `immune` or `permitted by the guard`.
-        """
-        return list(islice(self._helping(attack, job), MOST))
-
-    def _helping(self, attack: Attack, job: Job) -> Iterator[dict[str, Any]]:
-        found: list[set[tuple[str, str, Any]]] = []
+        """At most two `settings`, the best first, with `why`: immune or permitted by the guard."""
+        found: list[dict[str, Any]] = []
         for change in CHANGES[attack.name]:
             for repair in REPAIRS:
                 settings = _settings_for(job, change, repair)
-                keys = {(name, *item) for name, each in settings.items() for item in each.items()}
-                why = self._why(attack, job, changed(job, settings))
-                if why and not any(each <= keys for each in found):
-                    yield {"settings": settings, "why": why}
-                if why:
-                    found.append(keys)
+                if why := self._why(attack, job, changed(job, settings)):
+                    if not any(_within(each["settings"], settings) for each in found):
+                        found.append({"settings": settings, "why": why})
                     break
+        return found[:MOST]
 
     def _why(self, attack: Attack, job: Job, other: Job) -> str:
         """Why a changed job resists an attack; empty if nothing says so."""
-        found, before = self._asked(other), self._asked(job)
-        if isinstance(found, Exception):
+        plan, before = self._asked(other), self._asked(job)
+        if isinstance(plan, type):
             return ""
-        if attack.immune(found[0]):
+        # Whether rounds show anything does not depend on how many rows they take.
+        few = some_rows(self.dataset, PROBE_ROWS)
+        if attack.immune(Subject(other.with_settings(batch_size="full"), few, seed=0)):
             return "immune"
-        refusal, counts = GUARDS.get(attack.name, (None, None))
-        if counts is None or refusal is None or not counts(found[1]):
-            return ""
-        refused = isinstance(before, refusal)
-        uncounted = not isinstance(before, Exception) and not counts(before[1])
-        return "permitted by the guard" if refused or uncounted else ""
+        refusal, counts = GUARDS.get(attack.name, (None, lambda _: False))
+        uncounted = before is refusal if isinstance(before, type) else not counts(before)
+        return "permitted by the guard" if counts(plan) and uncounted else ""
 
-    def _asked(self, job: Job) -> tuple[Subject, Plan] | Exception:
-        """The job as an audit attacks it, and its plan; or why it cannot run or is refused."""
+    def _asked(self, job: Job) -> Plan | type[SecureVFLError]:
+        """The plan of a job that the guards permit; or the error of one that is no such job."""
         key = job.model_dump_json()
         if key not in self._tried:
             try:
-                plan = _permitted(job, self._dataset)
-                self._tried[key] = Subject(job, self._dataset, job.job.seed), plan
-            except CANNOT_RUN as error:
-                self._tried[key] = error
+                self._tried[key] = _permitted(job, self.dataset)
+            except SecureVFLError as error:
+                self._tried[key] = type(error)
         return self._tried[key]
 
 
@@ -148,6 +132,10 @@ def _settings_for(job: Job, change: Settings, repair: Mapping[str, object]) -> S
     if scheme and job.privacy != PrivacySettings() and not EXCHANGES[scheme].adds_noise:
         settings["privacy"] = {}
     return settings
+
+
+def _within(one: Settings, other: Settings) -> bool:
+    return all(keys.items() <= other.get(name, {}).items() for name, keys in one.items())
 
 
 def _permitted(job: Job, dataset: VerticalDataset) -> Plan:
