@@ -123,12 +123,12 @@ def test_an_override_of_the_guards_is_no_permission() -> None:
 
 
 def test_the_guards_of_all_parties_are_asked() -> None:
-    # Batches of 500 keep predictions, which the first party's guard counts, but not labels, whose
+    # Batches of 700 keep predictions, which the first party's guard counts, but not labels, whose
     # variance is a quarter.
     generator = np.random.default_rng(3)
-    blocks = np.split(generator.standard_normal((1000, 4)), 2, axis=1)
-    dataset = dataset_of(blocks, np.arange(1000) % 2)
-    job = job_of(batch_size=500, loss="taylor-logistic", learning_rate=0.1, local_steps=1)
+    blocks = np.split(generator.standard_normal((1400, 4)), 2, axis=1)
+    dataset = dataset_of(blocks, np.arange(1400) % 2)
+    job = job_of(batch_size=700, loss="taylor-logistic", learning_rate=0.1, local_steps=1)
     for label_party in ("party0", "party1"):
         found = Advisor(replace(dataset, label_party=label_party))
         (_, both) = found.advice(known_attacks()["gram"], job)
