@@ -110,7 +110,7 @@ def test_a_page_can_be_read_on_a_phone_and_on_a_desk_by_day_and_by_night(
 def test_a_page_is_printed_whole_and_dark_on_white(shown: tuple[Page, list[str]]) -> None:
     page, _ = shown
     page.set_viewport_size({"width": PAPER, "height": 1000})
-    page.evaluate(FOLD, True)  # noqa: FBT003  # as it is opened
+    page.evaluate(FOLD, True)  # as it is opened
     page.emulate_media(color_scheme="dark", media="print")
     assert page.evaluate(CHECKS) == []
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
