@@ -58,12 +58,12 @@ REPAIRS: tuple[Mapping[str, object], ...] = (
 )
 """What `[job]` may need beside a change that would be refused without, the least first."""
 Guard = tuple[type[ConfigError] | None, Callable[[Plan], bool]]
-LABELS: Guard = LabelLeakRefused, lambda plan: plan.learns.gradients
-OTHER_LABELS: Guard = LabelLeakRefused, lambda plan: plan.learns.residuals == "hidden"
+LABELS: Guard = LabelLeakRefused, lambda plan: plan.learns.residuals == "hidden"
 SCORINGS: Guard = HeldOutLeakRefused, lambda plan: plan.exchange.counts_held_out(plan.job)
+NONE: Guard = None, lambda _: False
 GUARDS: Mapping[str, Guard] = {
     **dict.fromkeys(("labels_from_gradients", "labels_across_jobs", "integer_decoding"), LABELS),
-    "changed_labels": OTHER_LABELS,
+    "changed_labels": LABELS,
     "held_out_features": SCORINGS,
 }
 """By attack, how the guard of what it reads refuses a job, and whether it counts a job at all."""
@@ -101,7 +101,7 @@ class Advisor:
         few = some_rows(self.dataset, PROBE_ROWS)
         if attack.immune(Subject(other.with_settings(batch_size="full"), few, seed=0)):
             return "immune"
-        refusal, counts = GUARDS.get(attack.name, (None, lambda _: False))
+        refusal, counts = GUARDS.get(attack.name, NONE)
         uncounted = before is refusal if isinstance(before, type) else not counts(before)
         return "permitted by the guard" if counts(plan) and uncounted else ""
 

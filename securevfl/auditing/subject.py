@@ -229,8 +229,13 @@ class Subject:
         if self.exchange.adds_noise and (has_budget or privacy.noise_multiplier is None):
             job = _without_budget(job, self.dataset)
         self.scoring = {"eval_every": job.job.eval_every, "target_auc": job.job.target_auc}
+        shown = self.exchange.held_out(job, len(self.dataset.parties))
+        unscored = shown == "hidden" and not self.algorithm.own_components
         self.job = job.with_settings(
-            seed=self.seed, eval_every=0, target_auc=None, allow_label_leak=True
+            seed=self.seed,
+            eval_every="never" if unscored else 0,
+            target_auc=None,
+            allow_label_leak=True,
         )
 
     @property

@@ -181,19 +181,18 @@ def findings(rows: Sequence[Row]) -> Iterator[tuple[str, list[list[str]]]]:
             if row["verdict"] == verdict
         ]
         for verdict, start in REST.items():
-            names = [_in_words(row) for row in worst if row["verdict"] == verdict]
-            said += [[f"{start}:", f"{'; '.join(names)}."]] if names else []
+            tried: dict[str, list[str]] = {}  # by reason
+            for row in (each for each in worst if each["verdict"] == verdict):
+                why = f" ({row['detail']['reason']})" if verdict == "not_run" else ""
+                tried.setdefault(why, []).append(_sentence(row).tried)
+            what = "; ".join(f"{'; '.join(names)}{why}" for why, names in tried.items())
+            said += [[f"{start}:", f"{what}."]] if what else []
         yield exchange, said
 
 
 def _sentence(row: Row) -> Sentence:
     own = Sentence(row["attack"], "an attack from another package succeeds: see its documents")
     return SENTENCES.get(row["attack"], own)
-
-
-def _in_words(row: Row) -> str:
-    why = f" ({row['detail']['reason']})" if row["verdict"] == "not_run" else ""
-    return f"{_sentence(row).tried}{why}"
 
 
 def _said(row: Row, seeds: str) -> list[str]:

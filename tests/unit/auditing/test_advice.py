@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from securevfl.auditing.advice import CHANGES, Advisor
-from securevfl.auditing.judging import Finding
+from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.matrix import AuditSettings, audit
-from securevfl.auditing.measuring import Attack, AttackCase, known_attacks
+from securevfl.auditing.measuring import Attack, known_attacks
 from securevfl.auditing.subject import Subject
 from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused
 from securevfl.job import Job
@@ -149,10 +149,8 @@ def test_full_batches_take_away_what_minibatches_leak(tmp_path: Path) -> None:
 def first_case(attack: Attack, job: Job) -> bool:
     """Whether an attack on the job itself stays within its margins."""
     cases = attack.measure(Subject(job, breast_cancer(), 0, with_curves=False))
-    assert not isinstance(cases, Finding)
-    case = next(iter(cases))
-    assert isinstance(case, AttackCase)
-    found = case.measure()
+    assert not isinstance(cases, Finding | NotRun)
+    found = next(iter(cases)).measure()
     assert isinstance(found, Finding)
     return found.within
 
