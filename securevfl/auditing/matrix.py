@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from securevfl.auditing.advice import CHANGES, Advisor
 from securevfl.auditing.judging import Finding, NotRun, decisive, judge, verdict_of
 from securevfl.auditing.measuring import Attack, Measurement, known_attacks
-from securevfl.auditing.subject import Subject
+from securevfl.auditing.subject import Subject, widest_peer
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.interrupts import Interrupted
@@ -36,7 +37,7 @@ Report = Callable[[str, float, int], None]
 
 # Rough run times relative to the others, for the progress display.
 SLOW, WITH_CURVES = 4.0, 1.3
-KEPT = ("no_leak_found", "immune")
+KEPT, OPEN = ("no_leak_found", "immune"), ("leaks", "undecided")
 
 
 @dataclass(frozen=True)
@@ -94,18 +95,34 @@ def audit(
     except KeyboardInterrupt:
         left = [(name, sum((name, seed) not in found for seed in seeds)) for name in settings.jobs]
         missing = [f"{name}: {count} of {len(seeds)} seeds" for name, count in left if count]
-        raise Interrupted(_rows(settings, found), missing) from None
-    return _rows(settings, found)
+        raise Interrupted(_rows(dataset, settings, found), missing) from None
+    return _rows(dataset, settings, found)
 
 
 def _rows(
-    settings: AuditSettings, found: Mapping[tuple[str, int], Sequence[Measurement]]
+    dataset: VerticalDataset,
+    settings: AuditSettings,
+    found: Mapping[tuple[str, int], Sequence[Measurement]],
 ) -> list[Row]:
     by_cell: dict[tuple[str, str, str], list[Measurement]] = {}
     for name, index in product(settings.jobs, range(settings.repeats)):
         for each in found.get((name, index), ()):
             by_cell.setdefault((name, each.attack, each.case), []).append(each)
-    return [_row(name, measured) for (name, _, _), measured in by_cell.items()]
+    rows = [_row(name, measured) for (name, _, _), measured in by_cell.items()]
+    peer, advisor, known = widest_peer(dataset), Advisor(dataset), known_attacks()
+    for row in rows:
+        detail, attack = row["detail"], row["attack"]
+        detail["about"] = {
+            "label_party": dataset.label_party,
+            "feature_party": peer.name,
+            "columns": len(peer.columns),
+            "people": len(dataset.train_labels),
+        }
+        own = not (detail["control"] or detail["what_if"])
+        if own and row["verdict"] in OPEN and attack in CHANGES:
+            job = settings.jobs[row["exchange"]]
+            detail["to_change"] = advisor.advice(known[attack], job)
+    return rows
 
 
 def _modules(settings: AuditSettings) -> tuple[str, ...]:
@@ -245,7 +262,7 @@ def _violation(row: Mapping[str, Any]) -> Violation:
     attack, exchange, case = row["attack"], row["exchange"], row["detail"]["case"]
     where = f"{exchange} ({case})" if case else exchange
     verdict, why = "was not run", row["detail"].get("reason")
-    if row["verdict"] in ("leaks", "undecided"):
+    if row["verdict"] in OPEN:
         verdict, why = "leaks", f"{row['metric']} {row['value']:.3g}"
     if row["verdict"] == "undecided":
         verdict, why = "is undecided", f"{why} with {seeds_of([row])}; more decide (--repeats)"

@@ -147,6 +147,12 @@ def table_of(dataset: VerticalDataset, party: str) -> PartyTable:
     raise ConfigError(f"party {party!r}: not in {dataset.name}")
 
 
+def widest_peer(dataset: VerticalDataset) -> PartyTable:
+    """The feature party with the most columns."""
+    others = [table for table in dataset.parties if table.name != dataset.label_party]
+    return max(others, key=lambda table: len(table.columns))
+
+
 def with_table(dataset: VerticalDataset, changed: PartyTable) -> VerticalDataset:
     """The data with other columns of one party."""
     parties = (changed if each.name == changed.name else each for each in dataset.parties)
@@ -223,8 +229,13 @@ class Subject:
         if self.exchange.adds_noise and (has_budget or privacy.noise_multiplier is None):
             job = _without_budget(job, self.dataset)
         self.scoring = {"eval_every": job.job.eval_every, "target_auc": job.job.target_auc}
+        shown = self.exchange.held_out(job, len(self.dataset.parties))
+        unscored = shown == "hidden" and not self.algorithm.own_components
         self.job = job.with_settings(
-            seed=self.seed, eval_every=0, target_auc=None, allow_label_leak=True
+            seed=self.seed,
+            eval_every="never" if unscored else 0,
+            target_auc=None,
+            allow_label_leak=True,
         )
 
     @property
@@ -265,8 +276,7 @@ class Subject:
     @property
     def feature_party(self) -> str:
         """The feature party with the most columns: the one that attacks labels, or is attacked."""
-        others = [table for table in self.dataset.parties if table.name != self.dataset.label_party]
-        return max(others, key=lambda table: len(table.columns)).name
+        return widest_peer(self.dataset).name
 
     def with_rows(self, rows: int) -> "Subject":
         """The same exchange on at most so many training rows; itself if there are no more."""

@@ -260,8 +260,8 @@ def _show(rows: list[dict[str, Any]], job: Job, data: "VerticalDataset") -> None
     console.print(shown.headline(rows), style="bold", highlight=False)
     for exchange, said in findings(rows):
         console.print(f"\n{exchange}", style="bold", highlight=False)
-        for sentence in said:
-            console.print(f"- {sentence}", highlight=False, markup=False)
+        for sentences in said:
+            console.print(f"- {' '.join(sentences)}", highlight=False, markup=False)
     console.print()
     console.print(shown.matrix(rows, title))
     for note in (*shown.legend(rows), *shown.epsilon_lines(rows)):

@@ -1,22 +1,24 @@
 """What an audit found, in sentences for people who decide: leaks first, then what is open."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
+from securevfl.auditing.judging import WORST_FIRST
 from securevfl.reports.matrix import exchanges_of, figure
 from securevfl.reports.tables import Row
 from securevfl.shown import seeds_of
 
-HIDDEN = (
-    "[exchange] scheme = 'blind', or scheme = 'bfv' with hide = 'both' and [job] loss = "
-    "'taylor-logistic'; both without [privacy], and where the job permits them"
-)
-BATCHES = "[job] batch_size = 'full', or [exchange] scheme = 'blind' where the job permits it"
 FIRST = ("leaks", "undecided")
 REST = {
     "no_leak_found": "Tried, and no leak found",
     "immune": "The exchange leaves nothing to read for",
     "not_run": "Not run",
+}
+WHY = {
+    "immune": "leaves nothing to read",
+    "permitted by the guard": "a guard then limits what can be read",
 }
 WORDS = {
     "relative_error": "error",
@@ -26,197 +28,221 @@ WORDS = {
     "top_precision": "precision of the top ranks",
     "tpr_at_1_percent_fpr": "share found at 1 % false alarms",
 }
+EXACTLY = 0.01  # a relative error up to which values are computed, and not only estimated
 
 
 class Sentence(NamedTuple):
-    """Of an attack: what it tries, what its success means, and what to change in the job file."""
+    """What an attack tries, and what its success means; names and numbers stand in braces."""
 
     tried: str
     means: str
-    change: str
 
 
 SENTENCES = {
     "rotation_twin": Sentence(
         "whether other features of the same people would have given the same messages",
-        "the messages say more about people than how far they are from each other",
-        HIDDEN,
+        "messages say more about people than how far they are from each other",
     ),
     "gram": Sentence(
         "how far any two people are from each other, from predictions in training",
-        "the label party knows which people resemble each other, in the other party's columns",
-        HIDDEN,
+        "{label} can tell which people resemble each other in {feature}'s {n}columns",
     ),
     "anchors": Sentence(
         "everyone's columns, by somebody at the label party who knows a few people",
-        "who knows about as many people as the other party has columns reads those of others",
-        HIDDEN,
+        "someone at {label} who knows {known} could {read} {feature}'s {n}values of {people}",
     ),
     "components": Sentence(
         "the other party's columns one by one, as they do not depend on each other",
-        "the label party reads single columns of all people without knowing anybody",
-        HIDDEN,
+        "{label} could estimate single columns of {feature} without knowing anybody",
     ),
     "binary_columns": Sentence(
         "the other party's yes/no columns, from predictions in training",
-        "the label party reads yes/no answers of all people without knowing anybody",
-        HIDDEN,
+        "{label} could read yes/no columns of {feature} without knowing anybody",
     ),
     "features_across_jobs": Sentence(
         "everyone's columns, from predictions of two jobs on the same people",
-        "two jobs together show what neither shows alone",
-        HIDDEN,
+        "after two jobs someone at {label} who knows {known} could {read} {feature}'s {n}values of "
+        "{people}",
     ),
     "held_out_features": Sentence(
         "columns of people who are only scored, by somebody who knows some of them",
-        "scores give the other party's columns of people who were never trained on",
-        "[job] eval_every = 'never', which leaves the job without a score",
+        "someone at {label} who knows {known} could {read} {feature}'s {n}values of others who are "
+        "only scored",
     ),
     "labels_from_residuals": Sentence(
         "everyone's label, from what feature parties receive in each round",
-        "other parties read labels of single people better than their own data allow",
-        "[exchange] scheme = 'bfv' without [privacy], or, under dp, [privacy] "
-        "label_noise_multiplier",
+        "{feature} could tell the labels of {people} better than its own data allow",
     ),
     "labels_from_gradients": Sentence(
         "labels, from a feature party's own gradients",
-        "a feature party ranks people by their label better than its own data allow",
-        BATCHES,
+        "{feature} could rank {people} by their label better than its own data allow",
     ),
     "labels_from_components": Sentence(
         "labels, from what transfer learning sends",
-        "the other party knows labels of the shared people",
-        "[exchange] scheme = 'bfv'",
+        "{feature} could tell the labels of the shared people better than its own data allow",
     ),
     "labels_from_unit_gradients": Sentence(
         "labels, from gradients of a network's hidden units",
-        "the other party ranks people by their label better than its own data allow",
-        "fewer rounds, or fewer units in [ftl]",
+        "{feature} could rank people by their label better than its own data allow",
     ),
     "features_from_units": Sentence(
         "columns, from hidden units of people, by somebody who knows some of them",
-        "one party computes the other's columns of all shared people",
-        "[exchange] scheme = 'bfv'",
+        "a party that knows {known} could {read} the other's columns of all shared people",
     ),
     "integer_decoding": Sentence(
         "labels, as gradients of few whole numbers add up in few ways",
-        "a feature party decodes labels of single people",
-        "[job] start = 'random' and batch_size = 'full'",
+        "{feature} could decode labels of single people",
     ),
     "labels_across_jobs": Sentence(
         "labels, from gradients of several jobs on the same people",
-        "a feature party learns labels over jobs that no single job shows",
-        BATCHES,
+        "{feature} could learn labels over jobs that no single job shows",
     ),
     "changed_labels": Sentence(
         "whose label was corrected between two jobs",
-        "a feature party names the person whose label changed, and how",
-        "train on the earlier labels until enough have changed",
+        "{feature} could name the person whose label changed between two jobs, and how",
     ),
     "labels_from_parameters": Sentence(
         "labels, from the finished parts of several models",
-        "finished models tell a feature party labels of the people they were trained on",
-        "more people, fewer columns, or fewer jobs on the same people",
+        "finished models tell {feature} labels of the people they were trained on",
     ),
     "words_of_rounds": Sentence(
         "anything hidden, from the random-looking words of shares",
-        "shares are not as random as they must be: do not use this exchange",
-        "nothing: report it",
+        "shares are not as random as they must be",
     ),
     "ciphertext_ratio": Sentence(
         "features, from replies that were not made fresh",
-        "ciphertexts carry the other party's features: do not use this exchange",
-        "nothing: report it",
+        "ciphertexts carry features of {feature}",
     ),
     "ciphertext_noise": Sentence(
         "features, from the noise inside replies",
-        "the noise of replies carries the other party's features",
-        "nothing: report it",
+        "the noise of replies carries features of {feature}",
     ),
     "jacobi_symbol": Sentence(
         "features, from a number-theoretic trace in Paillier replies",
-        "replies carry the other party's yes/no columns",
-        "nothing: report it",
+        "replies carry yes/no columns of {feature}",
     ),
     "ckks_key": Sentence(
         "the secret key, from decrypted values that travel back",
-        "another party has the key, and with it all that was encrypted",
-        "[exchange] scheme = 'bfv'",
+        "{feature} could get the key, and with it all that was encrypted",
     ),
     "crafted_query": Sentence(
         "the secret key, by a feature party that sends forged replies",
-        "a party that cheats gets the key, and with it every label",
-        "no setting: take only partners who follow the protocol",
+        "{feature} could get the key by cheating, and with it every label",
     ),
     "selection_matrix": Sentence(
         "labels, by a feature party that sends forged columns",
-        "a party that cheats reads labels of the people it chooses",
-        "no setting takes it away: take only partners who follow the protocol; [job] label_guard "
-        "= 'visits' limits it to the few rounds that `train` then names",
+        "{feature} could read labels of people whom it chooses by cheating",
     ),
     "equality_solving": Sentence(
         "columns, from scores, by somebody who knows the whole model",
-        "each score gives some of the other party's columns of that person",
-        "do not give the parts of the model to one party",
+        "who knows the whole model could {read} {feature}'s values of a person from the score",
     ),
     "epsilon": Sentence(
         "whether the noise protects as well as the job claims",
         "the claimed ε is not true for these data",
-        "[job] bounds for all columns, or more noise",
     ),
 }
 
 
-def findings(rows: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
-    """By exchange: a paragraph for every leak and open question, and what else was tried.
+DEFECTS = ("words_of_rounds", "ciphertext_ratio", "ciphertext_noise", "jacobi_symbol", "ckks_key")
+REMAINS = {
+    **dict.fromkeys(DEFECTS, "do not use this exchange, and report it"),
+    "crafted_query": "take only partners who follow the protocol",
+    "selection_matrix": "take only partners who follow the protocol",
+    "labels_from_unit_gradients": "take fewer rounds, or fewer units in [ftl], and audit again",
+    "labels_across_jobs": "take fewer jobs on the same people",
+    "changed_labels": "train on the earlier labels until enough have changed",
+    "labels_from_parameters": "take more people, fewer columns, or fewer jobs on the same people",
+    "equality_solving": "do not give the parts of the model to one party",
+    "epsilon": "give all columns bounds, or add noise, and audit again",
+}
+"""What is left to do where no setting helps; of other attacks `ELSE`."""
+ELSE = "leave out columns or people, or take only partners who may know them"
+
+
+def findings(rows: Sequence[Row]) -> Iterator[tuple[str, list[list[str]]]]:
+    """By exchange: short sentences for every leak and open question, and what else was tried.
 
     Only the job itself counts, neither what-ifs nor controls.
     """
     for exchange in exchanges_of(rows):
         own: dict[str, list[Row]] = {}
         for row in rows:
-            if row["exchange"] == exchange and not _other(row):
+            detail = row["detail"]
+            if row["exchange"] == exchange and not (detail["control"] or detail["what_if"]):
                 own.setdefault(row["attack"], []).append(row)
-        worst = {
-            attack: min(each, key=lambda row: (*FIRST, row["verdict"]).index(row["verdict"]))
-            for attack, each in own.items()
-        }
+        worst = [
+            min(each, key=lambda row: WORST_FIRST.index(row["verdict"])) for each in own.values()
+        ]
         said = [
             _said(row, seeds_of(rows))
             for verdict in FIRST
-            for row in worst.values()
+            for row in worst
             if row["verdict"] == verdict
         ]
         for verdict, start in REST.items():
-            names = [
-                _sentence(row).tried if verdict == "no_leak_found" else attack
-                for attack, row in worst.items()
-                if row["verdict"] == verdict
-            ]
-            said += [f"{start}: {'; '.join(names)}."] if names else []
+            tried: dict[str, list[str]] = {}  # by reason
+            for row in (each for each in worst if each["verdict"] == verdict):
+                why = f" ({row['detail']['reason']})" if verdict == "not_run" else ""
+                tried.setdefault(why, []).append(_sentence(row).tried)
+            what = "; ".join(f"{'; '.join(names)}{why}" for why, names in tried.items())
+            said += [[f"{start}:", f"{what}."]] if what else []
         yield exchange, said
 
 
-def _other(row: Row) -> bool:
-    return bool(row["detail"]["control"] or row["detail"]["what_if"])
-
-
 def _sentence(row: Row) -> Sentence:
-    own = Sentence(row["attack"], "an attack from another package succeeds", "see its documents")
+    own = Sentence(row["attack"], "an attack from another package succeeds: see its documents")
     return SENTENCES.get(row["attack"], own)
 
 
-def _said(row: Row, seeds: str) -> str:
-    tried, means, change = _sentence(row)
-    bars = [
+def _said(row: Row, seeds: str) -> list[str]:
+    tried, means = _sentence(row)
+    bars = ", ".join(
         f"{name} {figure(row[key])}"
         for name, key in (("guessing", "chance"), ("the model alone", "model_alone"))
         if row[key] is not None
-    ]
+    )
     metric = WORDS.get(str(row["metric"]), str(row["metric"]))
-    beside = f" ({', '.join(bars)}; {seeds})" if bars else f" ({seeds})"
-    start = f"Tried {tried} ({row['attack']}). {metric[:1].upper()}{metric[1:]} "
-    figures = f"{figure(row['value'])}{beside}"
+    beside = "; ".join(filter(None, (bars, seeds)))
+    means = means.format(**_names_and_numbers(row))
+    said = [f"Leaks: {means}."]
     if row["verdict"] == "undecided":
-        return f"{start}{figures}: open, as {seeds} cannot decide; run more (--repeats)."
-    return f"{start}{figures}: {means}. To change: {change}."
+        said = [f"Open: whether {means}.", f"{seeds} cannot decide; run more (--repeats)."]
+    said.append(f"Tried ({row['attack']}): {tried}; {metric} {figure(row['value'])} ({beside}).")
+    changes = row["detail"].get("to_change")
+    if changes:
+        ways = [
+            f"{' or '.join(settings_text(each['settings']) for each in some)} ({WHY[why]})"
+            for why, some in groupby(changes, itemgetter("why"))
+        ]
+        said.append(f"To change: {', or '.join(ways)}.")
+    elif changes is not None:
+        left = REMAINS.get(row["attack"], ELSE)
+        said.append(f"No setting that this job accepts takes it away: {left}.")
+    return said
+
+
+def _names_and_numbers(row: Row) -> dict[str, str]:
+    """What stands in a sentence's braces; results of earlier versions have no numbers."""
+    detail: Row = row["detail"]
+    about, known = detail.get("about", {}), detail.get("known_rows", detail.get("anchors"))
+    exact = row["metric"] == "relative_error" and row["value"] <= EXACTLY
+    return {
+        "label": about.get("label_party", "the label party"),
+        "feature": about.get("feature_party", "the feature party"),
+        "n": f"{about['columns']} " if about else "",
+        "people": f"all {about['people']:,} people" if about else "people",
+        "known": f"{known} people" if about and known else "some people",
+        "read": "compute" if exact else "estimate",
+    }
+
+
+def settings_text(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Settings by section, as a job file has them; a section without any is left out."""
+    said = [
+        f"[{section}] {', '.join(f'{key} = {value!r}' for key, value in keys.items())}"
+        for section, keys in settings.items()
+        if keys
+    ]
+    without = [f" without [{section}]" for section, keys in settings.items() if not keys]
+    return " with ".join(said) + "".join(without)

@@ -177,7 +177,7 @@ def legend(rows: Sequence[Row]) -> list[str]:
 
 
 def advice_lines(rows: Sequence[Row]) -> list[str]:
-    """What the label party can do about gradients, from the first row that says so."""
+    """What batches expose labels, and which the label guard permits."""
     found = [row for row in rows if "advice" in row["detail"]]
     if not found:
         return []
@@ -186,14 +186,6 @@ def advice_lines(rows: Sequence[Row]) -> list[str]:
     if (least := advice.get("least_batch_size")) is not None:  # absent from earlier results
         only = "" if least < advice["rows"] else f": with {advice['rows']:,} rows only full batches"
         lines.append(f"labels: the label guard permits fixed batches from S = {least:,} on{only}")
-    if compared := advice["exact_steps"]:
-        theirs, this_job = compared["theirs"], compared["this_job"]
-        lines.append(
-            f"labels, exact steps on full batches: {theirs['rounds']} rounds, AUC "
-            f"{theirs['auc']:.3f} against {theirs['own_model']:.3f} of the attacker's own model; "
-            f"this job, {this_job['rounds']} rounds of {this_job['batch_size']}: "
-            f"{this_job['auc']:.3f}" + ("; take them" if compared["recommended"] else "")
-        )
     return lines
 
 

@@ -29,7 +29,7 @@
     level = own;
   }
 
-  for (const svg of document.querySelectorAll("svg")) {
+  for (const svg of [...document.querySelectorAll("svg")].filter(shown)) {
     const image = svg.closest("[role=img]");
     const text = (name) =>
       (image?.getAttribute(name) ?? "").split(" ").map((id) => document.getElementById(id)?.textContent ?? "").join("");
@@ -80,7 +80,7 @@
   }
   for (const path of document.querySelectorAll("svg path")) {
     const { stroke, clipPath } = getComputedStyle(path);
-    const drawn = path.closest("[clip-path]") && stroke !== "none" && Number(getComputedStyle(path).strokeWidth.replace("px", "")) > 1;
+    const drawn = shown(path) && path.closest("[clip-path]") && stroke !== "none" && Number(getComputedStyle(path).strokeWidth.replace("px", "")) > 1;
     if (drawn && contrast(stroke, behind(path)) < 3) say(`contrast of the line ${stroke}`, path);
   }
   return found;

@@ -19,6 +19,7 @@ from tests.end_to_end.commands import example, run
 
 EXPERIMENTS = Path(__file__).parents[2] / "bench"
 CHECKS = Path(__file__).with_name("page_checks.js").read_text(encoding="utf-8")
+FOLD = "(yes) => document.querySelectorAll('details').forEach(each => (each.open = !yes))"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PHONE, DESK, PAPER = 390, 1440, 718  # of A4 within its margins
 PAGES: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -100,18 +101,32 @@ def test_a_page_can_be_read_on_a_phone_and_on_a_desk_by_day_and_by_night(
     page, heard = shown
     page.set_viewport_size({"width": width, "height": 844})
     page.emulate_media(color_scheme=scheme, media="screen")
-    assert page.evaluate(CHECKS) == []
+    for folded in (True, False):
+        page.evaluate(FOLD, folded)
+        assert page.evaluate(CHECKS) == []
     assert heard == []
 
 
 def test_a_page_is_printed_whole_and_dark_on_white(shown: tuple[Page, list[str]]) -> None:
     page, _ = shown
     page.set_viewport_size({"width": PAPER, "height": 1000})
+    page.evaluate(FOLD, True)  # as it is opened
     page.emulate_media(color_scheme="dark", media="print")
     assert page.evaluate(CHECKS) == []
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    folded = "[...document.querySelectorAll('details dl')].filter(e => !e.checkVisibility()).length"
-    assert page.evaluate(folded) == 0
+    hidden = "[...document.querySelectorAll('details *')].filter(e => !e.checkVisibility()).length"
+    assert page.evaluate(hidden) == 0
+
+
+def test_an_audit_shows_its_findings_and_folds_what_they_rest_on(browser: Browser) -> None:
+    page = browser.new_page()
+    result = json.loads((EXPERIMENTS / "audit/minibatches.json").read_text(encoding="utf-8"))
+    page.set_content(audit_page(with_few_figures(result)))
+    seen = "(what) => [...document.querySelectorAll(what)].map(e => e.checkVisibility())"
+    assert set(page.evaluate(seen, ".found li")) == {True}
+    for what in ("table.matrix", "figure", ".notes li", "dl:not(footer dl)"):
+        assert set(page.evaluate(seen, what)) == {False}
+    page.close()
 
 
 def test_a_page_says_how_it_was_made(shown: tuple[Page, list[str]]) -> None:

@@ -47,19 +47,6 @@ WHAT_IF_ROWS, WHAT_IF_BATCH = 4096, 64
 SAMPLINGS = {"partition": "fixed batches", "shuffle": "reshuffled"}
 BATCH_SIZES, MOST_EPOCHS = 7, 5
 RANK_FLAG = 0.5
-# The defaults of a job.
-EXACT_STEPS: dict[str, object] = {
-    "algorithm": "fedbcd-p",
-    "rounds": 100,
-    "local_steps": "exact",
-    "learning_rate": "auto",
-    "batch_size": "full",
-    "acceleration": None,
-    "l2": None,
-    "schedule": None,
-    "divide_by_sqrt_parties": False,
-    "local_rule": "curvature",
-}
 
 
 def gradients_hidden(subject: Subject) -> str:
@@ -225,8 +212,7 @@ def advise(subject: Subject, epochs: int) -> dict[str, Any]:
     """Measured advice on how to protect labels, on some rows, with the exposure of all rows.
 
     `curves` are AUC by batch size and by epochs. `advice` has the smallest S of fixed batches that
-    the label guard permits, which may exceed the number of rows. It compares exact steps on full
-    batches with this job on the same rows, and its flags say what should be changed.
+    the label guard permits, which may exceed the number of rows, and flags what exposes labels.
     """
     clear = subject.job.without_protection
     small = Subject(clear, subject.with_rows(WHAT_IF_ROWS).dataset, subject.seed)
@@ -259,7 +245,6 @@ def advise(subject: Subject, epochs: int) -> dict[str, Any]:
             "zero_start": zero_start,
             "least_batch_size": least_batch_size(subject),
             "rows": len(subject.dataset.train_labels),
-            "exact_steps": exact_steps(small, at_hand),
             "flags": _flags(shown, zero_start),
         },
     }
@@ -291,38 +276,6 @@ def _flags(shown: Exposure, zero_start: bool) -> list[str]:
     if zero_start:
         found.append("theta0 = 0: residuals of the first round are known except for the label")
     return found
-
-
-def exact_steps(subject: Subject, size: int) -> dict[str, Any] | None:
-    """Labels read from exact steps, run to their end, and from this job with S rows per batch.
-
-    The job is in clear. None if it takes exact steps itself, or cannot.
-    """
-    if subject.plan.rule.exact and subject.plan.full_batches:
-        return None
-    try:
-        theirs = read_labels(subject.record(**EXACT_STEPS), subject.feature_party)
-    except ConfigError:
-        return None
-    settings = subject.job.job
-    batches = len(subject.dataset.train_labels) // size
-    epochs = max(EPOCHS, min(settings.rounds, ROUNDS) // batches)
-    this_job = _at(subject, settings.sampling, size, epochs)
-    figures = {
-        name: {
-            "auc": each.value,
-            "own_model": each.model_alone,
-            "rounds": each.detail["rounds"],
-            "batch_size": each.detail["batch_size"],
-        }
-        for name, each in {"theirs": theirs, "this_job": this_job}.items()
-    }
-    return {**figures, "recommended": recommended(theirs, this_job)}
-
-
-def recommended(exact: Finding, this_job: Finding) -> bool:
-    """Whether exact steps stay within the margins, and reveal less than this job."""
-    return exact.within and exact.value < this_job.value
 
 
 def _at(subject: Subject, sampling: str, size: int, epochs: int) -> Finding:

@@ -12,14 +12,8 @@ from securevfl.attacks import LabelEstimate
 from securevfl.attacks.adversary_view import replay
 from securevfl.attacks.labels_from_gradients import SeenJob, labels_from_gradients
 from securevfl.auditing.figures import own_model, score
-from securevfl.auditing.judging import AUC, Finding, verdict_of
-from securevfl.auditing.measures.labels import (
-    advise,
-    exact_steps,
-    least_batch_size,
-    read_labels,
-    recommended,
-)
+from securevfl.auditing.judging import verdict_of
+from securevfl.auditing.measures.labels import advise, least_batch_size, read_labels
 from securevfl.auditing.subject import Recording, Subject
 from securevfl.auditing.views import gradients_of, residuals_of
 from securevfl.data.sources import load
@@ -174,8 +168,6 @@ def test_advice_is_about_batches_and_starts(a9a: VerticalDataset) -> None:
     assert "theta0 = 0" in flags
     assert "leverage 1" in flags
     assert advice["zero_start"] is True
-    assert advice["exact_steps"]["theirs"]["batch_size"] == "full"
-    assert advice["exact_steps"]["this_job"]["rounds"] == 33
 
 
 def test_the_least_batch_size_is_the_one_that_the_guard_itself_permits(tmp_path: Path) -> None:
@@ -190,30 +182,6 @@ def test_the_least_batch_size_is_the_one_that_the_guard_itself_permits(tmp_path:
     with pytest.raises(LabelLeakRefused):
         subject.record_guarded(tmp_path / "a", dataset, batch_size=least - 1, **settings)
     subject.record_guarded(tmp_path / "b", dataset, batch_size=least, **settings)
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [(456, True), (200, False)],
-    ids=["they read fewer", "neither keeps labels"],
-)
-def test_advice_recommends_exact_steps_where_they_read_fewer_labels(
-    rows: int, expected: bool
-) -> None:
-    job = Job.of(job={"batch_size": 32, "learning_rate": 0.1})
-    subject = Subject(job, some_rows(load("breast_cancer"), rows), 0)
-    compared = exact_steps(subject, 32)
-    assert compared is not None
-    assert compared["theirs"]["batch_size"] == "full"
-    assert compared["this_job"]["batch_size"] == 32
-    assert compared["recommended"] is expected
-    kept, less = Finding(AUC, 0.51, chance=0.5), Finding(AUC, 0.5, chance=0.5)
-    assert (recommended(less, kept), recommended(kept, less)) == (True, False)
-
-
-def test_a_job_with_nothing_set_is_compared_with_nothing() -> None:
-    subject = Subject(Job.of(job={}), load("breast_cancer"), 0)
-    assert exact_steps(subject, 456) is None
 
 
 def test_a_guess_of_predictions_that_is_off_costs_little() -> None:

@@ -112,6 +112,14 @@ def test_masked_predictions_leave_no_single_party() -> None:
     }
 
 
+def test_a_job_that_can_score_nothing_is_audited() -> None:
+    both = Job.of(job={"loss": "taylor-logistic"}, exchange={"scheme": "bfv", "hide": "both"})
+    settings = AuditSettings({"bfv": both}, ("changed_labels",), 1)
+    rows = audit(load("breast_cancer", parties=3), settings)
+    (own,) = [row for row in rows if row["detail"]["case"] == "ends"]
+    assert own["verdict"] == "no_leak_found"
+
+
 def test_an_exchange_that_does_not_fit_says_why_in_every_row() -> None:
     rows = rows_of(load("breast_cancer"), "masked", attacks=("gram", "crafted_query"))
     assert [row["attack"] for row in rows] == ["gram", "crafted_query"]

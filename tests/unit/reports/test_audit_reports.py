@@ -63,11 +63,6 @@ def rows() -> list[dict[str, Any]]:
         "flags": ["750 rows have leverage 1"],
         "least_batch_size": 14600,
         "rows": 7300,
-        "exact_steps": {
-            "theirs": {"auc": 0.771, "own_model": 0.770, "rounds": 14, "batch_size": "full"},
-            "this_job": {"auc": 0.83, "own_model": 0.770, "rounds": 96, "batch_size": 128},
-            "recommended": True,
-        },
     }
     job = {"case": "this job", "curves": [CURVE], "advice": advice}
     return [
@@ -140,10 +135,6 @@ def test_advice_is_said_in_words(rows: list[dict[str, Any]]) -> None:
     assert lines[1] == (
         "labels: the label guard permits fixed batches from S = 14,600 on: with 7,300 rows only "
         "full batches"
-    )
-    assert lines[2] == (
-        "labels, exact steps on full batches: 14 rounds, AUC 0.771 against 0.770 of the attacker's "
-        "own model; this job, 96 rounds of 128: 0.830; take them"
     )
     assert advice_lines(rows[1:]) == []
     assert advice_tables(rows[1:]) == []
