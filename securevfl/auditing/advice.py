@@ -18,7 +18,7 @@ from typing import Any
 from securevfl.auditing.measuring import Attack
 from securevfl.auditing.subject import PROBE_ROWS, Subject
 from securevfl.data.tables import VerticalDataset, some_rows
-from securevfl.errors import ConfigError, HeldOutLeakRefused, LabelLeakRefused, SecureVFLError
+from securevfl.errors import ConfigError, FeatureLeakRefused, LabelLeakRefused, SecureVFLError
 from securevfl.job import ExchangeSettings, Job, PrivacySettings
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchange import TrainsOnShares
@@ -59,7 +59,7 @@ REPAIRS: tuple[Mapping[str, object], ...] = (
 """What `[job]` may need beside a change that would be refused without, the least first."""
 Guard = tuple[type[ConfigError] | None, Callable[[Plan], bool]]
 LABELS: Guard = LabelLeakRefused, lambda plan: plan.learns.residuals == "hidden"
-SCORINGS: Guard = HeldOutLeakRefused, lambda plan: plan.exchange.counts_held_out(plan.job)
+SCORINGS: Guard = FeatureLeakRefused, lambda plan: plan.exchange.counts_held_out(plan.job)
 NONE: Guard = None, lambda _: False
 GUARDS: Mapping[str, Guard] = {
     **dict.fromkeys(("labels_from_gradients", "labels_across_jobs", "integer_decoding"), LABELS),

@@ -15,7 +15,7 @@ from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.matrix import AuditSettings, audit
 from securevfl.auditing.measuring import Attack, known_attacks
 from securevfl.auditing.subject import Subject
-from securevfl.errors import HeldOutLeakRefused, LabelLeakRefused
+from securevfl.errors import FeatureLeakRefused, LabelLeakRefused
 from securevfl.job import Job
 from securevfl.reports.findings import settings_text
 from securevfl.training import Environment, plan_for, train
@@ -62,7 +62,7 @@ def permitted(job: Job, folder: Path) -> bool:
     """Whether a real run, which asks the guards, is as the job has it."""
     try:
         train(job.with_settings(rounds=1), breast_cancer(), Environment(guard_directory=folder))
-    except (LabelLeakRefused, HeldOutLeakRefused):
+    except (LabelLeakRefused, FeatureLeakRefused):
         return False
     return True
 
