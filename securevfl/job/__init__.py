@@ -113,6 +113,9 @@ class Job(Shown, Section):
         """
         # JSON allows pydantic's strict mode ("5" and true are not numbers) with lists and paths.
         given = {**sections, **dict(_mapping(sections.get("own")))}
+        for name, section in given.items():
+            if isinstance(section, BaseModel):  # what it leaves open stays open
+                given[name] = section.model_dump(exclude_unset=True)
         own = {name: given.pop(name) for name in OWN_SECTIONS if name in given}
         given.pop("own", None)
         try:

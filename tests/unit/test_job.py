@@ -233,6 +233,13 @@ def test_changed_settings_are_validated() -> None:
         job.with_settings(local_steps=0)
 
 
+def test_what_a_job_leaves_open_stays_open_under_another_exchange() -> None:
+    """Else `blind` would take the default rounds of other exchanges for given ones."""
+    job = Job.of(job={"seed": 3})
+    other = Job.of(**{**dict(job), "exchange": {"scheme": "blind"}})
+    assert other.job.model_fields_set == job.with_settings(seed=4).job.model_fields_set == {"seed"}
+
+
 def test_a_missing_key_is_named_shortly() -> None:
     with pytest.raises(ConfigError, match=r"^job: party\.1\.name is missing$"):
         parse_job(TWO_PARTIES.replace('name = "shop"\n', ""))
