@@ -100,8 +100,8 @@ def _kept(directory: Path) -> Iterator[_Kept]:
         yield _Kept("labels", None, path, PersonRecord.load(path))
     for path in sorted(directory.glob("*/predictions.safetensors")):
         yield _Kept("predictions", path.parent.name, path, PersonRecord.load(path))
-    for path in sorted(directory.glob("*/rows.safetensors")):
-        yield _Kept("rows", path.parent.name, path, RowRecord.load(path))
+    if (path := directory / "rows.safetensors").exists():
+        yield _Kept("rows", None, path, RowRecord.load(path))
 
 
 @guard.command("show")

@@ -271,6 +271,7 @@ class Established:
         key: its own homomorphic key, if it has one.
         in_flight: what the side carries from one round to the next, by name; checkpoints hold it.
         sums: how the party scores where held-out predictions are not gathered.
+        opens: whether predictions are products that a key opens, with few digits.
     """
 
     side: Side
@@ -278,6 +279,7 @@ class Established:
     key: KeyOwner | None = None
     in_flight: dict[str, FloatArray] = field(default_factory=dict)
     sums: HeldOut | None = None
+    opens: bool = False
 
 
 @runtime_checkable

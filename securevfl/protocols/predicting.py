@@ -152,7 +152,7 @@ async def score_rows(
     counts = not party.holds_labels and (exact or plan.exchange.counts_held_out(job))
     if directory is not None and counts:
         write_down = require_scoring_guard(
-            directory / party.name,
+            directory,
             model,
             place.features,
             place.features if place.raw is None else place.raw,

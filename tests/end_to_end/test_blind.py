@@ -358,7 +358,7 @@ def test_rows_are_opened_where_the_job_says_so(
 
 
 def test_the_feature_guard_counts_rows_and_no_sums_and_says_so(tmp_path: Path) -> None:
-    dataset, record = made(0, columns=1), tmp_path / "party1" / "rows.safetensors"
+    dataset, record = made(0, columns=1), tmp_path / "rows.safetensors"
     guarded, settings = Environment(guard_directory=tmp_path), {**SETTINGS, "rounds": 1}
     run_job(dataset, blind(scores=None), guarded, **settings)
     assert not record.exists()

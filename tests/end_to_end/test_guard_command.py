@@ -43,12 +43,12 @@ def test_what_is_remembered_is_shown_and_can_be_forgotten(capsys: Capture) -> No
     assert run("guard", "show", "--json", "show.json") == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    assert "rows of party2: 456 people of population 'breast_cancer'" in printed
+    assert "rows: 456 people of population 'breast_cancer'" in printed
     assert "10 columns of predictions by rounds, 1 by scorings" in printed
     rows = json.loads(Path("show.json").read_text())["rows"]
     assert [(row["counts"], row["party"], row["people"], row["jobs"]) for row in rows] == [
         ("labels", None, 456, 1),
-        ("rows", "party2", 456, 1),
+        ("rows", None, 456, 1),
     ]
     assert "28% of what gradients of all rows may" in rows[0]["shown"]
     assert run("guard", "forget", "breast_cancer", "--yes") == 0
@@ -68,7 +68,7 @@ def test_forgetting_asks_and_names_what_there_is(
     assert {path: path.read_bytes() for path in Path("state").rglob("*.safetensors")} == before
 
 
-@pytest.mark.parametrize("record", ["labels.safetensors", "party2/rows.safetensors"])
+@pytest.mark.parametrize("record", ["labels.safetensors", "rows.safetensors"])
 def test_a_damaged_record_is_named(capsys: Capture, record: str) -> None:
     assert train() == 0
     path = Path("state", "securevfl", "label-guard", record)

@@ -276,7 +276,7 @@ def test_where_both_sides_are_hidden_every_key_owner_guards_its_own(tmp_path: Pa
     pytest.fail("the feature party counts nothing")
 
 
-@pytest.mark.parametrize("record", ["labels.safetensors", "party2/rows.safetensors"])
+@pytest.mark.parametrize("record", ["labels.safetensors", "rows.safetensors"])
 def test_a_record_that_another_job_is_writing_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
 ) -> None:
@@ -296,7 +296,7 @@ def written(directory: Path) -> set[str]:
 def test_every_party_remembers_for_itself(tmp_path: Path) -> None:
     run(tmp_path)
     keys = {"commitment.key", "party2/commitment.key"}
-    assert written(tmp_path) == {"labels.safetensors", "party2/rows.safetensors", *keys}
+    assert written(tmp_path) == {"labels.safetensors", "rows.safetensors", *keys}
     for key in keys:
         assert (tmp_path / key).stat().st_mode & 0o077 == 0
 
@@ -321,9 +321,9 @@ def show(
     return run(directory, dataset, exchange, watched, **{**common, **settings})
 
 
-def record(directory: Path, party: str = "party2") -> dict[int, int]:
+def record(directory: Path) -> dict[int, int]:
     """Columns shown by scorings, by digest."""
-    kept = RowRecord.load(directory / party / "rows.safetensors")
+    kept = RowRecord.load(directory / "rows.safetensors")
     return {int(name): int(n) for name, n in zip(kept.digests, kept.scored, strict=True) if n}
 
 
@@ -331,7 +331,6 @@ def test_one_scoring_at_the_end_passes_and_is_written_down(tmp_path: Path) -> No
     assert len(show(tmp_path).scores) == 1
     assert set(record(tmp_path).values()) == {1}
     assert len(record(tmp_path)) == 2 * 113  # values and ids
-    assert not (tmp_path / "party1" / "rows.safetensors").exists()
 
 
 def test_a_scoring_every_round_is_refused_before_it_starts_and_written_down_nowhere(
@@ -404,7 +403,7 @@ def test_sums_count_at_every_feature_party(tmp_path: Path) -> None:
     tables = (replace(table, people=None, source="") for table in breast_cancer(3).parties)
     three = replace(breast_cancer(3), parties=tuple(tables))
     show(tmp_path, three, "masked")
-    assert set(record(tmp_path, "party2").values()) == set(record(tmp_path, "party3").values())
+    assert set(record(tmp_path).values()) == {1}
     for dataset in (three, picked(three, slice(50, None))):
         with pytest.raises(FeatureLeakRefused):
             show(tmp_path, dataset, "masked", seed=1)
@@ -460,7 +459,7 @@ def test_sums_by_class_of_two_show_no_row_and_sums_of_three_do(tmp_path: Path) -
     settings = {"eval_every": 1, "loss": "taylor-logistic"}
     for _ in range(2):
         assert len(show(tmp_path, None, BOTH, **settings).scores) == 2
-    assert not (tmp_path / "party2" / "rows.safetensors").exists()
+    assert not (tmp_path / "rows.safetensors").exists()
     with pytest.raises(FeatureLeakRefused):
         show(tmp_path, breast_cancer(3), {**BOTH, "scores": "rows"}, **settings)
 
@@ -475,14 +474,15 @@ def test_plain_scorings_count_like_rounds(tmp_path: Path) -> None:
     parts = (slice(0, 228), slice(228, 456))
     once: dict[str, Any] = {"eval_every": 1, "rounds": 16, "tolerance": 0.0}
     assert len(show(tmp_path / "once", None, "plain", **once).scores) == 16
+    guard = tmp_path / "twice"
     jobs = [picked(breast_cancer(), part) for part in parts]
-    assert len(show(tmp_path, jobs[0], "plain", eval_every=1, rounds=9).scores) == 9
+    assert len(show(guard, jobs[0], "plain", eval_every=1, rounds=9).scores) == 9
     said = r"9 columns of predictions of held-out rows .* score at most 5 times"
     with pytest.raises(FeatureLeakRefused, match=said):
-        show(tmp_path, jobs[1], "plain", eval_every=1, rounds=9)
-    assert set(record(tmp_path).values()) == {9}
-    show(tmp_path, jobs[1], "plain", rounds=9)
-    assert set(record(tmp_path).values()) == {9 + 5}  # rounds 1, 2, 4, 8 and 9
+        show(guard, jobs[1], "plain", eval_every=1, rounds=9)
+    assert set(record(guard).values()) == {9}
+    show(guard, jobs[1], "plain", rounds=9)
+    assert set(record(guard).values()) == {9 + 5}  # rounds 1, 2, 4, 8 and 9
 
 
 def test_a_job_that_another_guard_refuses_uses_nothing_up(tmp_path: Path) -> None:

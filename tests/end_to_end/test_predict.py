@@ -19,6 +19,8 @@ from securevfl.protocols.predicting import ScoringHello
 from securevfl.protocols.session.gathering import MaskedPredictions, Predictions
 from securevfl.scoring import JointModel
 from securevfl.scoring.outputs import metrics
+from securevfl.training import Environment, train
+from tests.jobs import breast_cancer
 from tests.scoring_jobs import features_of, parts_of, scored, trained
 from tests.tampering import changed
 
@@ -226,6 +228,19 @@ def test_rows_may_be_shown_by_fewer_models_than_their_columns_have_rank(
                 check()
             continue
         check()()
+
+
+def test_rounds_count_when_another_model_scores_rows_that_were_trained_on(tmp_path: Path) -> None:
+    """Fourteen rounds and two scores of rank 15; the job's own is what one job may show."""
+    dataset = breast_cancer()
+    settings: dict[str, Any] = {"rounds": 14, "eval_every": "never", "allow_label_leak": True}
+    guarded = Environment(guard_directory=tmp_path)
+    own = train(Job.of(job=settings, exchange={"scheme": "bfv"}), dataset, guarded)
+    other = train(Job.of(job={**settings, "seed": 1}, exchange={"scheme": "bfv"}), dataset)
+    features = {table.name: table.train for table in dataset.parties}
+    scored(own, dataset, features=features, guard_directory=tmp_path)
+    with pytest.raises(errors.FeatureLeakRefused, match="show 16 columns"):
+        scored(other, dataset, features=features, guard_directory=tmp_path)
 
 
 def test_masks_are_of_these_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import DataError, FeatureLeakRefused
@@ -38,8 +39,8 @@ def run(
     return train(job, dataset or breast_cancer(), environment)
 
 
-def trained(guard: Path, party: str = "party2") -> set[int]:
-    return set(RowRecord.load(guard / party / "rows.safetensors").trained.tolist())
+def trained(guard: Path) -> set[int]:
+    return set(RowRecord.load(guard / "rows.safetensors").trained.tolist())
 
 
 def columns_of(*results: TrainingResult) -> np.ndarray:
@@ -107,6 +108,75 @@ def test_once_a_job_has_shown_as_many_there_is_nothing_left_to_hide(tmp_path: Pa
     for seed in range(1, 4):
         run(tmp_path, seed=seed, rounds=3)
     assert trained(tmp_path) == {16 + 9}
+
+
+def swapped(dataset: VerticalDataset) -> VerticalDataset:
+    """Two hundred rows that were trained on are held out, and the held-out ones trained on."""
+    tables = tuple(
+        replace(
+            table,
+            train=np.vstack([table.train[200:], table.test]),
+            test=table.train[:200],
+            people=None,
+        )
+        for table in dataset.parties
+    )
+    ids = np.concatenate([dataset.row_digests[200:], np.arange(113, dtype=np.uint64)])
+    labels = np.concatenate([dataset.train_labels[200:], dataset.test_labels])
+    return replace(
+        dataset,
+        parties=tables,
+        row_digests=ids,
+        train_labels=labels,
+        test_labels=dataset.train_labels[:200],
+    )
+
+
+@pytest.mark.parametrize("held_out_first", [False, True])
+def test_rounds_and_scorings_of_a_row_add_up(tmp_path: Path, held_out_first: bool) -> None:
+    plain = {"scheme": "plain"}
+    scored: dict[str, Any] = {"eval_every": 1, "rounds": 8, "tolerance": 0.0}
+    rounds: dict[str, Any] = {"rounds": 10}
+    first, second = breast_cancer(), swapped(breast_cancer())
+    before, after = rounds, scored
+    if held_out_first:
+        first, second, before, after = second, first, after, before
+    run(tmp_path, first, plain, **before)
+    with pytest.raises(FeatureLeakRefused, match=r"predictions of (held-out )?rows of 'party"):
+        run(tmp_path, second, plain, **after)
+
+
+def test_another_name_of_a_party_starts_no_count_anew(tmp_path: Path) -> None:
+    run(tmp_path)
+    label, table = breast_cancer().parties
+    renamed = replace(breast_cancer(), parties=(label, replace(table, name="clinic")))
+    with pytest.raises(FeatureLeakRefused, match="of 'clinic'"):
+        run(tmp_path, renamed, l2=0.1)
+
+
+def test_what_was_revealed_to_one_partner_is_hidden_from_another(tmp_path: Path) -> None:
+    run(tmp_path, rounds=16, tolerance=0.0)
+    run(tmp_path, seed=1, rounds=3)
+    label, table = breast_cancer().parties
+    insurer = replace(label, name="insurer")
+    others = replace(breast_cancer(), parties=(insurer, table), label_party="insurer")
+    with pytest.raises(FeatureLeakRefused):
+        run(tmp_path, others, seed=2, rounds=3)
+
+
+def test_opened_predictions_have_too_few_digits_to_reveal_all(tmp_path: Path) -> None:
+    one_trip: dict[str, Any] = {"scheme": "bfv", "round_trips": 1}
+    run(tmp_path, None, one_trip, rounds=16, tolerance=0.0)
+    assert not RowRecord.load(tmp_path / "rows.safetensors").revealed.any()
+    with pytest.raises(FeatureLeakRefused):
+        run(tmp_path, None, one_trip, seed=1, rounds=3)
+
+
+def test_held_out_rows_of_plain_may_be_revealed_by_one_job_too(tmp_path: Path) -> None:
+    plain: dict[str, Any] = {"scheme": "plain"}
+    every: dict[str, Any] = {"eval_every": 1, "tolerance": 0.0}
+    run(tmp_path, None, plain, rounds=18, **every)
+    run(tmp_path, None, plain, seed=1, rounds=3, **every)
 
 
 def test_rounds_that_converge_leave_something_to_hide(tmp_path: Path) -> None:
@@ -246,21 +316,31 @@ def test_each_visit_of_a_batch_counts(tmp_path: Path) -> None:
 
 
 def test_rows_of_the_label_party_count_where_residuals_are_in_clear(tmp_path: Path) -> None:
-    run(tmp_path / "plain", None, {"scheme": "plain"}, rounds=4)
-    assert trained(tmp_path / "plain", "party1") == {4}
-    run(tmp_path / "bfv", rounds=4)
-    assert not (tmp_path / "bfv" / "party1" / "rows.safetensors").exists()
+    for scheme, parties in (("plain", 2), ("bfv", 1)):
+        run(tmp_path / scheme, None, {"scheme": scheme}, rounds=4)
+        record = RowRecord.load(tmp_path / scheme / "rows.safetensors")
+        assert trained(tmp_path / scheme) == {4}
+        assert len(record.populations) == parties
+        assert len(record.digests) == 2 * 456 * parties  # values and ids
 
 
 @pytest.mark.parametrize(
-    "settings", [{"model": "mlp", "hidden": [3]}, {"loss": "squared-hinge", "learning_rate": 0.1}]
+    "settings",
+    [
+        {"model": "mlp", "hidden": [3]},
+        {"model": "custom"},
+        {"loss": "squared-hinge", "learning_rate": 0.1},
+    ],
 )
-def test_networks_are_not_counted_and_any_linear_model_is(
+def test_networks_are_not_counted_and_all_that_may_be_linear_is(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    run(tmp_path, rounds=2, **settings)
-    counts = (tmp_path / "party2" / "rows.safetensors").exists()
-    assert counts == ("model" not in settings)
+    """A module of one's own may be a single linear layer."""
+    own = {"modules": dict.fromkeys(("party1", "party2"), torch.nn.Linear)}
+    environment = own if settings.get("model") == "custom" else None
+    run(tmp_path, None, None, environment, rounds=2, **settings)
+    counts = (tmp_path / "rows.safetensors").exists()
+    assert counts == (settings.get("model") != "mlp")
 
 
 Change = Callable[[PartyTable], PartyTable]

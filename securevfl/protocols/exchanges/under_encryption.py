@@ -187,7 +187,7 @@ class UnderEncryption(Exchange):
         else:
             side = EncryptedFeatureSide(party, gathering, peers[party.label_party])
         sums = await establish_class_sums(session) if shown == "hidden" else None
-        return Established(side, gathering, own.owner if own else None, in_flight, sums)
+        return Established(side, gathering, own.owner if own else None, in_flight, sums, one_trip)
 
 
 def product_format(plan: Plan, agreement: Agreement, *, lookahead: bool = False) -> ProductFormat:

@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.data.tables import row_digests
 from securevfl.errors import DataError, FeatureLeakRefused
 from securevfl.job import PartySettings
 from securevfl.models.local_model import LocalModel
@@ -62,13 +63,15 @@ class Counted:
     Attributes:
         kind: of rounds or of scorings.
         rows: of the party.
-        earlier: columns that other jobs have shown of each, shape (rows,).
+        earlier: columns of this kind that other jobs have shown of each, shape (rows,).
+        others: columns of the other kind, likewise.
         own: columns that the job may show, shape (rows,).
     """
 
     kind: Kind
     rows: NamedRows
     earlier: IntArray
+    others: IntArray
     own: IntArray
 
 
@@ -112,7 +115,7 @@ class HeldOutCount:
 
 
 class FeatureGuard:
-    """Counts one job of one party, in a record that no other party reads.
+    """Counts one job of one party, in a record for all jobs, whatever these call the party.
 
     Args:
         party: whose rows are counted.
@@ -128,11 +131,13 @@ class FeatureGuard:
         self._party, self._plan, self._place = party, plan, place
         self._inputs, self._held_out = inputs, held_out
         directory, table = place.guard_directory, place.data.table
-        self._path = None if directory is None else directory / party.name / "rows.safetensors"
+        self._path = None if directory is None else directory / "rows.safetensors"
         self._named = named_population(plan.job.party, table.name)
         learns = plan.learns
         seen = learns.residuals == "clear" if party.holds_labels else learns.predictions != "hidden"
-        linear = party.name not in plan.networks
+        network = plan.networks.get(party.name)
+        # A module of one's own may be linear.
+        linear = network is None or network.kind == "custom"
         exact = linear and not plan.exchange.adds_noise
         self._trains = seen and exact
         hidden = plan.algorithm.held_out(plan) == "hidden"
@@ -140,7 +145,10 @@ class FeatureGuard:
         self._limits_scores = plan.exchange.counts_held_out(plan.job)
         self._scores = scores and (exact or self._limits_scores)
         self._recorded = self._repeats = False
-        self._key = place.answer or plan.hash.hex()
+        self._key = f"{place.answer or plan.hash.hex()} {party.name}"
+        # What one job has revealed, it has revealed to these.
+        peers = row_digests(["\n".join(sorted(party.others))], "peers")
+        self._peers = int(peers[0] >> np.uint64(1)) | 1
         self._job = CountedJob.of(plan.job, plan.hash)
 
     def require(self) -> None:
@@ -164,19 +172,22 @@ class FeatureGuard:
             self._recorded = True
 
     @contextmanager
-    def rounds(self, done: int, model: LocalModel) -> Iterator[Callable[[int], None]]:
+    def rounds(
+        self, done: int, model: LocalModel, *, exact: bool
+    ) -> Iterator[Callable[[int], None]]:
         """Take rounds, and take back what those would have shown that have not begun.
 
         Call what this yields with the number of rounds as each begins, so that an error or an early
-        end counts no more than it showed. `done` have begun before; `model` has θ.
+        end counts no more than it showed. `done` have begun before; `model` has θ; `exact` says
+        whether others see all digits of H.
         """
-        begun, shown = done, list[FloatArray]()
+        begun, shown = done, dict[int, FloatArray]()  # θ by how many rounds it has behind it
 
         def begin(rounds: int) -> None:
             nonlocal begun
             begun = rounds
-            if self._alone and (len(shown) + 1) * model.weights.size <= RANKED_VALUES:
-                shown.append(model.weights)
+            if exact and self._alone and (len(shown) + 1) * model.weights.size <= RANKED_VALUES:
+                shown[rounds - 1] = model.weights
 
         try:
             yield begin
@@ -186,7 +197,7 @@ class FeatureGuard:
             raise
         self._settle(begun, shown, ended=True)
 
-    def _settle(self, begun: int, shown: list[FloatArray], *, ended: bool) -> None:
+    def _settle(self, begun: int, shown: dict[int, FloatArray], *, ended: bool) -> None:
         if not self._recorded or self._repeats:
             return
         with self._changed() as record:
@@ -197,17 +208,28 @@ class FeatureGuard:
                 rows = self._training_rows(record)
                 others = record.shown("trained", rows) - self._columns(attempt.at_most)
                 record.note("trained", rows, others + self._columns(begun))
-                if shown and reveals(self._inputs, np.hstack(shown)):
-                    everything = np.ones(len(rows.digests), np.int64)
-                    record.note("revealed", rows.by_values, everything)
+                self._note_revealed(record, rows, self._inputs, [*shown.values()])
+            if self._scores and not self._limits_scores:
+                scored = [
+                    each for rounds, each in shown.items() if self._plan.timetable.due(rounds)
+                ]
+                rows = self._held_out_rows(record)
+                self._note_revealed(record, rows, self._held_out, scored)
             record.attempts[self._key] = Attempt(at_most=begun, ended=ended)
+
+    def _note_revealed(
+        self, record: RowRecord, rows: NamedRows, inputs: Matrix, weights: list[FloatArray]
+    ) -> None:
+        if weights and reveals(inputs, np.hstack(weights)):
+            to = np.full(len(rows.digests), self._peers)
+            record.note("revealed", rows.by_values, to)
 
     @property
     def _alone(self) -> bool:
         """Whether somebody sees each H of this party alone, of all its rows."""
         plan = self._plan
         alone = len(plan.facts.names) == 2 if self._party.holds_labels else self._rounds_show  # noqa: PLR2004
-        return self._trains and alone and plan.full_batches
+        return self._trains and alone and plan.full_batches and not plan.networks
 
     def note_model(self, model: SavedModel) -> None:
         """Record that a trained model has scored the held-out rows, so that it may again."""
@@ -233,12 +255,14 @@ class FeatureGuard:
             rows = self._training_rows(record)
             # Other jobs may have come between two attempts at this one.
             earlier = np.maximum(record.shown("trained", rows) - self._columns(before), 0)
-            yield Counted("trained", rows, earlier, self._columns(plan.rounds))
+            scored = record.shown("scored", rows)
+            yield Counted("trained", rows, earlier, scored, self._columns(plan.rounds))
         if self._scores:
             rows = self._held_out_rows(record)
             columns = plan.timetable.times(plan.rounds) * plan.loss.outputs
-            earlier, own = record.shown("scored", rows), np.full(len(rows.digests), columns)
-            yield Counted("scored", rows, np.maximum(earlier - goes_on * own, 0), own)
+            own = np.full(len(rows.digests), columns)
+            earlier = np.maximum(record.shown("scored", rows) - goes_on * own, 0)
+            yield Counted("scored", rows, earlier, record.shown("trained", rows), own)
 
     def _check(self, record: RowRecord, counted: Iterable[Counted]) -> None:
         """Refuse the job if it would show too much on top of a record."""
@@ -251,14 +275,13 @@ class FeatureGuard:
                 continue
             scorings, outputs = plan.timetable.times(plan.rounds), plan.loss.outputs
             rank = rank_of(self._held_out)
-            if not self._limits_scores:
-                self._require_apart(record, each, rank)
-                continue
-            count = HeldOutCount(scorings, outputs, rank, self._rounds_show)
-            most, remedy = int((each.earlier + each.own).max()), ""
-            if most > count.allowed:
-                remedy = _remedy(plan, (count.allowed - most) // outputs + scorings)
-            count.require_below_limit(most, record.last(each.rows), remedy)
+            if self._limits_scores:
+                count = HeldOutCount(scorings, outputs, rank, self._rounds_show)
+                most, remedy = int((each.earlier + each.own).max()), ""
+                if most > count.allowed:
+                    remedy = _remedy(plan, (count.allowed - most) // outputs + scorings)
+                count.require_below_limit(most, record.last(each.rows), remedy)
+            self._require_apart(record, each, rank)
 
     def _count(self, record: RowRecord, counted: Iterable[Counted]) -> None:
         """Note what the job may show."""
@@ -272,9 +295,8 @@ class FeatureGuard:
     def _require_apart(self, record: RowRecord, counted: Counted, rank: int) -> None:
         """Refuse columns that, with those of earlier jobs, would be as many as the rank."""
         rows, own, plan = counted.rows, counted.own, self._plan
-        others: Kind = "scored" if counted.kind == "trained" else "trained"
-        shown = counted.earlier + record.shown(others, rows)
-        again = (counted.earlier > 0) & (record.shown("revealed", rows.by_values) == 0)
+        shown = counted.earlier + counted.others
+        again = (shown > 0) & (record.shown("revealed", rows.by_values) != self._peers)
         columns, before = (int(each[again].max(initial=0)) for each in (shown + own, shown))
         last = record.attempts.get(self._key)
         # A job that may show all by itself may start again after its end was lost.
@@ -440,12 +462,21 @@ def require_scoring_guard(
         marks, earlier = named.under(model.digest), record.shown("scored", named)
         fresh = ~find(record.models, marks)[1]
         after = earlier + fresh * count.outputs
+        trained = record.shown("trained", named)
+        trained[record.shown("revealed", named.by_values) > 0] = 0
+        both = (after + trained)[fresh & (trained > 0)].max(initial=0)
         if not allowed:
-            count.require_below_limit(
-                int(after[fresh].max(initial=0)),
-                record.last(named),
-                "the model that scored these rows before may again",
-            )
+            most, last = int(after[fresh].max(initial=0)), record.last(named)
+            again = "the model that scored these rows before may again"
+            count.require_below_limit(most, last, again)
+            if both >= rank and not record.only(job, named):
+                raise FeatureLeakRefused(
+                    f"feature guard: rounds and scorings of earlier jobs (the last: {last}) and "
+                    f"this scoring show {both} columns of predictions of these rows, as many as "
+                    f"their rank {rank} or more: whoever knows {rank} of these people could then "
+                    f"compute the columns of all; {again}, score other rows, or set "
+                    "allow_feature_leak = true"
+                )
         record.note("scored", named, after)
         record.note_models(marks)
         record.note_job(named, tuple(model.header.columns), job)

@@ -27,7 +27,7 @@ from securevfl.sparse import Matrix, SparseRows
 Digests = NDArray[np.uint64]
 NOTHING = np.uint64(0)
 ODD = np.uint64(0x9E3779B97F4A7C15)
-DECIMALS = 6
+DECIMALS = 5
 KEPT_COLUMNS = 256
 SHARED_COLUMNS = 0.5
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))

@@ -5,6 +5,7 @@ are counted apart. A job is recorded before it starts, so a killed job counts.
 """
 
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -78,7 +79,8 @@ class RowRecord(Record):
         digests: of values and ids, sorted, shape (M,).
         trained: columns that rounds may have shown, shape (M,).
         scored: columns that scorings showed, shape (M,).
-        revealed: 1 where one job alone has revealed these values, shape (M,).
+        revealed: a digest of the parties to whom one job alone has revealed these values, 0 for
+            none, shape (M,).
         models: digests of rows under models that have scored them, sorted.
         attempts: by job, or by job and data where these would show the same numbers again.
     """
@@ -172,7 +174,8 @@ class RowRecord(Record):
     @override
     def load(cls, path: Path) -> "RowRecord":
         if not path.exists():
-            if (old := path.with_name("held-out.json")).exists():
+            found = (path.parent.glob(f"*/{name}") for name in ("held-out.json", path.name))
+            for old in chain.from_iterable(found):
                 raise DataError(
                     f"{cls.NAME} {old} is of an earlier version, which knew rows by other names: "
                     "remove it if what it counts may be forgotten"

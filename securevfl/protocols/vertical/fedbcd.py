@@ -75,6 +75,11 @@ class FedBcdPart(Part):
         self.selection = checkpoint_selection(self.training, agreement)
         return scoring_of(self.training, ready.sums or ByRow(party, ready.gathering))
 
+    @property
+    @override
+    def exact(self) -> bool:
+        return not self._exchange.opens
+
     @override
     async def round(self, index: int) -> Seen:
         """Predict, decide on early stopping, take a signal and step."""

@@ -148,6 +148,11 @@ class Part(ABC):
             RangeExceeded: products could overflow; before any key is made.
         """
 
+    @property
+    def exact(self) -> bool:
+        """Whether others see all digits of this party's predictions."""
+        return True
+
     def begin(self) -> None:  # noqa: B027
         """Start a new session, once no party can refuse any more."""
 
@@ -250,7 +255,7 @@ async def run_party(
     elif not part.restores_first:
         first_round = _go_on(state, part)
     keep = partial(_keep_state, part, leakage)
-    with shows.rounds(first_round, part.model) as begin:
+    with shows.rounds(first_round, part.model, exact=part.exact) as begin:
         selected, ended = await _trained(part, scoring, first_round, keep, begin)
     saved = local.saved(selected.rounds)
     shows.note_model(saved)

@@ -47,6 +47,13 @@ def test_neither_a_pseudonym_nor_noise_makes_another_row() -> None:
     assert not record.shown("trained", named(record, AGES + 7, tuple("xyz"))).any()
 
 
+def test_six_digits_in_a_file_are_the_same_row(generator: np.random.Generator) -> None:
+    values = generator.uniform(1e4, 9e4, (500, 3))
+    written = np.array([[float(f"{value:.6g}") for value in row] for row in values])
+    known = digests_of_values(values, "abc") == digests_of_values(written, "abc")
+    assert known.mean() > 0.99
+
+
 def test_noise_in_the_last_digits_makes_few_new_rows(generator: np.random.Generator) -> None:
     values = generator.uniform(1, 2, (5000, 3))
     known = digests_of_values(values, "abc") == digests_of_values(values * (1 + 1e-9), "abc")
@@ -169,5 +176,9 @@ def test_a_damaged_record_is_refused_and_never_taken_as_empty(tmp_path: Path) ->
         path.write_bytes(data)
         refused("damaged")
     path.unlink()
-    path.with_name("held-out.json").write_text("{}")
-    refused("of an earlier version")
+    for name in ("held-out.json", path.name):
+        old = tmp_path / "party" / name
+        old.parent.mkdir(exist_ok=True)
+        old.write_text("{}")
+        refused("of an earlier version")
+        old.unlink()
