@@ -1,47 +1,98 @@
-"""Attack of the label party on a feature party's rows across two jobs on them, measured.
+"""Attacks of the label party on a feature party's rows across several jobs on them, measured.
 
-Each job shows fewer columns of predictions than the rank of the columns, and both together show as
-many. So about as many known rows give all others.
+Each job shows fewer columns of predictions than the rank of the columns, and all together show as
+many. So about as many known rows give all others, and columns of two values show without any.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from securevfl.arrays import FloatArray
 from securevfl.attacks.factored_features import spread_anchors
 from securevfl.auditing.figures import feature_error, features_alone
 from securevfl.auditing.judging import RELATIVE_ERROR, Finding
-from securevfl.auditing.measures.features import unseen
+from securevfl.auditing.measures.features import binary_finding, unseen
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Subject, table_of
 from securevfl.auditing.views import predictions_of
 from securevfl.errors import ConfigError, HeldOutLeakRefused
 
-JOBS = 2
+JOBS, MOST_JOBS = 2, 5  # that have as many rounds as rank; that span as much
 # Singular values of predictions below this say as little as rounding.
 NEGLIGIBLE = 1e-9
 
 
-@add_attack
-@partial(
-    Attack,
-    "features_across_jobs",
-    "label party",
-    "twice as many rows as rank, and the predictions of two jobs on the same rows",
-    immune=unseen,
-    place=55,
-    quick=False,
-)
-def features_of_jobs(subject: Subject) -> Iterable[AttackCase]:
-    """The other rows' columns, from jobs that the feature guard permits and from all."""
-    yield AttackCase(partial(_together, subject, guarded=True), "as the guard permits")
-    yield AttackCase(partial(_together, subject, guarded=False), "without the guard", control=True)
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """What the label party has of a feature party after some jobs."""
+
+    columns: FloatArray  # predictions and a constant, shape (N, n)
+    features: FloatArray  # the truth, shape (N, P)
+    own: FloatArray  # the label party's columns, shape (N, Q)
+    detail: dict[str, object]
 
 
-def _together(subject: Subject, *, guarded: bool) -> Finding:
+def _cases(measure: Callable[[Subject, _Shown], Finding], subject: Subject) -> Iterable[AttackCase]:
+    """From jobs that the feature guard permits and from all."""
+    for guarded, name in ((True, "as the guard permits"), (False, "without the guard")):
+        yield AttackCase(
+            partial(_measured, measure, subject, guarded=guarded), name, control=not guarded
+        )
+
+
+def _measured(
+    measure: Callable[[Subject, _Shown], Finding], subject: Subject, *, guarded: bool
+) -> Finding:
+    shown = _together(subject, guarded=guarded)
+    finding = measure(subject, shown)
+    finding.detail.update(shown.detail)
+    return finding
+
+
+def _known_rows(subject: Subject, shown: _Shown) -> Finding:
+    """The other rows' columns, by somebody who knows some."""
+    columns, truth, rank = shown.columns, shown.features, shown.detail["rank"]
+    assert isinstance(rank, int)  # noqa: S101
+    # Unlucky draws leave directions out: twice as many as needed, those first that span most.
+    known = spread_anchors(columns, 2 * (rank + 1), np.random.default_rng([subject.seed, 8]))
+    found = np.linalg.lstsq(columns[known], truth[known], rcond=NEGLIGIBLE)[0]
+    alone = features_alone(shown.own, truth, known)
+    return Finding(
+        RELATIVE_ERROR,
+        min(feature_error(columns @ found, truth, known), 1.0),
+        chance=1.0,
+        model_alone=min(feature_error(alone, truth, known), 1.0),
+        detail={"known_rows": len(known)},
+    )
+
+
+def _two_values(subject: Subject, shown: _Shown) -> Finding:
+    return binary_finding(shown.columns, shown.features, shown.own, subject.seed)
+
+
+for _name, _measure, _knows, _place in (
+    ("features_across_jobs", _known_rows, "twice as many rows as rank", 55),
+    ("binary_columns_across_jobs", _two_values, "that columns have two values", 57),
+):
+    add_attack(
+        Attack(
+            _name,
+            "label party",
+            f"{_knows}, and the predictions of several jobs on the same rows",
+            partial(_cases, _measure),
+            immune=unseen,
+            place=_place,
+            quick=False,
+        )
+    )
+
+
+def _together(subject: Subject, *, guarded: bool) -> _Shown:
     dataset, label = subject.dataset, subject.dataset.label_party
     party = subject.feature_party
     if subject.plan.networks or subject.plan.representation is not None:
@@ -52,26 +103,20 @@ def _together(subject: Subject, *, guarded: bool) -> Finding:
         raise ConfigError(f"rank {rank}: one round shows all")
     settings = {"rounds": -(-rank // JOBS), "batch_size": "full", "eval_every": "never"}
     settings |= {"allow_label_leak": True, "allow_feature_leak": not guarded, "tolerance": 0.0}
-    shown, refused = [], ""
+    columns, jobs, refused = np.ones((len(truth), 1)), 0, ""
     with TemporaryDirectory() as folder:
-        for number in range(JOBS):
-            seeded = {**settings, "seed": subject.seed + number}
+        while jobs < MOST_JOBS and np.linalg.matrix_rank(columns, rtol=NEGLIGIBLE) <= rank:
+            seeded = {**settings, "seed": subject.seed + jobs}
             try:
                 recording = subject.record_guarded(Path(folder), dataset, **seeded)
             except HeldOutLeakRefused as error:
                 refused = str(error)
                 break
-            shown += predictions_of(recording.view(label), party)
-    columns = np.hstack([*shown, np.ones((len(truth), 1))])
-    # Unlucky draws leave directions out: twice as many as needed, those first that span most.
-    known = spread_anchors(columns, 2 * (rank + 1), np.random.default_rng([subject.seed, 8]))
-    found = np.linalg.lstsq(columns[known], truth[known], rcond=NEGLIGIBLE)[0]
-    alone = features_alone(table_of(dataset, label).train, truth, known)
-    detail = {"jobs": JOBS - bool(refused), "columns_shown": columns.shape[1] - 1, "rank": rank}
-    return Finding(
-        RELATIVE_ERROR,
-        min(feature_error(columns @ found, truth, known), 1.0),
-        chance=1.0,
-        model_alone=min(feature_error(alone, truth, known), 1.0),
-        detail={**detail, "known_rows": len(known), "refused": refused},
+            seen = predictions_of(recording.view(label), party)
+            columns, jobs = np.hstack([columns, *seen]), jobs + 1
+    return _Shown(
+        columns,
+        truth,
+        table_of(dataset, label).train,
+        {"jobs": jobs, "columns_shown": columns.shape[1] - 1, "rank": rank, "refused": refused},
     )
