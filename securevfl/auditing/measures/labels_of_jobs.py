@@ -77,7 +77,7 @@ def labels_of_jobs(subject: Subject) -> Iterable[AttackCase]:
     """Jobs that the guard permits, and what-ifs without a guard."""
     as_classes(subject.dataset.train_labels)
     small = subject.with_rows(ROWS)
-    quick = _quick(small)
+    quick = quickened(small)
     for name, vary, attackers in _variations(quick):
         yield AttackCase(partial(_permitted, quick, vary, attackers), f"{name} each job")
     clear = Subject(small.job.without_protection, small.dataset, small.seed)
@@ -86,7 +86,7 @@ def labels_of_jobs(subject: Subject) -> Iterable[AttackCase]:
         yield AttackCase(measure, f"{name}, S = {ROWS_A_COLUMN}P", what_if=True)
 
 
-def _quick(subject: Subject) -> Subject:
+def quickened(subject: Subject) -> Subject:
     """The same under a quick exchange that reveals the same, if there is one."""
     if not subject.is_slow:
         return subject

@@ -193,12 +193,12 @@ def test_an_attack_of_one_column_says_so() -> None:
 
 
 def test_slow_exchanges_are_stood_in_for_by_quick_ones_that_show_the_same() -> None:
-    slow = measure._quick(subject(scheme="paillier"))
+    slow = measure.quickened(subject(scheme="paillier"))
     assert not slow.is_slow
     assert slow.exchange.encrypts
     assert slow.learns == subject(scheme="paillier").learns
     quick = subject(scheme="bfv")
-    assert measure._quick(quick) is quick
+    assert measure.quickened(quick) is quick
 
 
 def test_labels_that_change_after_the_recordings_change_no_estimate(
