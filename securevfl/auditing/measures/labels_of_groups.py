@@ -19,7 +19,15 @@ import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.attacks import LabelEstimate
-from securevfl.attacks.labels_from_gradients import fit_from_one_round, label_part
+from securevfl.attacks.adversary_view import Visit
+from securevfl.attacks.factored_features import spread_anchors
+from securevfl.attacks.labels_from_gradients import (
+    KNOWN,
+    fit_from_one_round,
+    label_part,
+    solve_labels,
+)
+from securevfl.attacks.row_spaces import RowSpace
 from securevfl.auditing.figures import OwnModel, best, label_finding, own_models, score
 from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.measures.labels import (
@@ -35,12 +43,10 @@ from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.protocols.guards.person_record import LEAST_ROWS, MODEL_LIMIT
 
 MOST_GROUPS = 256
-LEFT_OUT, MOST_LEFT_OUT = 4, 16  # groups, and people of each
+LEFT_OUT, MOST_COLUMNS = 3, 24  # groups, with a person for every two columns
 
 
-def _cases(
-    measure: "partial[Finding | NotRun]", subject: Subject
-) -> Iterable[AttackCase]:
+def _cases(measure: "partial[Finding | NotRun]", subject: Subject) -> Iterable[AttackCase]:
     as_classes(subject.dataset.train_labels)
     loss, plan = subject.plan.loss, subject.plan
     if plan.networks or loss.outputs > 1 or loss.label_change != 1:
@@ -102,13 +108,15 @@ def _as_model(scores: FloatArray, labels: IntArray) -> OwnModel:
 def _left_out(subject: Subject, *, guarded: bool) -> Finding:
     dataset, party, loss = subject.dataset, subject.feature_party, subject.plan.loss
     labels, inputs = dataset.train_labels, table_of(dataset, party).train
-    alone, columns = own_models(inputs, labels), inputs.shape[1]
-    groups, refused = _few(subject, min(max(columns // 4, 1), MOST_LEFT_OUT // 2)), ""
-    seen = np.zeros((len(groups), columns))
+    alone, refused = own_models(inputs, labels), ""
+    # Columns in which few people stand out tell the others apart least.
+    chosen = np.argsort(np.mean(inputs**4, axis=0))[:MOST_COLUMNS]
+    groups = _few(subject, inputs[:, chosen], max(len(chosen) // 4, 1))
+    seen = np.zeros((len(groups), len(chosen)))
     settings = {"batch_size": "full", "rounds": 1}
     with subject.jobs(guarded=guarded) as run:
         try:
-            for column in range(columns):
+            for number, column in enumerate(chosen.tolist()):
                 narrow = with_columns(dataset, party, [column])
                 everybody = run(narrow, **settings)
                 adversary = everybody.adversary(party)
@@ -118,29 +126,28 @@ def _left_out(subject: Subject, *, guarded: bool) -> Finding:
                     others = run(without_rows(narrow, group), **settings)
                     rest = (len(labels) - len(group)) * gradients_seen(others, party)[0]
                     part = adversary.inputs[group].T @ known[group]
-                    seen[place, column] = (total - rest - part).item()
+                    seen[place, number] = (total - rest - part).item()
         except LabelLeakRefused as error:
             refused = str(error)
     rows = np.concatenate(groups)
     scores = best(alone).estimate.scores[rows]
     if not refused:
-        zero = np.zeros((len(groups[0]), 1))
-        pairs = zip(groups, seen, strict=True)
+        known = best(alone).probabilities
         scores = np.vstack(
             [
-                fit_from_one_round(sums[:, None] / len(group), inputs[group], zero) - 0.5
-                for group, sums in pairs
+                _solved(inputs[group][:, chosen], sums, known[group])
+                for group, sums in zip(groups, seen, strict=True)
             ]
         )
     detail = {"people_left_out": len(groups[0]), "groups": len(groups), "refused": refused}
     return label_finding(LabelEstimate(rows, scores), labels, alone, detail)
 
 
-def _few(subject: Subject, half: int) -> Sequence[IntArray]:
-    """Disjoint groups with so many people of either class."""
+def _few(subject: Subject, columns: FloatArray, half: int) -> Sequence[IntArray]:
+    """Disjoint groups with so many people of either class, who differ most in these columns."""
     labels = subject.dataset.train_labels
-    generator = np.random.default_rng([subject.seed, 11])
-    drawn = [generator.permutation(np.flatnonzero(labels == each)) for each in (0, 1)]
+    order = spread_anchors(columns, len(labels), np.random.default_rng([subject.seed, 12]))
+    drawn = [order[labels[order] == each] for each in (0, 1)]
     count = min(LEFT_OUT, *(len(each) // half for each in drawn))
     if not count:
         raise ConfigError(f"a class has fewer than {half} rows")
@@ -148,6 +155,13 @@ def _few(subject: Subject, half: int) -> Sequence[IntArray]:
         np.sort(np.concatenate([each[place::count][:half] for each in drawn]))
         for place in range(count)
     ]
+
+
+def _solved(inputs: FloatArray, sums: FloatArray, own: FloatArray) -> FloatArray:
+    """Labels from -Xᵀy, shape (P,), near the own model's, shape (n, 1)."""
+    space, nobody = RowSpace.of(inputs), np.zeros_like(own)
+    visit = Visit(np.arange(len(own)), space, space.coordinates(sums[:, None]), nobody)
+    return solve_labels([visit], [nobody], own, KNOWN).scores
 
 
 for _name, _measure, _knows, _place, _cost in (
