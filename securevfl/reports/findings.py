@@ -63,8 +63,13 @@ SENTENCES = {
         HIDDEN,
     ),
     "features_across_jobs": Sentence(
-        "everyone's columns, from predictions of two jobs on the same people",
-        "two jobs together show what neither shows alone",
+        "everyone's columns, from predictions of several jobs on the same people",
+        "several jobs together show what none of them shows alone",
+        HIDDEN,
+    ),
+    "binary_columns_across_jobs": Sentence(
+        "the other party's yes/no columns, from predictions of several jobs on the same people",
+        "several jobs together show yes/no answers of all people to who knows nobody",
         HIDDEN,
     ),
     "held_out_features": Sentence(
@@ -103,6 +108,11 @@ SENTENCES = {
         "a feature party decodes labels of single people",
         "[job] start = 'random' and batch_size = 'full'",
     ),
+    "repeated_start": Sentence(
+        "every party's secret starting point, from the seed in the job file",
+        "whoever has the job file undoes what hides labels in the first gradients",
+        "[job] start = 'random', with parties as processes",
+    ),
     "labels_across_jobs": Sentence(
         "labels, from gradients of several jobs on the same people",
         "a feature party learns labels over jobs that no single job shows",
@@ -112,6 +122,16 @@ SENTENCES = {
         "whose label was corrected between two jobs",
         "a feature party names the person whose label changed, and how",
         "train on the earlier labels until enough have changed",
+    ),
+    "labels_of_groups": Sentence(
+        "labels, from the first gradients of many jobs on few people each",
+        "jobs on few people tell a feature party more of them than the models do",
+        "more people in each job",
+    ),
+    "labels_by_difference": Sentence(
+        "labels of a few people whom some jobs leave out",
+        "a feature party reads labels of the people left out",
+        "train on the same people as before, or leave out more of them at once",
     ),
     "labels_from_parameters": Sentence(
         "labels, from the finished parts of several models",

@@ -165,8 +165,20 @@ def _solved(inputs: FloatArray, sums: FloatArray, own: FloatArray) -> FloatArray
 
 
 for _name, _measure, _knows, _place, _cost in (
-    ("labels_of_groups", _alone, "its columns, theta0; models of its columns, its parts", 136, 4.0),
-    ("labels_by_difference", _left_out, "its columns, theta0; who was left out", 137, 2.0),
+    (
+        "labels_of_groups",
+        _alone,
+        "its columns, theta0, its parts of all models; the best of these",
+        136,
+        4.0,
+    ),
+    (
+        "labels_by_difference",
+        _left_out,
+        "its columns, theta0, who was left out; the best model of its columns",
+        137,
+        2.0,
+    ),
 ):
     add_attack(
         Attack(
