@@ -5,10 +5,7 @@ many. So about as many known rows give all others, and columns of two values sho
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -27,41 +24,24 @@ JOBS, MOST_JOBS = 2, 5  # that have as many rounds as rank; that span as much
 NEGLIGIBLE = 1e-9
 
 
-@dataclass(frozen=True, eq=False)
-class _Shown:
-    """What the label party has of a feature party after some jobs."""
-
-    columns: FloatArray  # predictions and a constant, shape (N, n)
-    features: FloatArray  # the truth, shape (N, P)
-    own: FloatArray  # the label party's columns, shape (N, Q)
-    detail: dict[str, object]
+Read = Callable[[Subject, FloatArray, FloatArray], Finding]
+"""Measures what columns, predictions and a constant, tell of X; shapes (N, n) and (N, P)."""
 
 
-def _cases(measure: Callable[[Subject, _Shown], Finding], subject: Subject) -> Iterable[AttackCase]:
+def _cases(read: Read, subject: Subject) -> Iterable[AttackCase]:
     """From jobs that the feature guard permits and from all."""
     for guarded, name in ((True, "as the guard permits"), (False, "without the guard")):
-        yield AttackCase(
-            partial(_measured, measure, subject, guarded=guarded), name, control=not guarded
-        )
+        measure = partial(_together, read, subject, guarded=guarded)
+        yield AttackCase(measure, name, control=not guarded)
 
 
-def _measured(
-    measure: Callable[[Subject, _Shown], Finding], subject: Subject, *, guarded: bool
-) -> Finding:
-    shown = _together(subject, guarded=guarded)
-    finding = measure(subject, shown)
-    finding.detail.update(shown.detail)
-    return finding
-
-
-def _known_rows(subject: Subject, shown: _Shown) -> Finding:
+def _known_rows(subject: Subject, columns: FloatArray, truth: FloatArray) -> Finding:
     """The other rows' columns, by somebody who knows some."""
-    columns, truth, rank = shown.columns, shown.features, shown.detail["rank"]
-    assert isinstance(rank, int)  # noqa: S101
     # Unlucky draws leave directions out: twice as many as needed, those first that span most.
-    known = spread_anchors(columns, 2 * (rank + 1), np.random.default_rng([subject.seed, 8]))
+    count = 2 * (_rank(truth) + 1)
+    known = spread_anchors(columns, count, np.random.default_rng([subject.seed, 8]))
     found = np.linalg.lstsq(columns[known], truth[known], rcond=NEGLIGIBLE)[0]
-    alone = features_alone(shown.own, truth, known)
+    alone = features_alone(_own(subject), truth, known)
     return Finding(
         RELATIVE_ERROR,
         min(feature_error(columns @ found, truth, known), 1.0),
@@ -71,11 +51,11 @@ def _known_rows(subject: Subject, shown: _Shown) -> Finding:
     )
 
 
-def _two_values(subject: Subject, shown: _Shown) -> Finding:
-    return binary_finding(shown.columns, shown.features, shown.own, subject.seed)
+def _two_values(subject: Subject, columns: FloatArray, truth: FloatArray) -> Finding:
+    return binary_finding(columns, truth, _own(subject), subject.seed)
 
 
-for _name, _measure, _knows, _place in (
+for _name, _read, _knows, _place in (
     ("features_across_jobs", _known_rows, "twice as many rows as rank", 55),
     ("binary_columns_across_jobs", _two_values, "that columns have two values", 57),
 ):
@@ -84,7 +64,7 @@ for _name, _measure, _knows, _place in (
             _name,
             "label party",
             f"{_knows}, and the predictions of several jobs on the same rows",
-            partial(_cases, _measure),
+            partial(_cases, _read),
             immune=unseen,
             place=_place,
             quick=False,
@@ -92,31 +72,34 @@ for _name, _measure, _knows, _place in (
     )
 
 
-def _together(subject: Subject, *, guarded: bool) -> _Shown:
-    dataset, label = subject.dataset, subject.dataset.label_party
-    party = subject.feature_party
+def _own(subject: Subject) -> FloatArray:
+    return table_of(subject.dataset, subject.dataset.label_party).train
+
+
+def _rank(truth: FloatArray) -> int:
+    return int(np.linalg.matrix_rank(truth - truth.mean(axis=0)))
+
+
+def _together(read: Read, subject: Subject, *, guarded: bool) -> Finding:
+    dataset, party = subject.dataset, subject.feature_party
     if subject.plan.networks or subject.plan.representation is not None:
         raise ConfigError("predictions of networks are in no column space")
     truth = table_of(dataset, party).train
-    rank = int(np.linalg.matrix_rank(truth - truth.mean(axis=0)))
-    if rank < JOBS:
+    if (rank := _rank(truth)) < JOBS:
         raise ConfigError(f"rank {rank}: one round shows all")
     settings = {"rounds": -(-rank // JOBS), "batch_size": "full", "eval_every": "never"}
     settings |= {"allow_label_leak": True, "allow_feature_leak": not guarded, "tolerance": 0.0}
     columns, jobs, refused = np.ones((len(truth), 1)), 0, ""
-    with TemporaryDirectory() as folder:
+    with subject.jobs(guarded=True) as run:
         while jobs < MOST_JOBS and np.linalg.matrix_rank(columns, rtol=NEGLIGIBLE) <= rank:
-            seeded = {**settings, "seed": subject.seed + jobs}
             try:
-                recording = subject.record_guarded(Path(folder), dataset, **seeded)
+                recording = run(dataset, **settings, seed=subject.seed + jobs)
             except HeldOutLeakRefused as error:
                 refused = str(error)
                 break
-            seen = predictions_of(recording.view(label), party)
+            seen = predictions_of(recording.view(dataset.label_party), party)
             columns, jobs = np.hstack([columns, *seen]), jobs + 1
-    return _Shown(
-        columns,
-        truth,
-        table_of(dataset, label).train,
-        {"jobs": jobs, "columns_shown": columns.shape[1] - 1, "rank": rank, "refused": refused},
-    )
+    finding = read(subject, columns, truth)
+    shown = {"jobs": jobs, "columns_shown": columns.shape[1] - 1, "rank": rank, "refused": refused}
+    finding.detail.update(shown)
+    return finding

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 
 from securevfl.actors.party import start_of
-from securevfl.arrays import FloatArray
 from securevfl.attacks.repeated_start import repeated_start
 from securevfl.auditing.judging import RECOVERED, Finding
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
@@ -45,27 +44,15 @@ def repeated_starts(subject: Subject) -> Iterable[AttackCase]:
 
 def _finding(subject: Subject) -> Finding:
     """The share of all parties' secret numbers that are repeated."""
-    plan, found, offsets = subject.plan, [], 0
+    plan, same, offsets = subject.plan, list[np.bool_](), 0
     for place, table in enumerate(subject.dataset.parties):
-        part = LocalPart(plan, table, **start_of(plan.job, place))
-        columns = len(table.columns)
+        part, columns = LocalPart(plan, table, **start_of(plan.job, place)), len(table.columns)
         weights, repeated = repeated_start(plan, table.name, columns)
-        found.append(_same(_directions(part.model.weights[:columns]), _directions(weights)))
+        true = part.model.weights[:columns]
+        lengths = np.linalg.norm(true, axis=0) / np.linalg.norm(weights, axis=0)
+        same += [*np.isclose(true, lengths * weights, rtol=SAME, atol=0).ravel()]
         if part.row_offsets is not None:
-            found.append(_same(part.row_offsets, repeated))
+            same += [*np.isclose(part.row_offsets, repeated, rtol=SAME, atol=0).ravel()]
             offsets = repeated.size
-    same = np.concatenate(found)
-    return Finding(
-        RECOVERED,
-        float(same.mean()),
-        chance=0.0,
-        detail={"secret_numbers": len(same), "row_offsets": offsets},
-    )
-
-
-def _directions(weights: FloatArray) -> FloatArray:
-    return np.asarray(weights / np.linalg.norm(weights, axis=0))
-
-
-def _same(one: FloatArray, other: FloatArray) -> FloatArray:
-    return np.isclose(one, other, rtol=SAME, atol=0).ravel().astype(np.float64)
+    detail = {"secret_numbers": len(same), "row_offsets": offsets}
+    return Finding(RECOVERED, float(np.mean(same)), chance=0.0, detail=detail)

@@ -211,7 +211,8 @@ def subject() -> Subject:
 
 def recovered(own: FloatArray, features: FloatArray) -> Recovered:
     """A factor that says nothing."""
-    return Recovered(columns(9, features.shape[1]), features, own, "made", 3)
+    factor = columns(9, features.shape[1])
+    return Recovered(factor, factor, features, own, "made", 3)
 
 
 def test_columns_that_follow_from_ones_own_are_guessed_from_a_few_known_rows() -> None:

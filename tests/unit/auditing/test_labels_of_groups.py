@@ -1,5 +1,7 @@
 """Groups in jobs of their own, and groups that jobs leave out: read in controls alone."""
 
+from typing import Any
+
 import pytest
 
 from securevfl.auditing.judging import Finding, NotRun
@@ -14,7 +16,11 @@ from tests.unit.auditing.test_labels_across_jobs import people
 ATTACKS = known_attacks()
 
 
-def subject(scheme: str = "bfv", rows: int = 640, **settings: object) -> Subject:
+def subject(
+    scheme: str = "bfv",
+    rows: int = 640,
+    **settings: Any,  # noqa: ANN401
+) -> Subject:
     job = Job.of(job=settings, exchange={"scheme": scheme})
     return Subject(job, some_rows(people(), rows), 0)
 
@@ -62,7 +68,7 @@ def test_who_is_left_out_is_read_without_the_guard_alone(scheme: str) -> None:
     ],
 )
 def test_what_the_attacks_do_not_support_is_not_run(
-    name: str, settings: dict[str, object], why: str
+    name: str, settings: dict[str, Any], why: str
 ) -> None:
     (only,) = ATTACKS[name](subject("plain", **settings))
     assert why in reason(only)
