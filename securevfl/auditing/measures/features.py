@@ -172,28 +172,20 @@ def _components(subject: Subject, found: Recovered) -> Finding:
     )
 
 
-def _binary(subject: Subject, found: Recovered) -> Finding:
-    finding = binary_finding(found.span, found.features, found.own, subject.seed)
-    finding.detail["x_from"] = found.case
-    return finding
-
-
-def binary_finding(
-    span: FloatArray, features: FloatArray, own: FloatArray, seed: int, **detail: object
-) -> Finding:
-    """The share of a party's columns of two values that are found in a span, shape (N, any)."""
-    if not binary_ones(features).size:
+def binary(subject: Subject, found: Recovered) -> Finding:
+    """The share of columns of two values that are found."""
+    if not binary_ones(found.features).size:
         raise ConfigError("X has no column of two values")
-    columns = binary_columns(span, seed)
-    recall, precision = recall_and_precision(columns, features)
-    detail = {"precision": precision, "found": columns.shape[1], **detail}
-    alone = recall_and_precision(binary_ones(own), features)[0]
+    columns = binary_columns(found.span, subject.seed)
+    recall, precision = recall_and_precision(columns, found.features)
+    detail = {"precision": precision, "found": columns.shape[1], "x_from": found.case}
+    alone = recall_and_precision(binary_ones(found.own), found.features)[0]
     return Finding(RECALL, recall, chance=0.0, model_alone=alone, detail=detail)
 
 
 for _name, _measure, _columns, _place in (
     ("components", _components, "columns are independent, not Gaussian", 40),
-    ("binary_columns", _binary, "columns have two values", 50),
+    ("binary_columns", binary, "columns have two values", 50),
 ):
     add_attack(
         Attack(

@@ -13,7 +13,7 @@ from securevfl.arrays import FloatArray
 from securevfl.attacks.factored_features import spread_anchors
 from securevfl.auditing.figures import feature_error, features_alone
 from securevfl.auditing.judging import RELATIVE_ERROR, Finding
-from securevfl.auditing.measures.features import binary_finding, unseen
+from securevfl.auditing.measures.features import Recovered, binary, unseen
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Subject, table_of
 from securevfl.auditing.views import predictions_of
@@ -52,7 +52,8 @@ def _known_rows(subject: Subject, columns: FloatArray, truth: FloatArray) -> Fin
 
 
 def _two_values(subject: Subject, columns: FloatArray, truth: FloatArray) -> Finding:
-    return binary_finding(columns, truth, _own(subject), subject.seed)
+    rounds = columns.shape[1] - 1
+    return binary(subject, Recovered(columns, columns, truth, _own(subject), "all jobs", rounds))
 
 
 for _name, _read, _knows, _place in (

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from math import ceil
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -156,9 +154,9 @@ def read_labels(recording: Recording, party: str) -> Finding:
 
 
 def _permitted_hinge(subject: Subject) -> Finding | NotRun:
-    with TemporaryDirectory() as guard:
+    with subject.jobs(guarded=True) as run:
         try:
-            subject.record_guarded(Path(guard), subject.dataset)
+            run(subject.dataset)
         except LabelLeakRefused as error:
             return NotRun(str(error))
     return _hinge(subject)

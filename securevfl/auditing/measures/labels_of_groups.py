@@ -28,11 +28,11 @@ from securevfl.attacks.labels_from_gradients import (
 from securevfl.auditing.figures import OwnModel, best, label_finding, own_models, score
 from securevfl.auditing.judging import Finding, NotRun
 from securevfl.auditing.measures.labels import gradients_hidden, gradients_seen, least_batch_size
-from securevfl.auditing.measures.labels_of_jobs import ROWS, quickened
-from securevfl.auditing.measuring import CANNOT_RUN, Attack, AttackCase, add_attack
-from securevfl.auditing.subject import Subject, table_of, with_columns
+from securevfl.auditing.measures.labels_of_jobs import ROWS, Variation, quickened, ran
+from securevfl.auditing.measuring import Attack, AttackCase, add_attack
+from securevfl.auditing.subject import Recording, Subject, table_of, with_columns
 from securevfl.data.tables import as_classes, without_rows
-from securevfl.errors import ConfigError, LabelLeakRefused
+from securevfl.errors import ConfigError
 from securevfl.protocols.guards.person_record import LEAST_ROWS, MODEL_LIMIT
 
 MOST_GROUPS = 256
@@ -61,21 +61,21 @@ def _alone(subject: Subject, *, guarded: bool) -> Finding | NotRun:
     order = order[np.argsort(labels[order], kind="stable")]
     count = min(len(labels) // size, int(np.bincount(labels).min()))
     groups = [np.sort(order[place::count]) for place in range(min(count, MOST_GROUPS))]
-    fits, parts, refused = [], [], ""
-    with subject.jobs(guarded=guarded) as run:
-        try:
-            for group in groups:
-                alone = without_rows(dataset, np.setdiff1d(order, group))
-                recording = run(alone, batch_size="full")
-                adversary = recording.adversary(party)
-                known = label_part(loss, adversary.model.predict(adversary.inputs))
-                gradient = gradients_seen(recording, party)[0]
-                fits.append(fit_from_one_round(gradient, adversary.inputs, known))
-                parts.append(adversary.inputs @ recording.result.outcomes[party].model.weights)
-        except CANNOT_RUN as error:
-            refused = str(error)
-    if not fits:
+    full = {"batch_size": "full"}
+    jobs = (
+        Variation(without_rows(dataset, np.setdiff1d(order, group)), group, full)
+        for group in groups
+    )
+    fits, parts = [], []
+    found, refused = ran(subject, jobs, guarded=guarded)
+    if not found:
         return NotRun(refused)
+    for recording, _ in found:
+        adversary = recording.adversary(party)
+        known = label_part(loss, adversary.model.predict(adversary.inputs))
+        gradient = gradients_seen(recording, party)[0]
+        fits.append(fit_from_one_round(gradient, adversary.inputs, known))
+        parts.append(adversary.inputs @ recording.result.outcomes[party].model.weights)
     rows = np.concatenate(groups[: len(fits)])
     seen, final = labels[rows], label_part(loss, np.vstack(parts))
     models = own_models(inputs[rows], seen)
@@ -90,7 +90,7 @@ def _alone(subject: Subject, *, guarded: bool) -> Finding | NotRun:
     return label_finding(estimate(own + np.vstack(fits) - 0.5), seen, bars, detail)
 
 
-def _left_out(subject: Subject, *, guarded: bool) -> Finding:
+def _left_out(subject: Subject, *, guarded: bool) -> Finding | NotRun:
     dataset, party, loss = subject.dataset, subject.feature_party, subject.plan.loss
     labels, inputs = dataset.train_labels, table_of(dataset, party).train
     # Columns in which few people stand out tell the others apart least.
@@ -102,34 +102,40 @@ def _left_out(subject: Subject, *, guarded: bool) -> Finding:
     groups = [
         np.concatenate([each[place::LEFT_OUT] for each in drawn]) for place in range(LEFT_OUT)
     ]
-    differences, refused = [np.zeros((len(chosen), 1)) for _ in groups], ""
-    settings = {"batch_size": "full", "rounds": 1}
-    with subject.jobs(guarded=guarded) as run:
-        try:
-            for number, column in enumerate(chosen.tolist()):
-                narrow = with_columns(dataset, party, [column])
-                everybody = run(narrow, **settings)
-                adversary = everybody.adversary(party)
-                known = label_part(loss, adversary.model.predict(adversary.inputs))
-                total = len(labels) * gradients_seen(everybody, party)[0]
-                for group, found in zip(groups, differences, strict=True):
-                    others = run(without_rows(narrow, group), **settings)
-                    rest = (len(labels) - len(group)) * gradients_seen(others, party)[0]
-                    found[number] = (total - rest - adversary.inputs[group].T @ known[group])[0]
-        except LabelLeakRefused as error:
-            refused = str(error)
+    nobody, settings = order[:0], {"batch_size": "full", "rounds": 1}
+    jobs = (
+        Variation(without_rows(with_columns(dataset, party, [column]), group), group, settings)
+        for column in chosen.tolist()
+        for group in (nobody, *groups)
+    )
+    found, refused = ran(subject, jobs, guarded=guarded)
+    if not found:
+        return NotRun(refused)
     alone, rows = own_models(inputs, labels), np.concatenate(groups)
     scores = best(alone).estimate.scores[rows]
     if not refused:
+        differences: list[list[FloatArray]] = [[] for _ in groups]
+        for first in range(0, len(found), LEFT_OUT + 1):
+            (everybody, _), *others = found[first : first + LEFT_OUT + 1]
+            adversary = everybody.adversary(party)
+            known = label_part(loss, adversary.model.predict(adversary.inputs))
+            for (recording, one), sums in zip(others, differences, strict=True):
+                part = adversary.inputs[one.people].T @ known[one.people]
+                moved = _summed(everybody, party) - _summed(recording, party) - part
+                sums.append(moved[0])
         read = [
             labels_from_one_round(
-                found / len(group), inputs[group][:, chosen], np.zeros((len(group), 1))
+                np.array(sums) / len(group), inputs[group][:, chosen], np.zeros((len(group), 1))
             )
-            for group, found in zip(groups, differences, strict=True)
+            for group, sums in zip(groups, differences, strict=True)
         ]
         scores = np.vstack([each.scores for each in read])
     detail = {"groups": len(groups), "people_left_out": len(groups[0]), "refused": refused}
     return label_finding(LabelEstimate(rows, scores), labels, alone, detail)
+
+
+def _summed(recording: Recording, party: str) -> FloatArray:
+    return len(recording.labels) * gradients_seen(recording, party)[0]
 
 
 for _name, _measure, _knows, _place in (

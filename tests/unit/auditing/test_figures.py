@@ -249,9 +249,9 @@ def test_components_and_bits_are_held_against_ones_own() -> None:
     generator = np.random.default_rng(4)
     bits = generator.integers(0, 2, size=(400, 3)).astype(np.float64)
     same = recovered(np.hstack([bits[:, :2], columns(6, 1)]), bits)
-    found = measure._binary(subject(), same)
+    found = measure.binary(subject(), same)
     assert found.model_alone == pytest.approx(2 / 3)
-    others = measure._binary(subject(), recovered(columns(6, 3), bits))
+    others = measure.binary(subject(), recovered(columns(6, 3), bits))
     assert others.model_alone == 0
     component: Finding = measure._components(subject(), recovered(bits, bits))
     assert component.model_alone == pytest.approx(1)

@@ -1,5 +1,7 @@
 """θ⁰ and row offsets: repeated from the seed where the job asks for it, and nowhere else."""
 
+from typing import Any
+
 import pytest
 
 from securevfl.auditing.judging import Immune
@@ -9,10 +11,10 @@ from securevfl.job import Job
 from tests.jobs import breast_cancer
 from tests.unit.auditing.cells import cells_of, finding, reason
 
-STEPS = {"local_steps": 1, "learning_rate": 0.1, "batch_size": 100}
+STEPS: dict[str, Any] = {"local_steps": 1, "learning_rate": 0.1, "batch_size": 100}
 
 
-def cells(scheme: str = "bfv", **settings: object) -> dict[str, float]:
+def cells(scheme: str = "bfv", **settings: Any) -> dict[str, float]:  # noqa: ANN401
     job = Job.of(job=settings, exchange={"scheme": scheme})
     measured = cells_of(known_attacks()["repeated_start"](Subject(job, breast_cancer(), 3)))
     assert measured["start = 'seeded'"].control
@@ -20,7 +22,7 @@ def cells(scheme: str = "bfv", **settings: object) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("settings", [{}, STEPS, {"loss": "multinomial"}])
-def test_starts_are_repeated_from_the_seed_alone(settings: dict[str, object]) -> None:
+def test_starts_are_repeated_from_the_seed_alone(settings: dict[str, Any]) -> None:
     assert cells(**settings) == {"this job's start": 0, "start = 'seeded'": 1}
     assert cells("plain", **settings, start="seeded")["this job's start"] == 1
 
