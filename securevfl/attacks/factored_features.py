@@ -6,8 +6,9 @@ general position do.
 *Independent columns* (FastICA): the least Gaussian directions undo a rotation of independent
 columns, unless these are Gaussian. Columns come back in arbitrary order, without sign and scale.
 
-*0/1 columns.* Such a column is a vector with entries in {0, 1} in the span of F. A rotation of
-generic numbers contains none, so categorical data are recovered exactly. Sparse columns are the
+*Columns of two values*, standardized or not, are vectors with entries in {0, 1} in the span of F
+and a constant. That of generic numbers contains none, so categorical data are recovered exactly.
+Whatever spans the same will do for F, such as predictions of many rounds. Sparse columns are the
 sparsest vectors of the span: minimize ‖Fw‖₁ with one row held at 1 (ER-SpUD, Spielman, Wang and
 Wright 2012), by reweighted least squares. Other columns are found by alternating projections onto
 the span and onto {0, 1}, starting from independent components cut in two and from random directions
@@ -89,25 +90,27 @@ def binary_columns(factor: FloatArray, seed: int = 0, starts: int = STARTS) -> B
     """The 0/1 columns found, shape (N, found), each as itself or its complement, the sparser one.
 
     Args:
-        factor: X up to a rotation, shape (N, rank).
+        factor: X up to a rotation, or columns of the same span, shape (N, rank or more).
         seed: of random rows and directions.
         starts: how many rows are held at 1, one at a time.
     """
     generator = np.random.default_rng(seed)
-    basis, scales, _ = np.linalg.svd(factor, full_matrices=False)
-    span = basis[:, scales > 1e-6 * scales[0]] * np.sqrt(len(factor))
+    # Any column of two values is 0/1 once scaled and shifted.
+    columns = np.hstack([factor[:, factor.any(axis=0)], np.ones((len(factor), 1))])
+    columns /= np.linalg.norm(columns, axis=0)
+    basis, scales, _ = np.linalg.svd(columns, full_matrices=False)
+    span = basis[:, scales > RANK_TOLERANCE * scales[0]] * np.sqrt(len(factor))
     rows = generator.permutation(len(span))[:SEARCHED]
     part = span[rows]
     held = part[generator.permutation(len(part))[:starts]]
-    with_ones = np.hstack([np.ones((len(span), 1)), span])
     candidates = [span @ _sparsest(part, start) for start in held]
-    heights = with_ones[rows] @ generator.standard_normal((with_ones.shape[1], DENSE_STARTS))
+    heights = part @ generator.standard_normal((span.shape[1], DENSE_STARTS))
     places = generator.integers(len(rows) // 2, len(rows), DENSE_STARTS)
     cuts = np.sort(heights, axis=0)[places, np.arange(DENSE_STARTS)]
-    candidates += _two_valued(with_ones, rows, heights > cuts)
-    components = independent_components(factor, seed)
+    candidates += _two_valued(span, rows, heights > cuts)
+    components = independent_components(span, seed)
     middles = (components.min(axis=0) + components.max(axis=0)) / 2
-    candidates += _two_valued(with_ones, np.arange(len(span)), components > middles)
+    candidates += _two_valued(span, np.arange(len(span)), components > middles)
     found: dict[bytes, BoolArray] = {}
     for values in candidates:
         ones = values > 0.5  # noqa: PLR2004
@@ -135,8 +138,7 @@ def _sparsest(span: FloatArray, held: FloatArray) -> FloatArray:
 def _two_valued(span: FloatArray, rows: NDArray[np.int64], ones: BoolArray) -> list[FloatArray]:
     """Nearly 0/1 vectors of the span, by alternating projections.
 
-    The span has shape (N, rank + 1), with the constant. Only `rows` are searched, starting from
-    `ones` of shape (rows, n).
+    The span has shape (N, rank). Only `rows` are searched, starting from `ones`, shape (rows, n).
     """
     basis, scales, _ = np.linalg.svd(span[rows], full_matrices=False)
     directions = basis[:, scales > 1e-6 * scales[0]]

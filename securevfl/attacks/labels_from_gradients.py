@@ -104,6 +104,18 @@ def labels_from_one_round(
     return solve_labels([visit], [predicted], flat, KNOWN)
 
 
+def fit_from_one_round(
+    gradient: FloatArray, matrix: FloatArray, predicted: FloatArray
+) -> FloatArray:
+    """The least-squares fit of a batch's labels to its columns, shape (S, C), off one gradient.
+
+    This is all that Xᵀy tells of y by itself; arguments as in `labels_from_one_round`.
+    """
+    space = RowSpace.of(matrix)
+    fit = space.basis.T @ predicted - space.coordinates(gradient * len(matrix))
+    return np.asarray(space.basis @ fit)
+
+
 def labels_from_gradients(jobs: Sequence[SeenJob], own_model: FloatArray) -> LabelEstimate:
     """Read the labels of all N people off all gradients of some jobs, for losses with d = s(H) − y.
 

@@ -40,7 +40,9 @@ HIDDEN = (BLIND, BOTH)
 FULL_BATCHES = ({"job": FULL}, {**BFV, "job": FULL}, BLIND)
 CHANGES: Mapping[str, tuple[Settings, ...]] = {
     **dict.fromkeys(("rotation_twin", "gram", "anchors", "components", "binary_columns"), HIDDEN),
-    "features_across_jobs": HIDDEN,
+    **dict.fromkeys(("features_across_jobs", "binary_columns_across_jobs"), HIDDEN),
+    **dict.fromkeys(("labels_of_groups", "labels_by_difference"), (BLIND,)),
+    "repeated_start": ({"job": RANDOM},),
     "held_out_features": ({"job": AT_THE_END}, *HIDDEN, {"job": UNSCORED}),
     **dict.fromkeys(("labels_from_residuals", "changed_labels"), (BFV, BLIND)),
     **dict.fromkeys(("labels_from_gradients", "labels_across_jobs"), FULL_BATCHES),

@@ -189,10 +189,9 @@ def recall_and_precision(found: BoolArray, features: FloatArray) -> tuple[float,
 
 
 def binary_ones(features: FloatArray) -> BoolArray:
-    """Where the 0/1 columns that are not constant are 1, shape (N, number of them)."""
-    return np.asarray(
-        features[:, [set(np.unique(column)) == {0.0, 1.0} for column in features.T]] > 0
-    )
+    """Where columns of two values have the larger one, shape (N, number of them)."""
+    two = features[:, [len(np.unique(column)) == 2 for column in features.T]]  # noqa: PLR2004
+    return np.asarray(two > two.min(axis=0, initial=np.inf))
 
 
 def _up_to_complement(ones: BoolArray) -> bytes:

@@ -5,10 +5,12 @@ columns, its own θ⁰ and what all parties know), and nothing else of the run. 
 truth.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from typing_extensions import override
@@ -329,6 +331,16 @@ class Subject:
         alone = {"allow_label_leak": False, "allow_feature_leak": True}
         job = self.job.with_settings(**{**alone, **changes})
         return self._run(job, dataset, guard)
+
+    @contextmanager
+    def jobs(self, *, guarded: bool) -> Iterator[Callable[..., Recording]]:
+        """Runs variations, given data and settings: under one guard's memory, or in clear."""
+        if guarded:
+            with TemporaryDirectory() as guard:
+                yield partial(self.record_guarded, Path(guard))
+            return
+        clear = self.job.without_protection
+        yield lambda data, **changes: Subject(clear, data, self.seed).record(**changes)
 
     def _run(self, job: Job, dataset: VerticalDataset, guard: Path | None) -> Recording:
         trails: dict[str, list[FloatArray]] = {}

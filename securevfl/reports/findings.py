@@ -60,9 +60,13 @@ SENTENCES = {
         "{label} could read yes/no columns of {feature} without knowing anybody",
     ),
     "features_across_jobs": Sentence(
-        "everyone's columns, from predictions of two jobs on the same people",
-        "after two jobs someone at {label} who knows {known} could {read} {feature}'s {n}values of "
-        "{people}",
+        "everyone's columns, from predictions of several jobs on the same people",
+        "after several jobs someone at {label} who knows {known} could {read} {feature}'s "
+        "{n}values of {people}",
+    ),
+    "binary_columns_across_jobs": Sentence(
+        "the other party's yes/no columns, from predictions of several jobs on the same people",
+        "after several jobs {label} could read yes/no columns of {feature} without knowing anybody",
     ),
     "held_out_features": Sentence(
         "columns of people who are only scored, by somebody who knows some of them",
@@ -93,6 +97,10 @@ SENTENCES = {
         "labels, as gradients of few whole numbers add up in few ways",
         "{feature} could decode labels of single people",
     ),
+    "repeated_start": Sentence(
+        "every party's secret starting point, from the seed in the job file",
+        "whoever has the job file could undo what hides labels in the first gradients",
+    ),
     "labels_across_jobs": Sentence(
         "labels, from gradients of several jobs on the same people",
         "{feature} could learn labels over jobs that no single job shows",
@@ -100,6 +108,14 @@ SENTENCES = {
     "changed_labels": Sentence(
         "whose label was corrected between two jobs",
         "{feature} could name the person whose label changed between two jobs, and how",
+    ),
+    "labels_of_groups": Sentence(
+        "labels, from the first gradients of many jobs on few people each",
+        "jobs on few people tell {feature} more of their labels than the models do",
+    ),
+    "labels_by_difference": Sentence(
+        "labels of a few people whom some jobs leave out",
+        "{feature} could read labels of the people left out",
     ),
     "labels_from_parameters": Sentence(
         "labels, from the finished parts of several models",

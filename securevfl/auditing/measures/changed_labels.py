@@ -7,8 +7,6 @@ what-ifs run both jobs in clear without a guard, as gradients and ends are the s
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -43,8 +41,9 @@ def changed_labels(subject: Subject) -> Iterable[AttackCase]:
         raise ConfigError("changed_labels supports two classes, linear models and full batches")
     small = subject.with_rows(ROWS)
     for name, read in _ways(subject):
-        yield AttackCase(partial(_permitted, small, read), name)
-        yield AttackCase(partial(_unguarded, small, read), f"{name}, no guard", what_if=True)
+        yield AttackCase(partial(_measured, small, read, guarded=True), name)
+        unguarded = partial(_measured, small, read, guarded=False)
+        yield AttackCase(unguarded, f"{name}, no guard", what_if=True)
 
 
 def _ways(subject: Subject) -> Iterator[tuple[str, Read]]:
@@ -63,14 +62,9 @@ def _from_ends(before: Recording, after: Recording, party: str) -> ChangedLabel:
     return from_ends(before.adversary(party).inputs, first, second, before.plan.l2)
 
 
-def _permitted(subject: Subject, read: Read) -> Finding:
-    with TemporaryDirectory() as guard:
-        return _finding(subject, read, partial(subject.record_guarded, Path(guard)))
-
-
-def _unguarded(subject: Subject, read: Read) -> Finding:
-    clear = subject.job.without_protection
-    return _finding(subject, read, lambda data: Subject(clear, data, subject.seed).record())
+def _measured(subject: Subject, read: Read, *, guarded: bool) -> Finding:
+    with subject.jobs(guarded=guarded) as run:
+        return _finding(subject, read, run)
 
 
 def _finding(subject: Subject, read: Read, run: Run) -> Finding:

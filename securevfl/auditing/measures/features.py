@@ -30,6 +30,7 @@ from securevfl.attacks.gram import (
     factor_from_fixed_batches,
     factor_from_full_batches,
     factor_from_minibatches,
+    span_of,
 )
 from securevfl.attacks.scored_features import features_beside
 from securevfl.auditing.figures import (
@@ -67,6 +68,7 @@ class Recovered:
     """X up to a rotation, as recovered by an attack."""
 
     factor: FloatArray  # F, shape (N, rank)
+    span: FloatArray  # columns of the same span, or of a larger one within that of X
     features: FloatArray  # the truth, shape (N, P)
     own: FloatArray  # the label party's columns, shape (N, Q)
     case: str
@@ -170,10 +172,11 @@ def _components(subject: Subject, found: Recovered) -> Finding:
     )
 
 
-def _binary(subject: Subject, found: Recovered) -> Finding:
+def binary(subject: Subject, found: Recovered) -> Finding:
+    """The share of columns of two values that are found."""
     if not binary_ones(found.features).size:
-        raise ConfigError("X has no 0/1 columns")
-    columns = binary_columns(found.factor, subject.seed)
+        raise ConfigError("X has no column of two values")
+    columns = binary_columns(found.span, subject.seed)
     recall, precision = recall_and_precision(columns, found.features)
     detail = {"precision": precision, "found": columns.shape[1], "x_from": found.case}
     alone = recall_and_precision(binary_ones(found.own), found.features)[0]
@@ -182,7 +185,7 @@ def _binary(subject: Subject, found: Recovered) -> Finding:
 
 for _name, _measure, _columns, _place in (
     ("components", _components, "columns are independent, not Gaussian", 40),
-    ("binary_columns", _binary, "columns are 0 or 1", 50),
+    ("binary_columns", binary, "columns have two values", 50),
 ):
     add_attack(
         Attack(
@@ -241,7 +244,11 @@ def _recovered(subject: Subject, recording: Recording, size: int, case: str) -> 
     rounds = label_party_rounds(recording, subject.feature_party)
     features = recording.adversary(subject.feature_party).inputs
     own = table_of(recording.dataset, recording.dataset.label_party).train
-    return Recovered(_factor(recording, rounds, size), features, own, case, len(rounds))
+    factor = _factor(recording, rounds, size)
+    span = factor
+    if recording.plan.full_batches:  # predictions of few rounds span more than F
+        span = span_of(np.hstack([each.predictions for each in rounds]), size)
+    return Recovered(factor, span, features, own, case, len(rounds))
 
 
 def label_party_rounds(recording: Recording, party: str) -> list[SeenRound]:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from math import ceil
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -143,9 +141,9 @@ def read_labels(recording: Recording, party: str) -> Finding:
 
 
 def _permitted_hinge(subject: Subject) -> Finding | NotRun:
-    with TemporaryDirectory() as guard:
+    with subject.jobs(guarded=True) as run:
         try:
-            subject.record_guarded(Path(guard), subject.dataset)
+            run(subject.dataset)
         except LabelLeakRefused as error:
             return NotRun(str(error))
     return _hinge(subject)
@@ -250,15 +248,15 @@ def advise(subject: Subject, epochs: int) -> dict[str, Any]:
     }
 
 
-def least_batch_size(subject: Subject) -> int:
-    """The smallest S of fixed batches that the label guard permits: P/(S·v) has a limit.
+def least_batch_size(subject: Subject, limit: float = OTHERS_LIMIT) -> int:
+    """The smallest S that the label guard permits: P/(S·v) has a limit, by default that of batches.
 
     P counts the columns of all feature parties.
     """
     peers = [name for name in subject.plan.facts.names if name != subject.dataset.label_party]
     parts = (local_part(subject.plan, subject.dataset, name) for name in peers)
     columns = sum(part.parameters or part.inputs.shape[1] for part in parts)
-    return ceil(columns / (OTHERS_LIMIT * label_variance(subject.dataset.train_labels)))
+    return ceil(columns / (limit * label_variance(subject.dataset.train_labels)))
 
 
 def _flags(shown: Exposure, zero_start: bool) -> list[str]:

@@ -14,11 +14,9 @@ The bar is the best model, over all people, of all columns that the attackers us
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -76,17 +74,15 @@ Vary = Callable[[Subject, Sequence[str], int], Variation]
 def labels_of_jobs(subject: Subject) -> Iterable[AttackCase]:
     """Jobs that the guard permits, and what-ifs without a guard."""
     as_classes(subject.dataset.train_labels)
-    small = subject.with_rows(ROWS)
-    quick = _quick(small)
-    for name, vary, attackers in _variations(quick):
-        yield AttackCase(partial(_permitted, quick, vary, attackers), f"{name} each job")
-    clear = Subject(small.job.without_protection, small.dataset, small.seed)
-    for name, vary, attackers in _variations(clear):
-        measure = partial(_unguarded, clear, vary, attackers)
-        yield AttackCase(measure, f"{name}, S = {ROWS_A_COLUMN}P", what_if=True)
+    quick = quickened(subject.with_rows(ROWS))
+    for guarded in (True, False):
+        for name, vary, attackers in _variations(quick):
+            case = f"{name} each job" if guarded else f"{name}, S = {ROWS_A_COLUMN}P"
+            measure = partial(_measured, quick, vary, attackers, guarded=guarded)
+            yield AttackCase(measure, case, what_if=not guarded)
 
 
-def _quick(subject: Subject) -> Subject:
+def quickened(subject: Subject) -> Subject:
     """The same under a quick exchange that reveals the same, if there is one."""
     if not subject.is_slow:
         return subject
@@ -143,34 +139,32 @@ def _other_batches(subject: Subject, _: Sequence[str], number: int) -> Variation
     return Variation(subject.dataset, np.arange(len(subject.dataset.train_labels)), settings)
 
 
-def _permitted(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Finding | NotRun:
-    """All jobs of these settings up to the first that a guard refuses."""
+def ran(
+    subject: Subject, jobs: Iterable[Variation], *, guarded: bool
+) -> tuple[list[tuple[Recording, Variation]], str]:
+    """All jobs up to the first that a guard refuses or that cannot run, and why it did not."""
     found: list[tuple[Recording, Variation]] = []
-    refused = ""
-    with TemporaryDirectory() as guard:
+    with subject.jobs(guarded=guarded) as run:
+        for one in jobs:
+            try:
+                found.append((run(one.dataset, **one.settings), one))
+            except CANNOT_RUN as error:
+                return found, str(error)
+    return found, ""
+
+
+def _measured(
+    subject: Subject, vary: Vary, attackers: Sequence[str], *, guarded: bool
+) -> Finding | NotRun:
+    def varied() -> Iterator[Variation]:
         for number in range(JOBS):
             one = vary(subject, attackers, number)
-            settings = _length(subject, one, subject.plan.batch_size)
-            try:
-                recording = subject.record_guarded(Path(guard), one.dataset, **settings)
-            except CANNOT_RUN as error:
-                refused = str(error)
-                break
-            found.append((recording, one))
-    if not found:
-        return NotRun(refused)
-    return _finding(subject, found, attackers, refused)
+            columns = sum(len(table_of(one.dataset, name).columns) for name in attackers)
+            size = subject.plan.batch_size if guarded else ROWS_A_COLUMN * columns
+            yield replace(one, settings=_length(subject, one, size))
 
-
-def _unguarded(subject: Subject, vary: Vary, attackers: Sequence[str]) -> Finding:
-    found = []
-    for number in range(JOBS):
-        one = vary(subject, attackers, number)
-        columns = sum(len(table_of(one.dataset, name).columns) for name in attackers)
-        settings = _length(subject, one, ROWS_A_COLUMN * columns)
-        changed = Subject(subject.job, one.dataset, subject.seed)
-        found.append((changed.record(**settings), one))
-    return _finding(subject, found, attackers, "")
+    found, refused = ran(subject, varied(), guarded=guarded)
+    return _finding(subject, found, attackers, refused) if found else NotRun(refused)
 
 
 def _length(subject: Subject, one: Variation, size: object) -> dict[str, object]:

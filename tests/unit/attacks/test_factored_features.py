@@ -91,15 +91,25 @@ def test_independent_bits_come_back_whatever_their_frequency(
     assert recall_and_precision(found, features)[0] > 0.9
 
 
-def test_numbers_that_are_no_bits_give_none(generator: Generator) -> None:
-    features = generator.standard_normal((1000, 12))
-    assert binary_columns(features, starts=100).shape == (1000, 0)
+def test_standardized_bits_come_back_from_whatever_spans_the_same(generator: Generator) -> None:
+    features = (generator.random((2000, 8)) < 0.2).astype(np.float64)
+    features = (features - features.mean(axis=0)) / features.std(axis=0)
+    redundant = features @ generator.standard_normal((8, 12)) * np.logspace(0, -7, 12)
+    found = binary_columns(redundant, starts=100)
+    assert recall_and_precision(found, features)[0] > 0.9
+    assert recall_and_precision(binary_columns(redundant[:, :4], starts=100), features)[0] == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_numbers_that_are_no_bits_give_none(seed: int) -> None:
+    features = np.random.default_rng(seed).standard_normal((1000, 12))
+    assert binary_columns(features, seed, starts=20).shape == (1000, 0)
     assert binary_ones(features).shape == (1000, 0)
 
 
 def test_a_column_and_its_complement_are_the_same(generator: Generator) -> None:
     features = (generator.random((50, 3)) < 0.4).astype(np.float64)
-    assert binary_ones(features).shape == (50, 3)
+    np.testing.assert_array_equal(binary_ones(3 * features - 1), features > 0)
     assert recall_and_precision(features < 0.5, features) == (1.0, 1.0)
     assert recall_and_precision(np.zeros((50, 1), dtype=np.bool_), features) == (0.0, 0.0)
 

@@ -211,7 +211,8 @@ def subject() -> Subject:
 
 def recovered(own: FloatArray, features: FloatArray) -> Recovered:
     """A factor that says nothing."""
-    return Recovered(columns(9, features.shape[1]), features, own, "made", 3)
+    factor = columns(9, features.shape[1])
+    return Recovered(factor, factor, features, own, "made", 3)
 
 
 def test_columns_that_follow_from_ones_own_are_guessed_from_a_few_known_rows() -> None:
@@ -248,9 +249,9 @@ def test_components_and_bits_are_held_against_ones_own() -> None:
     generator = np.random.default_rng(4)
     bits = generator.integers(0, 2, size=(400, 3)).astype(np.float64)
     same = recovered(np.hstack([bits[:, :2], columns(6, 1)]), bits)
-    found = measure._binary(subject(), same)
+    found = measure.binary(subject(), same)
     assert found.model_alone == pytest.approx(2 / 3)
-    others = measure._binary(subject(), recovered(columns(6, 3), bits))
+    others = measure.binary(subject(), recovered(columns(6, 3), bits))
     assert others.model_alone == 0
     component: Finding = measure._components(subject(), recovered(bits, bits))
     assert component.model_alone == pytest.approx(1)

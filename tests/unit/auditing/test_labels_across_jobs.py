@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -103,7 +104,7 @@ def test_guards_decide_and_one_directory_remembers(
 ) -> None:
     attacked, asked = permitted(monkeypatch, 2, refusal)
     variation = measure._fewer_rows
-    found = finding(measure._permitted(attacked, variation, ("party1",)))
+    found = finding(measure._measured(attacked, variation, ("party1",), guarded=True))
     assert found.detail["jobs"] == 2
     assert found.detail["refused"] == "label guard: enough"
     assert len(asked) == 3
@@ -157,10 +158,11 @@ def test_two_peers_pool_columns_of_both(monkeypatch: pytest.MonkeyPatch) -> None
     names = [case.name for case in cases_of]
     assert [name for name in names if name.startswith("pooled peers")]
     peers = ("party1", "party2")
-    found = measure._unguarded(attacked, measure._other_columns, peers)
+    unguarded = partial(measure._measured, attacked, measure._other_columns, guarded=False)
+    found = finding(unguarded(peers))
     assert found.detail["attackers"] == list(peers)
     assert COLUMNS < wide[0][1] <= 2 * COLUMNS
-    alone = measure._unguarded(attacked, measure._other_columns, peers[:1])
+    alone = finding(unguarded(peers[:1]))
     assert wide[1][1] <= COLUMNS
     assert alone.detail["batch_size"] == 8 * (COLUMNS // 2)
 
@@ -193,12 +195,12 @@ def test_an_attack_of_one_column_says_so() -> None:
 
 
 def test_slow_exchanges_are_stood_in_for_by_quick_ones_that_show_the_same() -> None:
-    slow = measure._quick(subject(scheme="paillier"))
+    slow = measure.quickened(subject(scheme="paillier"))
     assert not slow.is_slow
     assert slow.exchange.encrypts
     assert slow.learns == subject(scheme="paillier").learns
     quick = subject(scheme="bfv")
-    assert measure._quick(quick) is quick
+    assert measure.quickened(quick) is quick
 
 
 def test_labels_that_change_after_the_recordings_change_no_estimate(

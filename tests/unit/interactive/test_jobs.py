@@ -76,7 +76,7 @@ def test_an_audit_gives_verdicts_and_what_breaks_the_policy() -> None:
     assert found.verdicts == {"binary_columns": "not_run", "jacobi_symbol": "immune"}
     assert [each.attack for each in found.broken] == ["binary_columns"]
     assert "binary_columns" in repr(found)
-    assert "X has no 0/1 columns" in repr(found)
+    assert "X has no column of two values" in repr(found)
 
 
 def test_an_audit_takes_held_out_rows() -> None:
