@@ -11,6 +11,7 @@ import torch
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job
+from securevfl.protocols.guards import label_guard
 from securevfl.protocols.guards.person_record import PersonRecord
 from securevfl.training import Environment, TrainingResult, train
 from tests.jobs import breast_cancer, picked
@@ -120,6 +121,96 @@ def test_another_target_of_the_same_people_has_a_record_of_its_own(tmp_path: Pat
     # The opposite is no other target.
     run(tmp_path, replace(breast_cancer(), train_labels=1 - breast_cancer().train_labels))
     assert populations(tmp_path) == [("breast_cancer", 456), ("breast_cancer (2)", 456)]
+
+
+def labelled(dataset: VerticalDataset, labels: np.ndarray) -> VerticalDataset:
+    return replace(dataset, train_labels=labels)
+
+
+def test_of_two_targets_the_one_that_fits_is_the_same(tmp_path: Path) -> None:
+    """One label corrected, after jobs on another target and on "either of them"."""
+    ours, dataset = breast_cancer().train_labels, breast_cancer()
+    other = (np.random.default_rng(1).random(len(ours)) < 0.35).astype(np.int64)
+    for labels in (ours, other, np.maximum(ours, other)):
+        run(tmp_path, labelled(dataset, labels), allow_label_leak=True)
+    corrected = np.array(ours)
+    corrected[7] = 1 - corrected[7]
+    with pytest.raises(LabelLeakRefused, match="smallest group in a batch that changed alike: 1,"):
+        run(tmp_path, labelled(dataset, corrected))
+
+
+def test_classes_under_other_numbers_are_the_same_target(tmp_path: Path) -> None:
+    generator = np.random.default_rng(6)
+    blocks = [generator.standard_normal((3000, 2)) for _ in range(2)]
+    labels = generator.integers(0, 3, 3000)
+    run(tmp_path, dataset_of(blocks, labels))
+    renamed = dataset_of(blocks, np.array([1, 0, 2])[labels])
+    with pytest.raises(LabelLeakRefused, match="1 rows would be in other sets"):
+        run(tmp_path, picked(renamed, FEWER))
+
+
+def test_a_rare_class_of_which_one_label_is_corrected_is_the_same_target(tmp_path: Path) -> None:
+    dataset = strangers(0, 600)
+    labels = np.zeros(600, np.int64)
+    labels[:2] = 1
+    run(tmp_path, labelled(dataset, labels), allow_label_leak=True)
+    labels = np.roll(labels, 2)
+    with pytest.raises(LabelLeakRefused, match="people whose labels differ over jobs: 4"):
+        run(tmp_path, labelled(dataset, labels))
+
+
+def test_labels_are_compared_all_over_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first rows alone may have nothing to do with what they were."""
+    monkeypatch.setattr(label_guard, "COMPARED", 120)
+    run(tmp_path, breast_cancer())
+    corrected = np.array(breast_cancer().train_labels)
+    corrected[:120] = np.random.default_rng(0).integers(0, 2, 120)
+    with pytest.raises(LabelLeakRefused, match="people whose labels differ over jobs"):
+        run(tmp_path, labelled(breast_cancer(), corrected))
+
+
+def test_targets_are_known_when_their_median_passes_a_power_of_ten(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    blocks = [generator.standard_normal((801, 2)) for _ in range(2)]
+    targets = generator.uniform(9.0, 11.0, 801)
+    targets *= 9.999999 / np.median(targets)
+    made = dataset_of(blocks, np.zeros(801, np.int64))
+    dataset = replace(made, classes=0, test_labels=targets)
+    run(tmp_path, labelled(dataset, targets), loss="squared")
+    corrected = np.array(targets)
+    corrected[np.argmin(targets)] = 12.0
+    assert np.median(corrected) > 10.0
+    with pytest.raises(LabelLeakRefused, match="people whose labels differ over jobs: 1"):
+        run(tmp_path, labelled(dataset, corrected), loss="squared")
+
+
+def test_branches_that_come_together_keep_their_histories(tmp_path: Path) -> None:
+    """North and south, then both without one person of the north."""
+    south, north = strangers(1, 4500), strangers(0, 4000)
+    branches = [
+        replace(from_elsewhere(each, name, new_ids=False), row_digests=each.row_digests + shift)
+        for each, name, shift in (
+            (south, "south.csv", np.uint64(0)),
+            (north, "north.csv", np.uint64(1)),
+        )
+    ]
+    for each in branches:
+        run(tmp_path, each)
+    less = picked(branches[1], FEWER)
+    tables = tuple(
+        replace(a, train=np.vstack([a.train, b.train]), source="all.csv", people=None)
+        for a, b in zip(branches[0].parties, less.parties, strict=True)
+    )
+    both = replace(
+        branches[0],
+        parties=tables,
+        row_digests=np.concatenate([branches[0].row_digests, less.row_digests]),
+        train_labels=np.concatenate([branches[0].train_labels, less.train_labels]),
+    )
+    with pytest.raises(LabelLeakRefused, match="1 rows would be in other sets than all others"):
+        run(tmp_path, both)
 
 
 def test_a_named_population_is_kept_to_its_people(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ from securevfl.sparse import Matrix, dense
 
 KEY_BYTES = 32
 # Of two targets of the same people, or of two peoples with the same row numbers: 200 rows that have
-# nothing to do with each other have a κ of 0.07 either way.
-LEAST_KAPPA, FEWEST_COMPARED, COMPARED, MOST_CLASSES = 0.2, 50, 2000, 20
+# nothing to do with each other have an association of 0.07 or so.
+LEAST_ASSOCIATION, FEWEST_COMPARED, COMPARED, MOST_CLASSES = 0.2, 50, 20_000, 20
 # The variance of predictions, which gradients reveal in place of labels with hide = "both".
 NO_LABELS = 1.0
 
@@ -384,38 +384,73 @@ class _Known:
 
     def agrees(
         self, known: NDArray[np.bool_], persons: Digests, population: Population
-    ) -> bool | None:
-        """Whether known people's labels, or their values, agree better than by chance.
+    ) -> float | None:
+        """How well known people's labels, or their values, fit; 0 if no better than by chance.
 
-        For labels by Cohen's κ, of either sign; None if too few are known. All values of the same
-        table may have changed, which says nothing.
+        Labels fit up to the names of classes. None if too few are known, or if all values of the
+        same table have changed, which says nothing.
         """
-        rows = np.flatnonzero(known)[:COMPARED]
+        rows = np.flatnonzero(known)
+        if len(rows) > COMPARED:  # from all of the table, which may be sorted by label
+            rows = rows[np.linspace(0, len(rows) - 1, COMPARED).astype(np.int64)]
         record, places = self._record, np.searchsorted(self._record.people, persons[rows])
         if len(rows) < FEWEST_COMPARED:
             return None
+        same_values = np.mean(record.values[places] == self._own.values[rows]) >= FEWEST_SHARE
         if self.labels is None:
-            alike = record.values[places] == self._own.values[rows]
-            return bool(alike.mean() >= FEWEST_SHARE) or (
-                None if population.name == self._own.population != "" else False
-            )
+            if same_values:
+                return 1.0
+            return None if population.name == self._own.population != "" else 0.0
         current = record.labels[places, record.current[places].astype(np.int64) - 1]
         classes, now = np.unique(self._rounded, axis=0, return_inverse=True)
-        now, before = now.reshape(-1)[rows], np.full(len(rows), -1)
         if len(classes) > MOST_CLASSES:
-            same = (self.marks(persons[rows], self._rounded[rows]) == current).any(axis=1)
-            return bool(same.mean() >= LEAST_KAPPA)
+            return self._target_fits(rows, persons, current)
+        now, before = now.reshape(-1)[rows], np.full(len(rows), len(classes))
         for number, each in enumerate(classes):
             marks = self.marks(persons[rows], np.broadcast_to(each, (len(rows), 2)))
             before[(marks == current).any(axis=1)] = number
-        by_chance = sum(np.mean(now == c) * np.mean(before == c) for c in range(len(classes)))
-        if by_chance == 1.0:
-            return True
-        return bool(abs((np.mean(now == before) - by_chance) / (1 - by_chance)) >= LEAST_KAPPA)
+        fits = association(now, before)
+        few = same_values and np.count_nonzero(now != before) < FEWEST_COMPARED
+        # Of a rare class a few corrections leave nothing that fits.
+        return max(fits, LEAST_ASSOCIATION) if few or fits >= LEAST_ASSOCIATION else 0.0
+
+    def _target_fits(self, rows: IntArray, persons: Digests, current: Digests) -> float:
+        """The share of real targets that are as before, on the grid on which most of them are."""
+        assert self.labels is not None  # noqa: S101
+        grids = [_rounded(self.labels, finer) for finer in (0, -1, 1)]
+        shares = [
+            float((self.marks(persons[rows], grid[rows]) == current).any(axis=1).mean())
+            for grid in grids
+        ]
+        best = int(np.argmax(shares))
+        if shares[best] < LEAST_ASSOCIATION:
+            return 0.0
+        self._rounded = grids[best]
+        return shares[best]
 
 
-def _rounded(labels: Labels) -> FloatArray:
-    """Labels on two grids that lie half a step apart, shape (N, 2).
+def association(now: IntArray, before: IntArray) -> float:
+    """Cramér's V of two labellings by numbers, less its bias (Bergsma 2013); 1 if one is constant.
+
+    It is 0 for labels that have nothing to do with each other, and 1 for the same ones under any
+    names.
+    """
+    table = np.zeros((now.max() + 1, before.max() + 1))
+    np.add.at(table, (now, before), 1)
+    table = table[table.any(axis=1)][:, table.any(axis=0)]
+    if min(table.shape) == 1:
+        return 1.0
+    total, sizes = table.sum(), np.array(table.shape)
+    expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / total
+    chance = (sizes - 1) / (total - 1)
+    surplus = max(
+        np.sum((table - expected) ** 2 / expected) / total - chance.prod() * (total - 1), 0
+    )
+    return float(np.sqrt(surplus / (np.min(sizes - (sizes - 1) * chance) - 1)))
+
+
+def _rounded(labels: Labels, finer: int = 0) -> FloatArray:
+    """Labels on two grids that lie half a step apart, shape (N, 2); `finer` by powers of ten.
 
     A number that was written and read again is the same on one of them; no single target decides
     how fine they are.
@@ -423,7 +458,8 @@ def _rounded(labels: Labels) -> FloatArray:
     values = labels.astype("<f8")
     rounded = [values, values]
     if is_real(labels) and values.any():
-        grid = 10.0 ** (np.floor(np.log10(np.median(np.abs(values[values != 0])))) - 5)
+        size = np.floor(np.log10(np.median(np.abs(values[values != 0]))))
+        grid = 10.0 ** (size - 5 - finer)
         rounded = [np.rint(values / grid) * grid + 0.0, np.floor(values / grid)]
     return np.stack(rounded, axis=1).astype("<f4")
 

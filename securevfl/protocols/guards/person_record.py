@@ -53,7 +53,7 @@ ROUNDING = 1e-6
 
 FEWEST_SHARE = 0.01
 HEADER, MODEL, OTHERS = "seen", "model.", "others."
-Agrees = Callable[[NDArray[np.bool_], Digests, Population], bool | None]
+Agrees = Callable[[NDArray[np.bool_], Digests, Population], float | None]
 
 
 class _RecordHeader(BaseModel):
@@ -163,18 +163,20 @@ class PersonRecord(Record):
         """The person of each row, shape (N,), and the number of their population.
 
         They are a population that the record knows if a hundredth of them are in it and `agrees`
-        does not deny it, or else the one of their table.
+        does not deny it, or else the one of their table. Several may agree, as when branches come
+        together: the rows are of the one that agrees most, and people of the others keep what is
+        recorded of them.
 
         Args:
             own: the table.
-            agrees: whether what is known of some rows' persons says that they are the same people,
-                by a mask of shape (N,), the persons, shape (N,), and their population; None where
-                it says nothing.
+            agrees: how well what is known of some rows' persons fits, from 0 to 1, by a mask of
+                shape (N,), the persons, shape (N,), and their population; None where it says
+                nothing. 0 denies that they are the same people.
 
         Raises:
             ConfigError: a population that the party names is denied.
         """
-        best, most = -1, FEWEST_SHARE * len(own.ids)
+        fits, most = list[tuple[float, int, int]](), FEWEST_SHARE * len(own.ids)
         denied: set[str] = set()
         for number, population in enumerate(self.populations):
             persons = self._persons(own, number)
@@ -183,11 +185,11 @@ class PersonRecord(Record):
             said, found = agrees(known, persons, population), int(known.sum())
             if said is None and 2 * found < len(persons):  # a few values may be alike by chance
                 found = int(by_id.sum())
-            if said is False:
+            if said == 0.0:
                 denied.add(population.name)
             elif found >= most and found > 0:
-                best, most = number, found
-        if best < 0:
+                fits.append((said or 0.0, found, number))
+        if not fits:
             if own.population in denied and own.named:
                 named = next(each for each in self.populations if each.name == own.population)
                 raise ConfigError(
@@ -196,7 +198,14 @@ class PersonRecord(Record):
                     "the same people, a population of its own"
                 )
             best = population_of(self.populations, own.population, own.columns, denied)
-        return self._persons(own, best), best
+            return self._persons(own, best), best
+        best, *others = (number for *_, number in sorted(fits, reverse=True))
+        persons = self._persons(own, best)
+        for number in others:
+            theirs = self._persons(own, number)
+            known = find(self.people, theirs)[1] & ~find(self.people, persons)[1]
+            persons[known] = theirs[known]
+        return persons, best
 
     def _persons(self, own: OwnTable, number: int) -> Digests:
         """The rows' persons if they are of a population: by id, or else by values of their own."""
@@ -215,7 +224,8 @@ class PersonRecord(Record):
 
     def note(self, places: IntArray, own: OwnTable, number: int, job: CountedJob) -> None:
         """Note a job's rows, whose positions `welcome` returns, and the job itself."""
-        self.of[places], self.values[places] = number, own.values
+        new = places[self.values[places] == NOTHING]
+        self.of[new], self.values[places] = number, own.values
         self.populations[number].note(job, own.population, own.columns, len(places))
 
     @override
