@@ -2,7 +2,8 @@
 
 A prediction of a linear model shows H = X·θ: C columns in the column space of X. Once another party
 has as many columns as X has rank, as many known rows reveal the features of all other rows exactly
-(`attacks.held_out`, `attacks.scored_features`).
+(`attacks.held_out`, `attacks.scored_features`). Columns that hang together are estimated from
+fewer, so the guard counts by the *effective rank*: the directions that hold 99 % of the variance.
 
 *Rounds* show columns of training rows to the label party (H_k), and under residuals in clear to
 feature parties as well (the label party's part). What one job shows by itself, `train` says before
@@ -54,6 +55,8 @@ RANKED_VALUES = 1 << 22
 # Of features that count as revealed: the largest error of a column that is left, of its norm, by
 # directions whose singular value is large enough for an attacker, of the largest.
 KNOWN, VISIBLE = 1e-3, 1e-9
+# The variance that the effective rank leaves out: a relative error of 0.1.
+LEFT_OUT = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +85,7 @@ class HeldOutCount:
     Attributes:
         scorings: the most that this job takes.
         outputs: C, columns per scoring.
-        rank: of the party's scaled held-out columns.
+        rank: the effective one of the party's scaled held-out columns.
         rounds_show: whether rounds show the same of training rows.
     """
 
@@ -108,9 +111,9 @@ class HeldOutCount:
         raise FeatureLeakRefused(
             f"feature guard: {self.scorings} scorings x {self.outputs} outputs{earlier} show "
             f"{columns} columns of held-out predictions, at most {self.allowed} expected for "
-            f"features of rank {self.rank}: as many as the rank reveal every row to a party that "
-            f"knows some; "
-            f"{remedy}, hold out other rows, or set allow_feature_leak = true"
+            f"features of effective rank {self.rank}: as many as the rank reveal every row to a "
+            f"party that knows some; {remedy}, hold out other rows, or set allow_feature_leak = "
+            "true"
         )
 
 
@@ -317,10 +320,10 @@ class FeatureGuard:
         raise FeatureLeakRefused(
             f"feature guard: earlier jobs (the last: {record.last(rows)}) showed the other side "
             f"{before} columns of predictions of {what} of {self._party.name!r}, and up to "
-            f"{columns - before} more would be as many as their rank {rank}: whoever knows {rank} "
-            f"of these people could then compute the columns of all; {ways}, or set "
-            "allow_feature_leak = true; if these are other people, give their table a population "
-            "of its own"
+            f"{columns - before} more would be as many as their effective rank {rank}: whoever "
+            f"knows {rank} of these people could then compute the columns of all, or nearly; "
+            f"{ways}, or set allow_feature_leak = true; if these are other people, give their "
+            "table a population of its own"
         )
 
     @property
@@ -369,12 +372,14 @@ def _ways(plan: Plan) -> str:
 
 
 def rank_of(columns: Matrix) -> int:
-    """The rank of a party's columns, of as many rows as fit in memory.
+    """The effective rank of a party's scaled columns, of as many rows as fit in memory.
 
-    All rows may have a higher rank, so this never allows too much.
+    Means do not count, as whoever knows some rows can fit a constant.
     """
-    rows = max(1, RANKED_VALUES // columns.shape[1])
-    return int(np.linalg.matrix_rank(dense(columns[:rows])))
+    rows = dense(columns[: max(1, RANKED_VALUES // columns.shape[1])])
+    sizes = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2
+    left = sizes.sum() - np.cumsum(sizes)
+    return int(np.count_nonzero(left > LEFT_OUT * sizes.sum())) + 1
 
 
 def reveals(inputs: Matrix, weights: FloatArray) -> bool:
@@ -453,8 +458,9 @@ def require_scoring_guard(
     # With fewer rows than columns the rank of the columns is unknown.
     columns = features.shape[1]
     values = digests_of_values(rows, names)
-    centred = features - features.mean(axis=0)
-    rank = columns if len(features) < columns else int(np.linalg.matrix_rank(centred))
+    scales = features.std(axis=0)
+    scaled = features / np.where(scales > 0, scales, 1.0)
+    rank = columns if len(features) < columns else rank_of(scaled)
     count = HeldOutCount(1, model.header.outputs, rank, rounds_show)
 
     def counted(record: RowRecord) -> None:
@@ -473,9 +479,9 @@ def require_scoring_guard(
                 raise FeatureLeakRefused(
                     f"feature guard: rounds and scorings of earlier jobs (the last: {last}) and "
                     f"this scoring show {both} columns of predictions of these rows, as many as "
-                    f"their rank {rank} or more: whoever knows {rank} of these people could then "
-                    f"compute the columns of all; {again}, score other rows, or set "
-                    "allow_feature_leak = true"
+                    f"their effective rank {rank} or more: whoever knows {rank} of these people "
+                    f"could then compute the columns of all, or nearly; {again}, "
+                    "score other rows, or set allow_feature_leak = true"
                 )
         record.note("scored", named, after)
         record.note_models(marks)
