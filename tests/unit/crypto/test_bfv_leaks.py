@@ -10,14 +10,15 @@ from math import prod
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.attacks.ciphertexts import secret_from_crafted_queries
-from securevfl.crypto import bfv
+from securevfl.crypto import bfv, bfv_parameters
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_core import BfvMultiplier, pack_reply, unpack_reply
-from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
-from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.bfv_parameters import CARRY_BITS, DEGREE, BfvParameters
+from securevfl.crypto.fixed_point import shifted, unmask
 from securevfl.crypto.inspection import BfvOpening, crafted_replies, owner_secret
 from securevfl.crypto.seal_codec import ciphertext_of
 from securevfl.errors import CryptoError
@@ -251,3 +252,47 @@ def test_a_value_has_room_for_two_residuals_of_a_cheats_choice(
     upper = (seen + (1 << 21)) >> 22
     assert np.array_equal(seen - (upper << 22), values[:COLUMNS])
     assert np.array_equal(upper, values[COLUMNS : 2 * COLUMNS])
+
+
+class Remembers(BfvEvaluator):
+    """Keeps its masks modulo the primes, as an evaluator may."""
+
+    @override
+    def _mask(self, count: int) -> tuple[RingArray, RingArray]:
+        self.residues, share = super()._mask(count)
+        return self.residues, share
+
+
+@pytest.mark.parametrize("carry_bits", [-8, CARRY_BITS])
+def test_an_evaluator_sees_no_carry_and_so_no_noise(
+    carry_bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its share and the owner's are off by has the sign of noise that holds the owner's key.
+
+    Where one prime of 56 bits would do to decrypt, that is so in several of a hundred numbers.
+    """
+    monkeypatch.setattr(bfv_parameters, "CARRY_BITS", carry_bits)
+    owner = BfvOwner(CHEATED)
+    evaluator = Remembers(owner.public_bytes, CHEATED)
+    opening = BfvOpening(CHEATED, owner_secret(owner))
+    values, matrix = drawn(CHEATED, ROWS, COLUMNS, 14)
+    prepared, positions = evaluator.prepare(matrix), owner._parameters.positions(COLUMNS)
+    off, noise = [], []
+    for _ in range(20):
+        reply = evaluator.masked_product(owner.encrypt(values), prepared)
+        shares = owner.decrypt(reply.ciphertext, COLUMNS) - reply.mask
+        found = unmask(shares, np.zeros(COLUMNS, np.uint64), owner.modulus_bits)
+        assert np.array_equal(found, matrix.T @ values)
+        off.append((shares - shifted(found, owner.modulus_bits)).view(np.int64))
+        (polynomials,) = opening.replies(reply.ciphertext, COLUMNS)
+        primes = owner._primes[: len(evaluator.residues)]
+        for c0, part, prime in zip(polynomials[0], evaluator.residues, primes, strict=True):
+            c0[positions] = (c0[positions] + np.uint64(prime) - part) % np.uint64(prime)
+        noise.append(opening.noise_of(polynomials)[positions[:COLUMNS]])
+    seen = np.concatenate(off)
+    carried = seen != 0
+    if carry_bits == CARRY_BITS:
+        assert not carried.any()
+    else:
+        assert np.count_nonzero(carried) >= 10
+        assert np.array_equal(np.sign(seen[carried]), np.sign(np.concatenate(noise)[carried]))
