@@ -7,7 +7,10 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from securevfl.arrays import IntArray
+from securevfl.crypto.bfv import BfvOwner
+from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.residues import pack, packed_size, unpack
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 
 
@@ -36,6 +39,18 @@ def product(owner: KeyOwner, evaluator: Evaluator, values: IntArray, matrix: Int
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
     masked = owner.decrypt(reply.ciphertext, matrix.shape[1])
     return unmask(masked, reply.mask, evaluator.modulus_bits)
+
+
+def with_noise(owner: BfvOwner, encrypted: bytes, at: int, noise: int) -> bytes:
+    """An input with a word of its owner's choice added to one coefficient of c₀."""
+    changed, start = bytearray(encrypted), 0
+    for bits, prime in zip(owner._parameters.prime_bits, owner._primes, strict=True):
+        part = slice(start, start + packed_size(DEGREE, bits))
+        residues = unpack(encrypted[part], DEGREE, bits)
+        residues[at] = (int(residues[at]) + noise) % prime
+        changed[part] = pack(residues, bits)
+        start = part.stop
+    return bytes(changed)
 
 
 def drawn(fmt: ProductFormat, rows: int, columns: int, seed: int) -> tuple[IntArray, IntArray]:

@@ -53,7 +53,7 @@ class CryptoSettings:
         schemes: names.
         paillier_bits: sizes of Paillier's modulus.
         zero_one: X of 0 and 1, which is exact without fraction bits.
-        rounds: of the job that noise flooding has to cover.
+        rounds: of the job, which primes are sized for.
         network: between the parties.
         workers: measure paillier fast in so many processes as well.
         repeats: runs of each, for medians.

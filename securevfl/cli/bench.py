@@ -177,7 +177,7 @@ def crypto(
     ] = False,
     key_bits: Annotated[str, typer.Option(help="Paillier moduli, by commas.")] = "2048,3072",
     rounds: Annotated[
-        int, typer.Option(min=1, help="Rounds of the job that noise flooding has to cover.")
+        int, typer.Option(min=1, help="Rounds of the job, which primes are sized for.")
     ] = 1000,
     network: Annotated[
         str, typer.Option(help="lan, wan, intercontinental, or LATENCY_MS:MBIT_PER_S.")

@@ -1,30 +1,40 @@
 """BFV by coefficient packing: the fast default scheme.
 
 Exact integers modulo t = 2^plain_bits, without rotations or Galois keys: one plaintext
-multiplication computes ⌊DEGREE/chunk⌋ inner products. The owner sees Xᵀv + r with r uniform modulo
-t. Sizes and layout are in bfv_parameters, wire format and guarantees in bfv_core.
-Source: docs/decisions/0008-bfv-sizes-follow-the-job.md.
+multiplication computes ⌊DEGREE/chunk⌋ inner products. Sizes and layout are in bfv_parameters, the
+wire format in bfv_core.
+
+Replies are sealed: every coefficient that is sent has a mask that is uniform modulo the reply's
+modulus q'. Whatever the owner encrypted, and with whatever noise, they are uniform. The owner
+rounds what it decrypts by t/q', the evaluator its mask: two shares of 2^guard_bits·Xᵀv, off by one
+unit at most, and whoever subtracts them rounds this off.
+
+Not protected: an owner that learns a product (`opened`) and chose its own noise reads as much in it
+as with an input of its choice. A reply under another key decrypts to uniform numbers.
+Source: docs/decisions/0008-bfv-sizes-follow-the-job.md; masks modulo q: Huang, Lu, Hong, Ding,
+"Cheetah" (USENIX Security 2022).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 import tenseal.sealapi as seal
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier, Blinder
-from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
-from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
+from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier, pack_reply
+from securevfl.crypto.bfv_parameters import BfvParameters
+from securevfl.crypto.fixed_point import require_matrix, require_values
+from securevfl.crypto.residues import uniform_mask
 from securevfl.crypto.scheme import (
     MODULUS_BITS,
+    BlinderPool,
+    Evaluator,
     KeyOwner,
     MaskedReply,
-    OpenEvaluator,
     ProductFormat,
 )
-from securevfl.crypto.seal_codec import plaintext, seal_errors
+from securevfl.crypto.seal_codec import seal_errors
 from securevfl.errors import CryptoError, RangeExceeded
 
 
@@ -36,6 +46,11 @@ class BfvOwner(BfvKeyHolder, KeyOwner):
         self._parameters = parameters = BfvParameters.of(product_format)
         super().__init__(parameters, parameters.chunk, parameters.inputs * product_format.vectors)
 
+    @property
+    @override
+    def modulus_bits(self) -> int:
+        return self._parameters.product_bits
+
     @override
     def lacks_blinders(self) -> bool:
         return len(self._pool) < self._parameters.inputs
@@ -46,7 +61,7 @@ class BfvOwner(BfvKeyHolder, KeyOwner):
         require_values(values, self._format)
         parameters = self._parameters
         padded = np.zeros(parameters.inputs * parameters.chunk, np.int64)
-        padded[: len(values)] = values
+        padded[: len(values)] = values << parameters.guard_bits
         return b"".join(self._input(part) for part in np.split(padded, parameters.inputs))
 
     @override
@@ -69,14 +84,25 @@ class PreparedPolynomials:
     plaintexts: tuple[tuple[seal.Plaintext | None, ...], ...]
 
 
-class BfvEvaluator(BfvMultiplier, OpenEvaluator):
+class BfvEvaluator(BfvMultiplier, Evaluator):
     """A party that multiplies under another party's key."""
 
     def __init__(self, public_bytes: bytes, product_format: ProductFormat) -> None:
         self._format = product_format
         self._parameters = parameters = BfvParameters.of(product_format)
+        matrix_bits = max(product_format.largest_entry.bit_length() + 1, 2)
+        super().__init__(public_bytes, parameters, parameters.inputs, matrix_bits)
         capacity = parameters.replies(product_format.columns) * product_format.vectors
-        super().__init__(public_bytes, parameters, parameters.inputs, capacity)
+        self._pool = BlinderPool(self._zero, capacity)
+
+    @property
+    @override
+    def modulus_bits(self) -> int:
+        return self._parameters.product_bits
+
+    @override
+    def make_blinder(self) -> bool:
+        return self._pool.make_one()
 
     @override
     def prepare(self, matrix: IntArray) -> PreparedPolynomials:
@@ -101,41 +127,27 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
 
     @override
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
-        return self.partly_open_product(encrypted, prepared, np.empty(0, np.int64))
-
-    @override
-    def partly_open_product(
-        self, encrypted: bytes, prepared: object, addend: IntArray
-    ) -> MaskedReply:
-        product = self._own(prepared)
-        closed = product.columns - len(addend)
-        # Product and addend together stay under t/2; abs() of the least int64 would not.
-        largest = self._format.largest_product // self._format.summands
-        room = (1 << (self._parameters.plain_bits - 1)) - 1 - largest
-        fits = addend.dtype == np.int64 and addend.ndim == 1
-        if not (fits and closed >= 0 and np.all(addend <= room) and np.all(addend >= -room)):
-            raise RangeExceeded(
-                f"{len(addend)} {addend.dtype} addends to {product.columns} columns, int64 within "
-                f"{room} expected"
-            )
+        product, parameters = self._own(prepared), self._parameters
         vectors = list(self._take_in(encrypted))
-        positions = self._parameters.positions(product.columns)
-        side = self._parameters.columns_per_reply
+        positions = parameters.positions(product.columns)
         replies, masks = [], []
-        for index, row in enumerate(product.plaintexts):
+        for row in product.plaintexts:
             blinder = self._pool.take()
-            of_columns = positions[: min(side, product.columns - index * side)]
-            open_at = of_columns[max(0, closed - index * side) :]
-            if open_at.size:
-                offset = max(0, index * side - closed)
-                self._open(blinder, open_at, addend[offset : offset + open_at.size])
             with seal_errors("an encrypted vector"):
-                total = self._sum(vectors, row)
-                replies.append(self._finished(total, blinder.ciphertext, positions))
-            masks.append(blinder.mask[of_columns])
-        mask = np.concatenate(masks)[:closed]
-        shift = np.uint64(MODULUS_BITS - self._parameters.plain_bits)
-        return MaskedReply(b"".join(replies), np.left_shift(mask, shift))
+                polynomials = self._finished(self._sum(vectors, row), blinder)
+            residues, mask = self._mask(len(positions))
+            for c0, part, prime in zip(polynomials[0], residues, self._primes, strict=False):
+                c0[positions] = (c0[positions] + part) % np.uint64(prime)
+            replies.append(pack_reply(parameters, polynomials, positions))
+            masks.append(mask[: parameters.columns_per_reply])
+        share = np.concatenate(masks)[: product.columns]
+        shift = np.uint64(MODULUS_BITS - parameters.plain_bits)
+        return MaskedReply(b"".join(replies), np.left_shift(share, shift))
+
+    def _mask(self, count: int) -> tuple[RingArray, RingArray]:
+        """A fresh mask modulo each of a reply's primes, and this end's share of it modulo t."""
+        primes = self._primes[: self._parameters.reply_primes]
+        return uniform_mask(primes, self._parameters.plain_bits, count)
 
     def _sum(
         self, vectors: list[seal.Ciphertext], row: tuple[seal.Plaintext | None, ...]
@@ -146,14 +158,8 @@ class BfvEvaluator(BfvMultiplier, OpenEvaluator):
                 total = self._added(total, vector, plain)
         return total
 
-    def _open(self, blinder: Blinder, positions: NDArray[np.int64], shown: IntArray) -> None:
-        change = np.zeros(DEGREE, np.uint64)
-        change[positions] = to_ring(shown) - blinder.mask[positions]
-        message = plaintext(self._context, change & self._plain_mask)
-        self._evaluator.add_plain_inplace(blinder.ciphertext, message)
-
     def _own(self, prepared: object) -> PreparedPolynomials:
-        """Require X prepared for this very format: its bounds determine the flooding."""
+        """Require X prepared for this very format: its bounds determine the primes."""
         if not isinstance(prepared, PreparedPolynomials):
             raise CryptoError(f"prepared is a {type(prepared).__name__}, not BFV polynomials")
         if prepared.product_format != self._format:

@@ -3,17 +3,13 @@
 Wire format, without spare bits: an input is its c₀ modulo each prime and the seed of its c₁. A
 reply is, for each remaining prime, its c₁ and the c₀ coefficients that the owner needs.
 
-Guarantees for semi-honest parties:
-    - Every coefficient of a reply has a mask that is uniform modulo t. This also hides partial sums
-      of a matrix in unused coefficients.
-    - A reply's c₁ is that of a fresh public-key encryption plus a·X. Without this encryption the
-      owner, who knows a, could divide it out (200 of 200 coefficients of X).
-    - A reply's noise contains X·e, and the owner knows e. Flooding hides it within a statistical
-      distance of 2^−40 over all coefficients that the job reveals.
-    - Replies under another key, and invalid bytes, have too much noise and are refused. This is no
-      checksum: most single-bit errors, and 3 of 8 single-word errors, change numbers without adding
-      noise. Connections must be authenticated.
-Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURITY.md.
+A reply's c₁ is that of a fresh public-key encryption plus a·X. Without this encryption the owner,
+who knows a, could divide it out (200 of 200 coefficients of X). What hides c₀ is up to the product:
+masks modulo q' (bfv), or masks modulo t and flooding (flooded_ends).
+
+A reply is no checksum: most changes of its bytes change numbers. Connections must be authenticated.
+Not protected: an evaluator that has a crafted ciphertext decrypted, and an owner that chooses its
+public key; see SECURITY.md.
 """
 
 from collections.abc import Iterator
@@ -31,15 +27,12 @@ from securevfl.crypto.residues import (
     pack,
     packed_size,
     scaled_message,
-    uniform_noise,
-    uniform_words,
     unpack,
 )
 from securevfl.crypto.scheme import BlinderPool
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     ciphertext_of,
-    coefficient_ciphertext,
     coefficients_of,
     from_bytes,
     from_seeded,
@@ -54,7 +47,6 @@ from securevfl.crypto.seal_codec import (
 from securevfl.errors import CryptoError, KeyMismatch
 
 _LARGEST_KEY = 1 << 20
-_CHECKED_TOGETHER = 4
 
 
 def inputs_of(
@@ -145,11 +137,6 @@ class BfvKeyHolder:
         """The public key in SEAL's serialization."""
         return self._public_bytes
 
-    @property
-    def modulus_bits(self) -> int:
-        """`plain_bits`, with t = 2^plain_bits."""
-        return self._sizes.plain_bits
-
     def make_blinder(self) -> bool:
         """Make an encryption of zero offline; False if the stock is full."""
         return self._pool.make_one()
@@ -181,18 +168,11 @@ class BfvKeyHolder:
         size = reply_bytes(self._sizes, len(positions))
         if len(data) != replies * size:
             raise CryptoError(f"{len(data)} bytes, {replies} bfv replies of {size} expected")
-        values = np.empty((replies, len(positions)), np.uint64)
-        for first in range(0, replies, _CHECKED_TOGETHER):
-            together = slice(first, min(first + _CHECKED_TOGETHER, replies))
-            polynomials = np.stack(
-                [
-                    self._reply(data[at * size : (at + 1) * size], positions)
-                    for at in range(together.start, together.stop)
-                ]
-            )
-            values[together] = [self._coefficients(reply, positions) for reply in polynomials]
-            self._require_little_noise(polynomials, values[together], positions)
-        return values
+        parts = (data[at : at + size] for at in range(0, len(data), size))
+        return self._decrypted((self._reply(part, positions) for part in parts), positions)
+
+    def _decrypted(self, replies: Iterator[RingArray], positions: NDArray[np.int64]) -> RingArray:
+        return np.stack([self._coefficients(reply, positions) for reply in replies])
 
     def _reply(self, data: bytes, positions: NDArray[np.int64]) -> RingArray:
         """A reply's polynomials; refuses a reply that could have been made without the key."""
@@ -200,29 +180,6 @@ class BfvKeyHolder:
         if not polynomials[1].any():
             raise KeyMismatch("a reply has c1 = 0: no key encrypts like this")
         return polynomials
-
-    def _require_little_noise(
-        self, replies: RingArray, values: RingArray, positions: NDArray[np.int64]
-    ) -> None:
-        """Check that a few replies decrypt with little noise, by their sum.
-
-        The sum is shifted by 5/16 of the distance between two plaintexts, alternately up and down.
-        Honest values do not change, since the noise of four replies plus rounding is below 1/16 of
-        it. A uniform value changes with probability 5/16 at each position.
-        """
-        primes = self._primes[: self._sizes.reply_primes]
-        shift = prod(primes) * 5 // 16 >> self._sizes.plain_bits
-        total: RingArray = replies.sum(axis=0, dtype=np.uint64)
-        for row, prime in enumerate(primes):
-            moved = total[0, row, positions]
-            moved[::2] += np.uint64(shift % prime)
-            moved[1::2] += np.uint64(-shift % prime)
-            total[0, row, positions] = moved
-            total[:, row] %= np.uint64(prime)
-        plain_mask = np.uint64((1 << self._sizes.plain_bits) - 1)
-        expected = values.sum(axis=0, dtype=np.uint64) & plain_mask
-        if not np.array_equal(self._coefficients(total, positions), expected):
-            raise KeyMismatch("a reply is damaged, or was made under another key")
 
     def _coefficients(self, polynomials: RingArray, positions: NDArray[np.int64]) -> RingArray:
         plain = seal.Plaintext()
@@ -232,19 +189,12 @@ class BfvKeyHolder:
         return coefficients_of(plain, positions)
 
 
-@dataclass(frozen=True)
-class Blinder:
-    """Enc(mask) under the public key, with flooding noise; used once."""
-
-    ciphertext: seal.Ciphertext
-    mask: RingArray
-
-
 class BfvMultiplier:
-    """The end with the public key: reads inputs, makes blinders, and finishes sums of products.
+    """The end with the public key: reads inputs and multiplies.
 
-    A vector is `inputs` ciphertexts; up to `capacity` blinders are made offline. With `matrix_bits`
-    this end computes modulo 2^matrix_bits instead of the key's t.
+    A vector is `inputs` ciphertexts. With `matrix_bits` this end computes modulo 2^matrix_bits
+    instead of the key's t. In NTT form t plays no part, and SEAL lifts plaintexts of a small t
+    without multiple precision, in half the time.
 
     Raises:
         KeyMismatch: the bytes are not a public key of these sizes.
@@ -255,7 +205,6 @@ class BfvMultiplier:
         public_bytes: bytes,
         sizes: BfvSizes,
         inputs: int,
-        capacity: int,
         matrix_bits: int | None = None,
     ) -> None:
         self._sizes = sizes
@@ -263,7 +212,6 @@ class BfvMultiplier:
         self._context = sizes.context(matrix_bits)
         self._evaluator = seal.Evaluator(self._context)
         self._primes = sizes.primes()
-        self._plain_mask = np.uint64((1 << sizes.plain_bits) - 1)
         self._entry_mask = np.uint64((1 << (matrix_bits or sizes.plain_bits)) - 1)
         self._reply_level = sizes.reply_level(matrix_bits)
         (piece,) = split(public_bytes, 1, _LARGEST_KEY)
@@ -271,20 +219,8 @@ class BfvMultiplier:
         if matrix_bits is not None:
             public_key = of_other_context(self._context, public_key)
         self._encryptor = seal.Encryptor(self._context, public_key)
-        trial = seal.Ciphertext()
-        self._encryptor.encrypt_zero(trial)
-        if trial.is_transparent():
+        if self._zero().is_transparent():
             raise KeyMismatch("encryption under this BFV public key hides nothing")
-        self._pool = BlinderPool(self._blinder, capacity)
-
-    @property
-    def modulus_bits(self) -> int:
-        """`plain_bits`, with t = 2^plain_bits."""
-        return self._sizes.plain_bits
-
-    def make_blinder(self) -> bool:
-        """Make a blinder offline; False if the stock is full."""
-        return self._pool.make_one()
 
     def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
         size = self._sizes.input_bytes + SEED_BYTES
@@ -328,30 +264,16 @@ class BfvMultiplier:
         self._evaluator.add_inplace(total, product)
         return total
 
-    def _finished(
-        self,
-        total: seal.Ciphertext | None,
-        blinder: seal.Ciphertext,
-        positions: NDArray[np.int64],
-    ) -> bytes:
-        """Re-randomize, flood and mask a sum of products in NTT form; None is 0."""
+    def _zero(self) -> seal.Ciphertext:
+        """A fresh encryption of zero."""
+        encrypted = seal.Ciphertext()
+        self._encryptor.encrypt_zero(encrypted)
+        return encrypted
+
+    def _finished(self, total: seal.Ciphertext | None, blinder: seal.Ciphertext) -> RingArray:
+        """(c₀, c₁) of a sum in NTT form, None for 0, plus a blinder: (2, reply primes, DEGREE)."""
         if total is not None:
             self._evaluator.transform_from_ntt_inplace(total)
             self._evaluator.add_inplace(blinder, total)
         self._evaluator.mod_switch_to_inplace(blinder, self._reply_level)
-        return pack_reply(self._sizes, polynomials_of(blinder), positions)
-
-    def _blinder(self) -> Blinder:
-        mask = uniform_words(DEGREE) & self._plain_mask
-        return Blinder(self._flooded(plaintext(self._context, mask)), mask)
-
-    def _flooded(self, plain: seal.Plaintext) -> seal.Ciphertext:
-        encrypted = seal.Ciphertext()
-        self._encryptor.encrypt(plain, encrypted)
-        flood = coefficient_ciphertext(self._context, self._flooding())
-        self._evaluator.add_inplace(encrypted, flood)
-        return encrypted
-
-    def _flooding(self) -> RingArray:
-        """Noise that hides a product's noise, shape (primes, DEGREE)."""
-        return uniform_noise(self._sizes.flood_bits, DEGREE, self._primes)
+        return polynomials_of(blinder)

@@ -6,17 +6,28 @@ product is the inner product of v with column j. If there are more rows than `ch
 several inputs, whose products are added. Traffic is ⌈S/chunk⌉ inputs up and ⌈P/⌊DEGREE/chunk⌋⌉
 replies down; the layout with the least estimated time on the job's network is chosen.
 
-Sizes, in bits: t = 2^plain_bits exceeds twice the largest product. A reply is switched to primes of
-`GAP_BITS` more than t. Flooding noise is uniform on 2^flood_bits integers, at least
-2^STATISTICAL_BITS · B · A, with B a bound on X·e and A the number of coefficients that the owner
-decrypts over the job. The modulus q leaves room for 32·t times as much.
+Sizes, in bits: t = 2^plain_bits exceeds twice the largest product, and has guard bits below it. Two
+ends that each round their share of a number modulo q' by t/q' are one unit off at most, the noise n
+being less than a unit; so a sum of `summands` products is off by less than half of 2^guard_bits.
+
+The modulus q' of a reply is so much larger than t that a job's roundings tell no noise. A party
+that learns a number and knows one share of it sees where the other was rounded: with probability
+|n|·t/q' that depends on n. Over A numbers of a job this adds up to at most 2^−c by
+
+    q' ≥ 2^c · t · A · E|n|.
+
+An evaluator learns products, and would compare the owner's noise, a linear form of its key, with
+one known number: c = CARRY_BITS. Where an owner learns products (`opened`), n also depends on X:
+c = STATISTICAL_BITS. E|n| is at most the root of the mean square of X·e for SEAL's noise e, the
+rounding of v in an input (1/2 each), and that of a fresh encryption or of a switch of primes.
 Source: docs/decisions/0008-bfv-sizes-follow-the-job.md; degree and 218 bits:
 HomomorphicEncryption.org standard, ternary secret, 128 bits.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from math import ceil
+from math import ceil, log2, sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -31,15 +42,16 @@ if TYPE_CHECKING:
 DEGREE = 8192
 LARGEST_MODULUS_BITS = 218
 LARGEST_PLAIN_BITS = 59
+HANDY_BITS = 48  # two primes take products up to this size in usual jobs
 STATISTICAL_BITS = 40
-# A reply's noise budget is half the distance between two plaintexts, 2^GAP_BITS after the switch of
-# primes. Rounding takes 21 of it (standard deviation), flooding at most 2^(GAP_BITS − 6). The rest
-# lets the owner detect replies under another key and damaged ones.
-GAP_BITS = 12
-ONE_PRIME_BITS = 60 - GAP_BITS
-# SEAL's centred binomial noise is at most 21; the message's rounding adds 1/2.
-LARGEST_NOISE = 21.5
-# A coefficient under another key passes the owner's check 11 times in 16, 48 of them once in 2^25.
+CARRY_BITS = 20
+# SEAL's noise is a sum of 42 signs of 1/2 each.
+NOISE_VARIANCE = 10.5
+# Rounding (c₀, c₁) leaves noise of variance (1 + ‖s‖²)/12, for a ternary s at most this.
+ROUNDING_NOISE = sqrt((1 + DEGREE) / 12)
+
+# Fillers let a few columns be tested: an owner's test of flooded noise lets a coefficient under
+# another key pass 11 times in 16, 48 of them once in 2^25; the audit of sealed replies counts them.
 LEAST_REVEALED = 48
 
 SPECIAL_BITS = 30  # SEAL's special prime, which ciphertexts on the wire lack
@@ -58,7 +70,6 @@ class BfvSizes:
     Attributes:
         plain_bits: t = 2^plain_bits, or with `batching` (slots) a prime of this many bits.
         prime_bits: sizes of the data primes; a reply keeps the first `reply_primes` of them.
-        flood_bits: flooding noise is uniform on 2^flood_bits integers around 0.
         dropped_bits: low bits of each c₀ in a reply that are not sent.
     """
 
@@ -67,23 +78,6 @@ class BfvSizes:
     plain_bits: int
     prime_bits: tuple[int, ...]
     reply_primes: int
-    flood_bits: int
-
-    @classmethod
-    def fitting(
-        cls, plain_bits: int, flood_bits: int, others: int, least_bits: int
-    ) -> "BfvSizes | None":
-        """Sizes with `others` primes of `least_bits` or more that replies drop, or None."""
-        modulus_bits = flood_bits + plain_bits + 5
-        reply_primes = 1 if plain_bits <= ONE_PRIME_BITS else 2
-        least = max(plain_bits + GAP_BITS, modulus_bits - others * LARGEST_PRIME_BITS)
-        reply_bits = _nibbles(least, reply_primes)
-        other_bits = max(least_bits, _nibbles(modulus_bits - reply_primes * reply_bits, others))
-        prime_bits = (reply_bits,) * reply_primes + (other_bits,) * others
-        fits = sum(prime_bits) + SPECIAL_BITS <= LARGEST_MODULUS_BITS
-        if not fits or max(prime_bits) > LARGEST_PRIME_BITS:
-            return None
-        return cls(plain_bits, prime_bits, reply_primes, flood_bits)
 
     @property
     def input_bytes(self) -> int:
@@ -115,38 +109,47 @@ class BfvSizes:
 
 @dataclass(frozen=True)
 class BfvParameters(BfvSizes):
-    """The parameters of a job: `chunk` entries of v per input, `inputs` ciphertexts per vector."""
+    """The parameters of a job.
+
+    Attributes:
+        chunk: entries of v per input.
+        inputs: ciphertexts per vector.
+        guard_bits: an input holds 2^guard_bits·v, so that shares can be rounded.
+    """
 
     chunk: int
     inputs: int
+    guard_bits: int
 
     @classmethod
     def of(cls, product_format: ProductFormat) -> "BfvParameters":
         """The parameters for a format, the same at both ends; a RangeExceeded if none have room."""
-        product_format.require_room(LARGEST_PLAIN_BITS)
+        guard_bits = product_format.summands.bit_length() + 1
+        product_format.require_room(LARGEST_PLAIN_BITS - guard_bits)
+        plain_bits = product_format.largest_product.bit_length() + 1 + guard_bits
         layouts = {}
         for columns in range(1, min(product_format.columns, DEGREE) + 1):
             inputs = -(-product_format.rows // (DEGREE // columns))
             layouts[inputs] = -(-product_format.rows // inputs)
-        plain_bits = product_format.largest_product.bit_length() + 1
         fitting = [
-            cls(**vars(sizes), chunk=chunk, inputs=inputs)
+            cls(plain_bits, prime_bits, reply_primes, chunk, inputs, guard_bits)
             for inputs, chunk in layouts.items()
-            for others in range(1, 4)
-            for least_bits in (_LEAST_PRIME_BITS, _SQUEEZED_BITS + 4)
-            for flood_bits in (_flood_bits(product_format, inputs, chunk),)
-            if (sizes := BfvSizes.fitting(plain_bits, flood_bits, others, least_bits)) is not None
+            for prime_bits, reply_primes in _primes(plain_bits, product_format, inputs, chunk)
         ]
         if not fitting:
-            flood_bits = _flood_bits(product_format, 1, min(product_format.rows, DEGREE))
             raise RangeExceeded(
-                f"bfv: products of {plain_bits} bits and flooding of {flood_bits} bits or more "
-                f"({product_format.rounds} rounds x {product_format.vectors} vectors x "
-                f"{product_format.columns} columns) do not fit the {LARGEST_MODULUS_BITS} bits "
+                f"bfv: products of {plain_bits - guard_bits} bits whose rounding tells nothing in "
+                f"{product_format.rounds} rounds x {product_format.vectors} vectors x "
+                f"{product_format.columns} columns do not fit the {LARGEST_MODULUS_BITS} bits "
                 f"that 128-bit security leaves at degree {DEGREE}; use fewer fraction bits, rounds "
                 "or rows"
             )
         return min(fitting, key=lambda each: each.seconds(product_format))
+
+    @property
+    def product_bits(self) -> int:
+        """Products are integers modulo 2^product_bits."""
+        return self.plain_bits - self.guard_bits
 
     @property
     def columns_per_reply(self) -> int:
@@ -160,8 +163,7 @@ class BfvParameters(BfvSizes):
     def positions(self, columns: int) -> NDArray[np.int64]:
         """Coefficients of every reply whose c₀ is sent: those of its columns, then fillers.
 
-        Fillers are masked like all others; with them, a reply under another key is detected even if
-        there are few columns.
+        Fillers are masked like all others.
         """
         return positions(self.chunk, min(self.columns_per_reply, columns))
 
@@ -182,22 +184,44 @@ class BfvParameters(BfvSizes):
         return (transfer_ms + online_ms + max(0.0, offline_ms - waits_ms)) * 1e-3
 
 
-def _flood_bits(product_format: ProductFormat, inputs: int, chunk: int) -> int:
-    columns = min(DEGREE // chunk, product_format.columns)
-    norm = columns * inputs * chunk * product_format.largest_entry
-    replies = -(-product_format.columns // (DEGREE // chunk))
-    over_job = replies * revealed(columns) * product_format.vectors * product_format.rounds
-    return flooding_bits(norm, over_job)
+def _primes(
+    plain_bits: int, product_format: ProductFormat, inputs: int, chunk: int
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Sizes of primes, and how many of them replies keep, that leave noise too little room."""
+    fmt = product_format
+    columns, rows = min(DEGREE // chunk, fmt.columns), inputs * chunk
+    deviation = sqrt(NOISE_VARIANCE * columns * rows) * fmt.largest_entry
+    noise = deviation + rows * fmt.largest_entry / 2 + ROUNDING_NOISE
+    # Half of the room is the product's, half the switch's. Primes are a little short of 2^bits.
+    numbers = 2.01 * fmt.rounds * fmt.vectors * fmt.columns
+    least = plain_bits + (STATISTICAL_BITS if fmt.opened else CARRY_BITS)
+    modulus_bits = ceil(least + log2(numbers * noise))
+    kept_bits = ceil(least + log2(numbers * ROUNDING_NOISE))
+    for kept in range(1, 4):
+        for others in range(4 - kept):
+            for smallest in (_LEAST_PRIME_BITS, _SQUEEZED_BITS + 4):
+                prime_bits = shared_out(modulus_bits, kept_bits, kept, others, smallest)
+                if prime_bits is not None:
+                    yield prime_bits, kept
 
 
-def flooding_bits(norm: int, revealed: int) -> int:
-    """Bits of flooding that hide the noise of this many revealed coefficients.
+def shared_out(
+    modulus_bits: int, kept_bits: int, kept: int, others: int, smallest: int
+) -> tuple[int, ...] | None:
+    """Sizes of `kept` primes of `kept_bits` together, then others that a reply drops, or None.
 
-    `norm` is the largest sum of absolute entries of a reply's plaintexts.
+    The others have `smallest` bits or more. All together have `modulus_bits`, and leave room for
+    SEAL's own prime.
     """
-    # A fresh encryption's noise, at most DEGREE, depends on its randomness and is hidden as well.
-    largest = ceil(LARGEST_NOISE * norm) + DEGREE
-    return STATISTICAL_BITS + (largest * revealed - 1).bit_length()
+    each = _nibbles(max(kept_bits, modulus_bits - others * LARGEST_PRIME_BITS), kept)
+    rest = max(smallest, _nibbles(modulus_bits - kept * each, others)) if others else 0
+    prime_bits = (each,) * kept + (rest,) * others
+    if (
+        sum(prime_bits) + SPECIAL_BITS > LARGEST_MODULUS_BITS
+        or max(prime_bits) > LARGEST_PRIME_BITS
+    ):
+        return None
+    return prime_bits
 
 
 def _nibbles(bits: int, primes: int) -> int:
@@ -207,7 +231,7 @@ def _nibbles(bits: int, primes: int) -> int:
 
 
 def revealed(needed: int) -> int:
-    """Coefficients of a reply to send if this many are needed: even, and enough for checks."""
+    """Coefficients of a reply to send if this many are needed: even, and enough for tests."""
     return max(needed + needed % 2, LEAST_REVEALED)
 
 

@@ -48,14 +48,22 @@ def from_ring(residues: RingArray) -> IntArray:
     return np.asarray(residues, np.uint64).view(np.int64)
 
 
-def unmask(masked: RingArray, mask: RingArray, modulus_bits: int = MODULUS_BITS) -> IntArray:
-    """(masked − mask) modulo 2^modulus_bits, centred: exact while |result| < 2^(modulus_bits − 1).
+def shifted(integers: IntArray, modulus_bits: int) -> RingArray:
+    """Residues modulo 2^64 of integers·2^(64 − modulus_bits), which `unmask` returns."""
+    return np.left_shift(to_ring(integers), np.uint64(MODULUS_BITS - modulus_bits))
 
-    Both arguments are multiples of 2^(64 − modulus_bits), so they wrap at 2^64 for every scheme.
+
+def unmask(masked: RingArray, mask: RingArray, modulus_bits: int = MODULUS_BITS) -> IntArray:
+    """The integers nearest to (masked − mask)/2^(64 − modulus_bits), modulo 2^modulus_bits.
+
+    Centred: exact while |result| < 2^(modulus_bits − 1). What lies below the unit 2^(64 −
+    modulus_bits) rounds off, the error of shares that were rounded.
     """
+    unused = MODULUS_BITS - modulus_bits
     with np.errstate(over="ignore"):  # wrapping is intended; NumPy warns for 0-d operands
-        difference = from_ring(np.subtract(masked, mask, dtype=np.uint64))
-    return np.right_shift(difference, MODULUS_BITS - modulus_bits)  # arithmetic: keeps the sign
+        half = np.uint64(1 << unused >> 1)
+        difference = from_ring(np.subtract(masked, mask, dtype=np.uint64) + half)
+    return np.right_shift(difference, unused)  # arithmetic: keeps the sign
 
 
 def require_values(values: IntArray, product_format: ProductFormat) -> None:

@@ -116,8 +116,9 @@ class BfvOpening(Phases):
             scaled = (phase << self.parameters.plain_bits) + (modulus >> 1)
             plain = (scaled // modulus)[: self.parameters.chunk]
             low = (plain % (1 << self.parameters.plain_bits)).astype(np.uint64)
-            unused = np.uint64(MODULUS_BITS - self.parameters.plain_bits)
-            found.append((low << unused).view(np.int64) >> unused.astype(np.int64))
+            above = np.uint64(MODULUS_BITS - self.parameters.plain_bits)
+            unused = np.int64(MODULUS_BITS - self.parameters.product_bits)
+            found.append((low << above).view(np.int64) >> unused)
         return np.concatenate(found)
 
     def replies(self, data: bytes, columns: int) -> list[RingArray]:
@@ -172,7 +173,7 @@ def crafted_replies(
     """Replies, valid under every key, that decrypt to the secret, W ternary digits per value.
 
     c₀ = 0 and c₁ = Σᵢ round(q·3^i/t)·x^shiftᵢ decrypt to Σᵢ 3^i·s·x^shiftᵢ, which stays below t/2
-    for 3^W < t, with less noise than any honest reply: W/2 units of rounding per coefficient of s.
+    for 3^W < t; t is that of products, without guard bits.
     `columns` are the P of all evaluators that take part, in turns.
 
     Yields:
@@ -182,10 +183,10 @@ def crafted_replies(
     parameters = BfvParameters.of(product_format)
     primes = parameters.primes()[: parameters.reply_primes]
     modulus, side = prod(primes), parameters.columns_per_reply
-    half = 1 << (parameters.plain_bits - 1)
+    half = 1 << (parameters.product_bits - 1)
     scales: list[int] = []
     while 3 ** (len(scales) + 1) < 2 * half:
-        scales.append((modulus * 3 ** len(scales) + half) >> parameters.plain_bits)
+        scales.append((modulus * 3 ** len(scales) + half) >> parameters.product_bits)
     unread, target = np.ones(DEGREE, dtype=np.bool_), 0
     for width in cycle(columns):
         if not unread.any():

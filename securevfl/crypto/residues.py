@@ -6,6 +6,7 @@ take b/4 ≥ 8 bytes, which are read and written as two overlapping 64-bit words
 
 import os
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,23 @@ def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> RingArray:
     return np.stack([combined(limbs, places, -(1 << (bits - 1)), prime) for prime in primes])
 
 
+def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[RingArray, RingArray]:
+    """A mask that is uniform modulo the product q of some primes, and a share of it.
+
+    Returns the mask modulo each prime, (primes, count), and round(t·mask/q) modulo t =
+    2^plain_bits, (count,).
+    """
+    modulus = prod(primes)
+    total, residues = np.zeros(count, object), np.empty((len(primes), count), np.uint64)
+    for row, prime in zip(residues, primes, strict=True):
+        # Σ drawn·q/prime: as drawn is uniform modulo each prime, so is the sum modulo q.
+        drawn, others = uniform_below(prime, count), modulus // prime
+        row[:] = combined(_limbs(drawn), [others << LIMB_BITS, others], 0, prime)
+        total += drawn.astype(object) * others
+    share = ((total << plain_bits) + modulus // 2) // modulus % (1 << plain_bits)
+    return residues, share.astype(np.uint64)
+
+
 def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) -> RingArray:
     """round(q·v/t) modulo a prime factor of q, with t = 2^plain_bits; rounding is at most 1/2.
 
@@ -52,8 +70,11 @@ def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) 
     wrapped = to_ring(values) * np.uint64(modulus % (1 << MODULUS_BITS)) + np.uint64(half)
     shifted = (wrapped << unused) >> unused  # remainder + t/2
     over_t = pow(1 << plain_bits, -1, prime)
-    limbs = np.stack([shifted >> np.uint64(LIMB_BITS), shifted & np.uint64((1 << LIMB_BITS) - 1)])
-    return combined(limbs, [-over_t << LIMB_BITS, -over_t], half * over_t, prime)
+    return combined(_limbs(shifted), [-over_t << LIMB_BITS, -over_t], half * over_t, prime)
+
+
+def _limbs(words: RingArray) -> RingArray:
+    return np.stack([words >> np.uint64(LIMB_BITS), words & np.uint64((1 << LIMB_BITS) - 1)])
 
 
 def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) -> RingArray:

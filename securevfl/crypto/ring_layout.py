@@ -8,7 +8,7 @@ Coefficient j·stride + (o + 1)·chunk − 1 of their product is row o times col
 columns need several groups of inputs; more rows of M need several replies per group.
 
 Both ends compute the layout and primes with the least estimated time on the job's network.
-Source: docs/decisions/0033-products-in-the-ring.md; sizes: bfv_parameters.
+Source: docs/decisions/0033-products-in-the-ring.md; sizes: flooded_sizes.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.bfv_parameters import (
-    DEGREE,
-    LARGEST_MODULUS_BITS,
-    BfvSizes,
-    flooding_bits,
-    positions,
-    revealed,
-)
+from securevfl.crypto.bfv_parameters import DEGREE, LARGEST_MODULUS_BITS, positions, revealed
+from securevfl.crypto.flooded_sizes import FloodedSizes, flooding_bits
 from securevfl.crypto.ring import RING_BITS
 from securevfl.errors import RangeExceeded
 
@@ -63,7 +57,7 @@ class RingLayout:
     """A layout: `chunk` rows and `together` columns of V per input, `side` rows of M per reply."""
 
     product_format: RingProductFormat
-    sizes: BfvSizes
+    sizes: FloodedSizes
     chunk: int
     side: int
     together: int
@@ -176,9 +170,9 @@ def _flood_bits(fmt: RingProductFormat, chunk: int, side: int, together: int) ->
 
 
 @cache
-def _sizes(flood_bits: int) -> list[BfvSizes]:
+def _sizes(flood_bits: int) -> list[FloodedSizes]:
     fitting = (
-        BfvSizes.fitting(RING_BITS, flood_bits, others, least_bits)
+        FloodedSizes.fitting(RING_BITS, flood_bits, others, least_bits)
         for others in range(1, 4)
         for least_bits in _LEAST_PRIMES
     )

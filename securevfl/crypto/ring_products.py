@@ -4,14 +4,13 @@ The owner encrypts residues V of shape (n, r). The evaluator, who holds integers
 replies with M·V plus a uniform mask that it keeps. If V is one party's share and M the other's
 matrix, the two then hold shares of the product. Layout and sizes are in ring_layout.
 
-The guarantees of bfv_core apply: a reply is re-randomized, flooded, and masked on all coefficients.
+The guarantees of flooded_ends apply: a reply is re-randomized, flooded, and masked on all
+coefficients.
 SEAL encodes a residue as round(q·v/t); for uniform residues this adds noise of ½·‖M‖₁, which
 flooding covers together with the noise of the encryption.
 
-Polynomials are multiplied in NTT form, where t plays no part. Evaluators therefore compute in a
-context with the same primes and a t as small as the entries of M allow: SEAL then lifts plaintexts
-without multiple precision, in half the time. Plaintexts of M exist for one chunk at a time; all of
-them would take hundreds of times M's own memory.
+Plaintexts of M exist for one chunk at a time; all of them would take hundreds of times M's own
+memory.
 
 Learns: the owner learns M·V + mask, which is uniform, and nothing about M; the evaluator nothing.
 Source: docs/decisions/0033-products-in-the-ring.md.
@@ -23,19 +22,20 @@ from math import prod
 
 import numpy as np
 import tenseal.sealapi as seal
-from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier, Blinder
+from securevfl.crypto.bfv_core import pack_reply
 from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.flooded_ends import Blinder, FloodedKeyHolder, FloodedMultiplier
 from securevfl.crypto.residues import scaled_message
 from securevfl.crypto.ring import RING_BITS, uniform
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
+from securevfl.crypto.scheme import BlinderPool
 from securevfl.crypto.seal_codec import coefficient_ciphertext, seal_errors
 from securevfl.errors import RangeExceeded
 
 
-class RingProductOwner(BfvKeyHolder):
+class RingProductOwner(FloodedKeyHolder):
     """The party with the secret key; a RangeExceeded if no parameters have room for flooding."""
 
     def __init__(self, product_format: RingProductFormat) -> None:
@@ -72,15 +72,19 @@ class RingProductOwner(BfvKeyHolder):
         return _of_replies(self._layout, values)
 
 
-class RingProductEvaluator(BfvMultiplier):
+class RingProductEvaluator(FloodedMultiplier):
     """A party that multiplies under another party's key; a RangeExceeded as for the owner."""
 
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
         self.product_format = product_format
         self._layout = layout = RingLayout.of(product_format)
-        matrix_bits = product_format.matrix_bits
-        super().__init__(public_bytes, layout.sizes, layout.inputs, layout.replies, matrix_bits)
+        super().__init__(public_bytes, layout.sizes, layout.inputs, product_format.matrix_bits)
+        self._pool = BlinderPool(self._blinder, layout.replies)
         self._left = product_format.products
+
+    def make_blinder(self) -> bool:
+        """Make a blinder offline; False if the stock is full."""
+        return self._pool.make_one()
 
     def lacks_blinders(self) -> bool:
         """Whether the stock is too small for the next product."""
@@ -105,7 +109,8 @@ class RingProductEvaluator(BfvMultiplier):
             for total in self._sums(encrypted, matrix):
                 blinder = self._pool.take()
                 masks.append(blinder.mask[positions])
-                replies.append(self._finished(total, blinder.ciphertext, positions))
+                finished = self._finished(total, blinder.ciphertext)
+                replies.append(pack_reply(self._sizes, finished, positions))
         mask = _of_replies(self._layout, np.stack(masks))
         self._left -= 1
         return b"".join(replies), mask
@@ -161,11 +166,9 @@ class RingProductEvaluator(BfvMultiplier):
                 f"largest |entry| of the matrix is {largest}, at most {bound} allowed"
             )
 
-    @override
     def _blinder(self) -> Blinder:
         mask, residues = self._mask_and_flooding()
-        encrypted = seal.Ciphertext()
-        self._encryptor.encrypt_zero(encrypted)
+        encrypted = self._zero()
         self._evaluator.add_inplace(encrypted, coefficient_ciphertext(self._context, residues))
         return Blinder(encrypted, mask)
 

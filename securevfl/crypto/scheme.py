@@ -2,7 +2,8 @@
 
 A *key owner* encrypts a vector v of fixed-point numbers. An *evaluator*, who holds a matrix X in
 clear, computes the *masked product* Enc(Xᵀv + r) with a fresh r that only it knows. The owner
-decrypts Xᵀv + r and returns it; the evaluator subtracts r. Callers see no polynomials or big
+decrypts Xᵀv + r and returns it; the evaluator subtracts r. Or the evaluator sends r as well, if the
+owner is to learn the product. Callers see no polynomials or big
 integers: ciphertexts are bytes, and decrypted products are integers modulo 2^`modulus_bits` in
 uint64.
 """
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from math import ceil
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.errors import RangeExceeded
@@ -37,11 +38,12 @@ class ProductFormat:
         columns: the most columns P of any evaluator.
         vectors: products per round: C, one vector per output.
         rounds: the most rounds of the job. Together with the other numbers it gives the number of
-            decrypted values that flooding has to cover.
+            decrypted values that a scheme's noise or rounding has to tell nothing in.
         bandwidth_mbit: of the parties' lines, for schemes that can trade inputs for replies.
         latency_ms: one-way latency of the same lines; waits hide offline work.
         evaluators: parties that multiply under one key; the owner's line carries the traffic of all
             of them.
+        opened: the key's owner learns products, as their masks are sent to it.
     """
 
     rows: int
@@ -56,6 +58,7 @@ class ProductFormat:
     bandwidth_mbit: float = 1000.0
     latency_ms: float = 0.5
     evaluators: int = 1
+    opened: bool = False
 
     @property
     def largest_value(self) -> int:
@@ -143,7 +146,10 @@ class KeyOwner(Protocol):
 
     @property
     def modulus_bits(self) -> int:
-        """Products are integers modulo 2^modulus_bits, times 2^(MODULUS_BITS − modulus_bits)."""
+        """Products are integers modulo 2^modulus_bits, times 2^(MODULUS_BITS − modulus_bits).
+
+        Masked products and masks may have lower bits as well, which `unmask` rounds off.
+        """
         return MODULUS_BITS
 
     def make_blinder(self) -> bool:
@@ -187,21 +193,3 @@ class Evaluator(Protocol):
 
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
         """Enc(Xᵀv + r), re-randomized, with a fresh mask r; a CryptoError for invalid bytes."""
-
-
-@runtime_checkable
-class OpenEvaluator(Evaluator, Protocol):
-    """An evaluator that can leave columns of a product unmasked."""
-
-    def partly_open_product(
-        self, encrypted: bytes, prepared: object, addend: IntArray
-    ) -> MaskedReply:
-        """As `masked_product`, but the last columns become Xᵀv + addend, without a mask.
-
-        They are re-randomized and flooded as well: the owner learns these numbers and no more. The
-        returned masks are those of the other columns.
-
-        Raises:
-            RangeExceeded: an addend beyond the format's largest product.
-            CryptoError: see `masked_product`.
-        """

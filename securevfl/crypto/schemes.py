@@ -6,7 +6,7 @@ The properties of a scheme are known without its library, which is imported only
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from securevfl.crypto.bfv_parameters import ONE_PRIME_BITS, BfvParameters
+from securevfl.crypto.bfv_parameters import HANDY_BITS, BfvParameters
 from securevfl.crypto.scheme import (
     MODULUS_BITS,
     PAILLIER_KEY_SIZES,
@@ -33,10 +33,10 @@ class Scheme:
         key_sizes: in bits, the first is the default; empty if there is no choice.
         fraction_bits: fixed point of v and X if a job sets none, the finest first. The first whose
             products fit `handy_bits` is used, or else the last.
-        handy_bits: products up to this size have the shortest replies.
+        handy_bits: products up to this size have the shortest ciphertexts.
         exact: integers stay integers, so features may have few fraction bits.
-        seconds: estimated time of one product without latency, for schemes that can leave columns
-            unmasked.
+        seconds: estimated time of one product without latency, for schemes of which a job may take
+            one round trip.
         is_slow: whether a round takes seconds, so that audits use fewer and smaller ones.
     """
 
@@ -87,7 +87,7 @@ SCHEMES: Mapping[str, Scheme] = {
         # Rounding v to 13 bits weighs on a gradient as much as rounding X to 12, residuals being
         # within ±1 and features around it: large S and bounds are met by fewer bits of v alone.
         fraction_bits=((20, 14), (19, 13), *((bits, 12) for bits in range(18, 12, -1))),
-        handy_bits=ONE_PRIME_BITS,
+        handy_bits=HANDY_BITS,
         seconds=lambda product_format: BfvParameters.of(product_format).seconds(product_format),
     ),
     "paillier": Scheme(

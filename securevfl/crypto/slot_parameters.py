@@ -19,23 +19,21 @@ from math import ceil, log, sqrt
 
 from securevfl.crypto.bfv_parameters import (
     DEGREE,
-    GAP_BITS,
     LARGEST_MODULUS_BITS,
     LARGEST_PRIME_BITS,
+    NOISE_VARIANCE,
     SPECIAL_BITS,
     STATISTICAL_BITS,
-    BfvSizes,
 )
+from securevfl.crypto.flooded_sizes import GAP_BITS, FloodedSizes
 from securevfl.errors import RangeExceeded
 
 PLAIN_BITS = 48
 REPLY_BITS = PLAIN_BITS + GAP_BITS
-# SEAL's noise is a sum of 42 signs of 1/2 each.
-_NOISE_VARIANCE = 10.5
 
 
 @dataclass(frozen=True)
-class SlotParameters(BfvSizes):
+class SlotParameters(FloodedSizes):
     """The parameters of a job's products in slots."""
 
     batching = True
@@ -74,7 +72,7 @@ def _largest_noise(revealed: int) -> int:
     """B: noise of two inputs times plaintexts of p/2, their rounding, and a fresh encryption."""
     entry = 2.0 ** (PLAIN_BITS - 1)
     deviations = sqrt(2 * log(2 * revealed * 2.0**STATISTICAL_BITS))
-    of_noise = sqrt(2 * DEGREE * _NOISE_VARIANCE) * deviations
+    of_noise = sqrt(2 * DEGREE * NOISE_VARIANCE) * deviations
     return ceil((of_noise + 2 * DEGREE / 2) * entry) + DEGREE
 
 

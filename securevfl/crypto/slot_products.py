@@ -11,7 +11,7 @@ lowest bits.
 
 Learns, with semi-honest parties:
     owner: nothing. It decrypts the product minus a number that is uniform modulo p in every
-        coefficient; bfv_core hides c₁ and the noise of a reply.
+        coefficient; re-randomizing and flooding hide c₁ and the noise of a reply.
     evaluator: nothing, by BFV's security.
 Source: Brakerski, Gentry, Vaikuntanathan, "Fully homomorphic encryption without bootstrapping",
 section 5.1; Smart, Vercauteren 2014 (slots); sizes: slot_parameters.
@@ -21,8 +21,9 @@ import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier
+from securevfl.crypto.bfv_core import BfvKeyHolder, pack_reply
 from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.flooded_ends import FloodedMultiplier
 from securevfl.crypto.residues import pack, packed_size, uniform_below
 from securevfl.crypto.scheme import MODULUS_BITS
 from securevfl.crypto.seal_codec import ciphertext_of, seal_errors, seeded_parts
@@ -73,11 +74,11 @@ class SlotOwner(BfvKeyHolder):
         return values
 
 
-class SlotEvaluator(BfvMultiplier):
+class SlotEvaluator(FloodedMultiplier):
     """A party that multiplies under another party's key."""
 
     def __init__(self, public_bytes: bytes, parameters: SlotParameters) -> None:
-        super().__init__(public_bytes, parameters, inputs=1, capacity=0)
+        super().__init__(public_bytes, parameters, inputs=1)
         self._parameters = parameters
         self._encoder = seal.BatchEncoder(self._context)
 
@@ -114,7 +115,7 @@ class SlotEvaluator(BfvMultiplier):
     def _masked(self, product: seal.Ciphertext, mask: RingArray) -> bytes:
         modulus = np.uint64(self._parameters.plain_modulus)
         blinder = self._flooded(_encoded(self._encoder, (modulus - mask) % modulus))
-        return self._finished(product, blinder, _ALL)
+        return pack_reply(self._parameters, self._finished(product, blinder), _ALL)
 
 
 def _encoded(encoder: seal.BatchEncoder, residues: RingArray) -> seal.Plaintext:

@@ -78,7 +78,8 @@ def test_the_label_party_learns_four_sums_and_nothing_by_row(result: TrainingRes
     products, shown = decrypted(result), masks(result)
     assert len(products) == len(shown) == ROUNDS
     fmt = class_sum_format(result.plan)
-    bits = BfvParameters.of(fmt).plain_bits if result.job.exchange.scheme == "bfv" else 64
+    assert fmt.opened
+    bits = BfvParameters.of(fmt).product_bits if result.job.exchange.scheme == "bfv" else 64
     ours, theirs = last_predictions(result).values()
     bound = result.job.exchange.prediction_bound
     sums = decode(unmask(combined(products[-1]), shown[-1], bits), fmt.product_fraction_bits)

@@ -104,6 +104,7 @@ def test_a_bad_ciphertext_ends_the_round_and_names_the_peer(
     [
         *((change, "from party2") for change in BAD_CIPHERTEXTS),
         (lambda m: replace(m, scale=200), r"party2 scales by 2\^136"),  # beyond all doubles
+        (cut("masks"), r"party2 sent masks of shape \(65, 1\)"),
     ],
 )
 def test_a_bad_step_ends_a_round_of_one_trip_as_well(change: Change, error_text: str) -> None:

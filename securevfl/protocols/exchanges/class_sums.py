@@ -6,7 +6,7 @@ for scoring only. At each scoring:
 
 1. label → feature party: Enc(t_g) and Enc(t_g·H_A/b) for both classes.
 2. feature → label party: the products of each with the columns [H_B/b, (H_B/b)²], masked,
-   re-randomized and flooded as in rounds.
+   re-randomized as in rounds.
 3. feature → label party: sums of the masks: one for Σ_g H_B, one for
    Σ_g H_B² + 2·Σ_g H_A·H_B.
 
@@ -236,7 +236,7 @@ class ClassSums(HeldOut):
 def class_sum_format(plan: Plan) -> ProductFormat:
     """Fixed point and size of a job's class sums.
 
-    H_B² and twice H_A·H_B add up under the masks; noise flooding covers all scorings.
+    H_B² and twice H_A·H_B add up under the masks; noise tells nothing over all scorings.
     """
     timetable = plan.timetable
     return with_fraction_bits(
@@ -251,6 +251,7 @@ def class_sum_format(plan: Plan) -> ProductFormat:
             rounds=timetable.times(plan.rounds),
             bandwidth_mbit=plan.line.bandwidth_mbit,
             latency_ms=plan.line.latency_ms,
+            opened=True,
         ),
     )
 

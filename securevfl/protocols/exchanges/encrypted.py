@@ -40,7 +40,7 @@ batch X':
     H' = X'b + matrix·Enc(d), matrix = −X'·A·Xᵀ/S.
 
 1. K → k: the masked X_kᵀd + r_k of the round before (`DecryptedProducts`), and Enc_K(d).
-2. k → K: Enc_K(X_kᵀd + r_k) and Enc_K(H_k'), both re-randomized and flooded.
+2. k → K: Enc_K(X_kᵀd + r_k) and Enc_K(H_k' + r'_k), both re-randomized, and r'_k.
 
 Predictions travel in clear in the first round and after backtracking (`session.early_stopping`),
 where no residuals precede them.
@@ -69,16 +69,14 @@ Source: docs/decisions/0006-masked-products-modulo-2-64.md.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from math import frexp
 
 import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, RingArray
-from securevfl.crypto.fixed_point import decode, encode, unmask
+from securevfl.crypto.fixed_point import decode, encode, shifted, unmask
 from securevfl.crypto.masks import PairwiseMasks
-from securevfl.crypto.scheme import OpenEvaluator
 from securevfl.errors import MalformedMessage, TrainingDiverged
 from securevfl.models.losses import QuadraticLoss
 from securevfl.protocols.exchange import Batch, GatheringSide, Lookahead
@@ -96,10 +94,12 @@ NEXT_SUM = "sum of the next predictions"
 class EncryptedStep(StepMessage):
     """C products of [X | matrixᵀ]: the masked Xᵀv + r, and the sender's next predictions, open.
 
-    The predictions, S' rows, are in fixed point times 2^(scale − SCALE_OFFSET).
+    The predictions, S' rows, are in fixed point times 2^(scale − SCALE_OFFSET): what the products
+    decrypt to, minus `masks` of shape (S', C), modulo 2^64.
     """
 
     products: Blobs
+    masks: RingArray
     scale: int
 
 
@@ -242,8 +242,6 @@ class OneTripFeatureSide(EncryptedFeatureSide):
         if upcoming is None:
             return await super().multiply(step, batch, outputs)
         party, key, fmt = self.party, self.key, self.key.product_format
-        evaluator = key.evaluator
-        assert isinstance(evaluator, OpenEvaluator)  # noqa: S101
         async with party.costs.compute("local"):
             affine = next_predictions(self._lookahead.steps, batch, upcoming)
         async with party.costs.compute("evaluate"):
@@ -253,15 +251,14 @@ class OneTripFeatureSide(EncryptedFeatureSide):
             addends = encode(
                 np.ldexp(affine.constant, scale), fmt.product_fraction_bits, bound, "predictions"
             )
-        replies = []
-        for vector, addend in zip(await key.take_encrypted(step, outputs), addends.T, strict=True):
-            multiply = partial(evaluator.partly_open_product, addend=addend)
-            replies.append(await key.product(vector, prepared, multiply))
-        products = tuple(reply.ciphertext for reply in replies)
-        message = EncryptedStep(step.index, products, scale + SCALE_OFFSET)
+        vectors = await key.take_encrypted(step, outputs)
+        products, masks = await key.products(vectors, [prepared] * outputs)
+        closed = batch.tangent.shape[1]
+        opened = masks[closed:] - shifted(addends, key.evaluator.modulus_bits)
+        message = EncryptedStep(step.index, products, opened, scale + SCALE_OFFSET)
         await party.channel.send(key.owner_name, message)
         self.in_flight[NEXT_SUM] = np.zeros(0)
-        return np.stack([reply.mask for reply in replies], axis=1)
+        return masks[:closed]
 
 
 class OneTripLabelSide(EncryptedLabelSide):
@@ -296,15 +293,19 @@ class OneTripLabelSide(EncryptedLabelSide):
             columns = key.columns[sender]
             values = await key.decrypted(sender, message.products, columns + len(upcoming.rows))
             await key.return_products(step, batch, sender, values[:columns])
-            found[sender] = self._opened(values[columns:], message.scale - SCALE_OFFSET)
+            if message.masks.shape != values[columns:].shape:
+                raise MalformedMessage(f"{sender} sent masks of shape {message.masks.shape}")
+            found[sender] = self._opened(
+                values[columns:], message.masks, message.scale - SCALE_OFFSET
+            )
             record(party.channel, Learned(sender, step.index, "predictions", found[sender]))
         total = np.zeros((len(upcoming.rows), party.loss.outputs))
         for name in party.feature_parties:
             total = total + found[name]
         self.in_flight[NEXT_SUM] = total
 
-    def _opened(self, values: RingArray, scale: int) -> FloatArray:
-        integers = unmask(values, np.zeros_like(values), self.key.owner.modulus_bits)
+    def _opened(self, values: RingArray, masks: RingArray, scale: int) -> FloatArray:
+        integers = unmask(values, masks, self.key.owner.modulus_bits)
         return np.ldexp(decode(integers, self.key.product_format.product_fraction_bits), -scale)
 
 

@@ -175,12 +175,18 @@ class PeerKey:
         self, step: Step, vectors: Sequence[bytes], prepared: Sequence[object]
     ) -> RingArray:
         """Send Enc(Xᵀv + r) for each v and its X; returns r modulo 2^64, shape (P, C)."""
-        multiply = self.evaluator.masked_product
-        pairs = zip(vectors, prepared, strict=True)
-        replies = [await self.product(vector, each, multiply) for vector, each in pairs]
-        products = tuple(reply.ciphertext for reply in replies)
+        products, masks = await self.products(vectors, prepared)
         await self._party.channel.send(self.owner_name, EncryptedProducts(step.index, products))
-        return np.stack([reply.mask for reply in replies], axis=1)
+        return masks
+
+    async def products(
+        self, vectors: Sequence[bytes], prepared: Sequence[object]
+    ) -> tuple[tuple[bytes, ...], RingArray]:
+        """Enc(Xᵀv + r) for each v and its X, and r modulo 2^64, shape (P, C)."""
+        pairs = zip(vectors, prepared, strict=True)
+        replies = [await self._product(vector, each) for vector, each in pairs]
+        masks = np.stack([reply.mask for reply in replies], axis=1)
+        return tuple(reply.ciphertext for reply in replies), masks
 
     async def take_encrypted(self, step: Step, outputs: int) -> tuple[bytes, ...]:
         """Receive Enc(v), one per output."""
@@ -189,16 +195,14 @@ class PeerKey:
         expect_count(self.owner_name, message.vectors, outputs, "vectors")
         return message.vectors
 
-    async def product(
-        self, vector: bytes, prepared: object, multiply: Callable[[bytes, object], MaskedReply]
-    ) -> MaskedReply:
+    async def _product(self, vector: bytes, prepared: object) -> MaskedReply:
         """One product, after making blinders that are not in stock."""
         costs = self._party.costs
         while self.evaluator.lacks_blinders(prepared):
             async with costs.compute("offline"):
                 self.evaluator.make_blinder()
         async with costs.compute("evaluate"):
-            reply = checked(self.owner_name, multiply, vector, prepared)
+            reply = checked(self.owner_name, self.evaluator.masked_product, vector, prepared)
         costs.count("products", reply.mask.size)
         return reply
 

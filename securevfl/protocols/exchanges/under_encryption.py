@@ -196,8 +196,9 @@ def product_format(plan: Plan, agreement: Agreement, *, lookahead: bool = False)
     Fraction bits are the job's, or else the scheme's, or fewer where features are exact with fewer.
     Residuals of logistic losses and the hinge stay within ±1; others are bounded through the
     predictions of one party, or of all where the label party encrypts residuals of the sum. Layouts
-    fit the widest party, and noise flooding covers all products of all rounds. With `lookahead`,
-    columns beside X carry the next batch's predictions, which are one more summand and never exact.
+    fit the widest party, and noise tells nothing over all products of all rounds. With `lookahead`,
+    columns beside X carry the next batch's predictions, which the label party learns; they are one
+    more summand and never exact.
     """
     settings, loss = plan.job.exchange, plan.loss
     both, parties = settings.hide == "both", len(plan.facts.names)
@@ -217,6 +218,7 @@ def product_format(plan: Plan, agreement: Agreement, *, lookahead: bool = False)
             bandwidth_mbit=plan.line.bandwidth_mbit,
             latency_ms=plan.line.latency_ms,
             evaluators=parties - 1,
+            opened=lookahead,
         ),
         value_bits=settings.value_fraction_bits,
         matrix_bits=settings.feature_fraction_bits,

@@ -20,7 +20,7 @@ release would cost privacy.
 
 1. j → k: Enc_j of its components, S·w + w² numbers, unit by unit (`objective`); and the power
    of two that bounds the eigenvalues of its Ψ.
-2. k → j: for every unit the product with k's own matrix, masked, re-randomized, flooded.
+2. k → j: for every unit the product with k's own matrix, masked, re-randomized.
 3. j → k: the masked products in clear; k takes the masks off and has its gradient.
 
 A unit's weights depend on S + w of these numbers only, so each of the w products has (S + w)·P
@@ -29,8 +29,8 @@ entries. The Q local steps use the party's own data only, so messages do not dep
 Held-out rows are scored as φ = Φ·u_B, under another key of the label party. At each scoring:
 
 1. label → feature party: Enc(Φ), w numbers.
-2. feature → label party: the products with u of every held-out row, masked, re-randomized and
-   flooded as in rounds; and the masks, so that the label party obtains Φ·u.
+2. feature → label party: the products with u of every held-out row, masked and re-randomized as
+   in rounds; and the masks, so that the label party obtains Φ·u.
 
 A round takes six messages, a scoring three.
 
@@ -325,6 +325,7 @@ def score_format(plan: Plan, units: int) -> ProductFormat:
             rounds=timetable.times(plan.rounds),
             bandwidth_mbit=plan.line.bandwidth_mbit,
             latency_ms=plan.line.latency_ms,
+            opened=True,
         ),
     )
 

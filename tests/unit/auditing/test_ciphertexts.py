@@ -21,7 +21,9 @@ from securevfl.auditing.measures.ciphertexts import (
 )
 from securevfl.auditing.measuring import Attack, Measurement
 from securevfl.auditing.subject import Subject, with_columns
+from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_parameters import BfvSizes
+from securevfl.crypto.flooded_sizes import FloodedSizes
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
     FullPaillierOwner,
@@ -37,7 +39,7 @@ from tests.made_data import blocks_of, dataset_of, labels_of
 from tests.small_keys import insecure
 from tests.unit.auditing.cells import finding as finding_of
 from tests.unit.auditing.cells import reason
-from tests.weakened import EncryptsNothing, ShortBlinders
+from tests.weakened import EncryptsNothing, MasksModuloT, ShortBlinders
 
 KEY_BITS = 384
 
@@ -131,12 +133,13 @@ class AllPrimes:
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "blind"])
-def test_noise_that_is_neither_flooded_nor_rounded_off_tells_x(
+def test_noise_that_is_neither_sealed_nor_flooded_and_rounded_off_tells_x(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BfvSizes, "reply_primes", AllPrimes(), raising=False)
+    monkeypatch.setattr(FloodedSizes, "reply_primes", AllPrimes(), raising=False)
+    monkeypatch.setattr(BfvEvaluator, "_mask", MasksModuloT._mask)
     monkeypatch.setattr(
-        "securevfl.crypto.bfv_core.uniform_noise",
+        "securevfl.crypto.flooded_ends.uniform_noise",
         lambda bits, degree, primes: np.zeros((len(primes), degree), np.uint64),
     )
     found = finding(noise(subject(scheme, columns=13)))  # layouts are kept, by their sizes

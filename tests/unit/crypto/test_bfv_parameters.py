@@ -1,19 +1,21 @@
 from dataclasses import replace
-from math import prod
+from math import log2, prod, sqrt
 
 import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import (
+    CARRY_BITS,
     DEGREE,
     LARGEST_MODULUS_BITS,
-    LARGEST_NOISE,
     LEAST_REVEALED,
     STATISTICAL_BITS,
     BfvParameters,
     _context,
 )
+from securevfl.crypto.inspection import BfvOpening, owner_secret
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import RangeExceeded
 from tests.ciphertexts import format_of
@@ -32,24 +34,49 @@ FORMATS = [
 ]
 
 
+@pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_flooding_covers_the_job_and_leaves_room_to_decrypt(fmt: ProductFormat) -> None:
-    parameters = BfvParameters.of(fmt)
+def test_a_jobs_roundings_tell_no_noise(fmt: ProductFormat, opened: bool) -> None:
+    parameters = BfvParameters.of(replace(fmt, opened=opened))
+    kept = prod(parameters.primes()[: parameters.reply_primes])
     modulus = prod(parameters.primes())
-    flooding = 1 << parameters.flood_bits
+    # Mean squares: SEAL's 10.5 a coefficient, at most 1/2 of rounding where v is not 0, and that
+    # of a fresh encryption and of the switch, (1 + 8192)/12.
     columns = min(parameters.columns_per_reply, fmt.columns)
-    norm = columns * parameters.inputs * parameters.chunk * fmt.largest_entry
-    revealed = parameters.replies(fmt.columns) * len(parameters.positions(fmt.columns))
-    over_job = revealed * fmt.rounds * fmt.vectors
-    assert (STATISTICAL_BITS, LARGEST_NOISE) == (40, 21 + 1 / 2)
-    assert 2 * flooding >= (43 * norm + 2 * DEGREE << 40) * over_job
-    # E <= q/(4t) is what decrypting takes. The owner's test of four replies' noise, each at most
-    # E/2, leaves them q/(16t): E <= q/(32t), but for what primes are short of a power of two.
-    assert modulus >= 31 * flooding << parameters.plain_bits
-    reply_modulus = prod(parameters.primes()[: parameters.reply_primes])
-    assert reply_modulus >> parameters.plain_bits >= 2**11
-    assert 2 * fmt.largest_product < 1 << parameters.plain_bits
-    assert parameters.inputs * parameters.chunk >= fmt.rows
+    rows = parameters.inputs * parameters.chunk
+    noise = fmt.largest_entry * (sqrt(10.5 * columns * rows) + rows / 2) + 26.2
+    in_reply = noise * kept / modulus + (26.2 if kept < modulus else 0)
+    numbers = fmt.columns * fmt.rounds * fmt.vectors
+    assert (STATISTICAL_BITS, CARRY_BITS) == (40, 20)
+    least = log2(numbers * in_reply) + parameters.plain_bits
+    assert log2(kept) >= least + (40 if opened else 20)
+    # Beyond chance, noise is less than a unit, so that shares are off by one at most.
+    largest = 21.5 * columns * rows * fmt.largest_entry + DEGREE
+    assert kept >> parameters.plain_bits > largest * kept / modulus + DEGREE
+    # Sums of products, doubled for their sign, below guard bits that hold one unit for each.
+    assert 2 * fmt.largest_product < 1 << parameters.product_bits
+    assert 2 * fmt.summands < 1 << parameters.guard_bits
+    assert rows >= fmt.rows
+
+
+def test_noise_is_what_sizes_suppose() -> None:
+    """Of entries at the bound; one input fills its polynomial, values round as they may."""
+    fmt = replace(BASE, rows=128, columns=64)
+    owner = BfvOwner(fmt)
+    evaluator = BfvEvaluator(owner.public_bytes, fmt)
+    opening = BfvOpening(fmt, owner_secret(owner))
+    generator = np.random.default_rng(3)
+    matrix = generator.choice([-fmt.largest_entry, fmt.largest_entry], (128, 64))
+    assert (owner._parameters.inputs, owner._parameters.replies(64)) == (1, 1)
+    ((plain,),) = evaluator.prepare(matrix).plaintexts
+    found = []
+    for _ in range(3):
+        values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, 128)
+        (vector,) = evaluator._take_in(owner.encrypt(values))
+        polynomials = evaluator._finished(evaluator._sum([vector], (plain,)), evaluator._zero())
+        found.append(opening.noise_of(polynomials))
+    measured = float(np.sqrt(np.mean(np.square(found))))
+    assert 0.9 < measured / (fmt.largest_entry * sqrt(10.5 * DEGREE)) < 1.1
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -79,8 +106,8 @@ def test_both_ends_choose_alike_and_coefficients_do_not_collide(fmt: ProductForm
 
 def test_exact_features_take_smaller_numbers() -> None:
     dense, binary = (BfvParameters.of(fmt) for fmt in FORMATS[:2])
-    assert (dense.plain_bits, len(dense.prime_bits)) == (47, 3)
-    assert (binary.plain_bits, len(binary.prime_bits)) == (30, 2)
+    assert (dense.plain_bits, dense.prime_bits) == (49, (60, 60))
+    assert (binary.plain_bits, binary.prime_bits) == (32, (40, 40))
 
 
 def test_slow_lines_take_fewer_bytes() -> None:
@@ -93,15 +120,15 @@ def test_slow_lines_take_fewer_bytes() -> None:
     assert size(replace(large, bandwidth_mbit=20.0, latency_ms=150.0)) < size(large)
 
 
-def test_flooding_that_does_not_fit_is_refused_with_its_numbers() -> None:
-    wide = replace(BASE, value_fraction_bits=24, matrix_fraction_bits=20, matrix_bound=8.0)
+def test_numbers_that_do_not_fit_are_refused_with_their_bounds() -> None:
+    wide = replace(BASE, value_fraction_bits=24, matrix_fraction_bits=20, opened=True)
     rounds = [1 << power for power in range(60)]
     fits = [_fits(replace(wide, rounds=each)) for each in rounds]
     most = fits.index(False)
     assert all(fits[:most])
     assert not any(fits[most:])
     assert rounds[most] > 1000
-    with pytest.raises(RangeExceeded, match=rf"\({rounds[most]} rounds x 1 vectors x 64 columns\)"):
+    with pytest.raises(RangeExceeded, match=rf"{rounds[most]} rounds x 1 vectors x 64 columns"):
         BfvParameters.of(replace(wide, rounds=rounds[most]))
 
 
@@ -111,11 +138,6 @@ def _fits(fmt: ProductFormat) -> bool:
     except RangeExceeded:
         return False
     return True
-
-
-def test_more_rounds_take_more_flooding() -> None:
-    more = BfvParameters.of(replace(BASE, rounds=2000))
-    assert more.flood_bits == BfvParameters.of(BASE).flood_bits + 1
 
 
 @pytest.mark.parametrize(

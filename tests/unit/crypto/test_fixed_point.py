@@ -9,6 +9,7 @@ from securevfl.crypto.fixed_point import (
     encode,
     require_matrix,
     require_values,
+    shifted,
     unmask,
 )
 from securevfl.crypto.scheme import ProductFormat
@@ -51,6 +52,15 @@ def test_masks_come_off_modulo_2_64_without_a_warning() -> None:
     masked = mask + np.array([2**64 - 7, 3], np.uint64)
     assert unmask(masked, mask).tolist() == [-7, 3]
     assert unmask(masked[0], mask[0]) == -7  # 0-d operands warn in plain NumPy
+
+
+@pytest.mark.parametrize("off", [-3, -1, 0, 1, 3])
+def test_what_shares_are_off_by_rounds_away_over_the_whole_range(off: int) -> None:
+    """Of 61 bits in 64: errors of less than half a unit, in either sign."""
+    integers = np.array([-(1 << 60), -1, 0, 1, 12345, (1 << 60) - 1])
+    mask = np.arange(6, dtype=np.uint64) * np.uint64(0x123456789ABCDEF1)
+    masked = shifted(integers, 61) + mask + np.uint64(off % 2**64)
+    assert np.array_equal(unmask(masked, mask, 61), integers)
 
 
 def test_a_vector_is_checked_against_the_format() -> None:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import shake_256
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from securevfl.crypto import masks
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.ckks import _MASK_WIDTH, CkksEvaluator, CkksOwner
-from securevfl.crypto.inspection import BfvOpening, owner_secret
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner, mask_bits
 from securevfl.crypto.paillier_fast import (
     EXPONENT_BITS,
@@ -116,7 +116,7 @@ SCHEMES: dict[str, tuple[Callable[[], KeyOwner], Callable[[bytes], Evaluator], i
     "bfv": (
         lambda: BfvOwner(FORMAT),
         lambda public: BfvEvaluator(public, FORMAT),
-        DEGREE * BfvParameters.of(FORMAT).plain_bits,
+        COLUMNS * sum(BfvParameters.of(FORMAT).reply_bits),
     ),
     "ckks": (
         lambda: CkksOwner(FORMAT),
@@ -161,30 +161,17 @@ def test_masks_follow_the_operating_systems_stream(scheme: str) -> None:
 
 def test_bfv_masks_are_the_streams_own_words() -> None:
     evaluator = BfvEvaluator(BfvOwner(FORMAT).public_bytes, FORMAT)
-    bits = BfvParameters.of(FORMAT).plain_bits
+    sizes = BfvParameters.of(FORMAT)
     with drawing_from(3):
-        mask = evaluator._blinder().mask
-    words = np.frombuffer(Stream(3)(8 * DEGREE), np.uint64)
-    np.testing.assert_array_equal(mask, words & np.uint64((1 << bits) - 1))
-
-
-def test_bfv_flooding_follows_the_operating_systems_stream() -> None:
-    owner = BfvOwner(FORMAT)
-    opening = BfvOpening(FORMAT, owner_secret(owner))
-    evaluator = BfvEvaluator(owner.public_bytes, FORMAT)
-    bits = opening.parameters.flood_bits
-
-    def noise(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        with drawing_from(seed) as stream:
-            blinder = evaluator._blinder()
-        assert 8 * stream.drawn >= DEGREE * (bits + opening.parameters.plain_bits)
-        return np.ldexp(opening.noise(blinder.ciphertext), 1 - bits)
-
-    first = noise(1)
-    # What is left is SEAL's own error, 2^−40 of the flooding.
-    np.testing.assert_allclose(noise(1), first, atol=1e-6)
-    # Uniform on ±1: |a − b| averages 2/3, with a deviation of 0.005 over 8192.
-    assert np.mean(np.abs(noise(2) - first)) > 0.6
+        residues, _ = evaluator._mask(48)
+    # A draw beyond a prime is drawn again, once in 2^30 here.
+    stream = Stream(3)
+    primes = sizes.primes()[: sizes.reply_primes]
+    modulus = prod(primes)
+    for row, prime, bits in zip(residues, primes, sizes.reply_bits, strict=True):
+        words = np.frombuffer(stream(8 * 48), np.uint64) & np.uint64((1 << bits) - 1)
+        expected = words.astype(object) * (modulus // prime) % prime
+        np.testing.assert_array_equal(row, expected.astype(np.uint64))
 
 
 def test_ckks_flooding_follows_the_operating_systems_stream() -> None:

@@ -5,12 +5,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from securevfl.arrays import RingArray
 from securevfl.crypto.residues import (
     combined,
     pack,
     packed_size,
     scaled_message,
+    uniform_mask,
     uniform_noise,
     unpack,
 )
@@ -49,22 +52,43 @@ def test_messages_are_scaled_to_the_nearest_integer(plain_bits: int, data: st.Da
         assert found.tolist() == [each % prime for each in expected]
 
 
+def _whole(residues: RingArray, primes: list[int]) -> tuple[NDArray[np.object_], int]:
+    """The integers from their residues, and the modulus."""
+    modulus, whole = prod(primes), np.zeros(residues.shape[1], object)
+    for row, prime in zip(residues, primes, strict=True):
+        others = modulus // prime
+        whole += row.astype(object) * (others * pow(others, -1, prime))
+    return whole % modulus, modulus
+
+
 @pytest.mark.parametrize("bits", [1, 32, 33, 75, 112])
 def test_noise_is_the_same_integer_modulo_every_prime_and_uniform(bits: int) -> None:
     """Chi-square over 16 bins of the range, false alarm 1e-6."""
     noise = uniform_noise(bits, 4096, PRIMES)
-    modulus = prod(PRIMES)
-    whole = np.zeros(4096, object)
-    for residues, prime in zip(noise, PRIMES, strict=True):
-        others = modulus // prime
-        whole += residues.astype(object) * (others * pow(others, -1, prime))
-    whole %= modulus
+    whole, modulus = _whole(noise, PRIMES)
     whole = np.where(whole > modulus // 2, whole - modulus, whole)
     half = 1 << (bits - 1)
     assert whole.min() >= -half
     assert whole.max() < half
     bins = min(16, 1 << bits)
     assert is_uniform((whole + half) * bins >> bits, bins)
+
+
+@pytest.mark.parametrize("plain_bits", [2, 49, 59])
+@pytest.mark.parametrize("primes", [PRIMES, PRIMES[1:], PRIMES[:1]], ids=len)
+def test_a_mask_is_uniform_modulo_all_primes_and_its_share_is_rounded(
+    primes: list[int], plain_bits: int
+) -> None:
+    """Chi-square over 16 bins of the range and of the primes' own, false alarm 1e-6."""
+    residues, share = uniform_mask(primes, plain_bits, 4096)
+    whole, modulus = _whole(residues, primes)
+    assert is_uniform(whole * 16 // modulus, 16)
+    for row, prime in zip(residues, primes, strict=True):
+        assert is_uniform(row.astype(object) * 16 // prime, 16)
+    off = ((share.astype(object) * modulus - (whole << plain_bits)) << 1) % (modulus << plain_bits)
+    off = np.where(off > modulus << (plain_bits - 1), off - (modulus << plain_bits), off)
+    assert np.all(abs(off) <= modulus)
+    assert share.max() < 1 << plain_bits
 
 
 @pytest.mark.parametrize("bits", range(32, 61, 4))

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.crypto.bfv_parameters import DEGREE, LARGEST_NOISE, STATISTICAL_BITS
+from securevfl.crypto.bfv_parameters import DEGREE, STATISTICAL_BITS
+from securevfl.crypto.flooded_sizes import LARGEST_NOISE
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat, _layout
 from securevfl.errors import RangeExceeded
 

@@ -70,7 +70,7 @@ def test_noise_of_replies_tells_the_matrix_unless_it_is_flooded(
     """
     if not flooded:
         monkeypatch.setattr(
-            "securevfl.crypto.bfv_core.uniform_noise",
+            "securevfl.crypto.flooded_ends.uniform_noise",
             lambda bits, degree, primes: np.zeros((len(primes), degree), np.uint64),
         )
     evaluator = RingProductEvaluator(owner.public_bytes, FORMAT)

@@ -1,5 +1,6 @@
 import weakref
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 import pytest
@@ -7,11 +8,12 @@ import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring
-from securevfl.crypto.bfv_core import Blinder
+from securevfl.crypto.bfv_core import pack_reply, unpack_reply
+from securevfl.crypto.flooded_ends import Blinder
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.seal_codec import _body, from_bytes, of_other_context, to_bytes
-from securevfl.errors import RangeExceeded
+from securevfl.errors import KeyMismatch, RangeExceeded
 
 INNER, OUTPUTS, COLUMNS = 900, 60, 20
 FORMAT = RingProductFormat(INNER, OUTPUTS, COLUMNS, 1 << 12, products=5)
@@ -160,3 +162,23 @@ def test_what_is_made_offline_is_used_once(
     assert not np.any(mask == other)
     found = [owner.decrypt(first) - mask, owner.decrypt(second) - other]
     assert np.array_equal(ring.reduced(found[0]), ring.reduced(found[1]))
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_noise_is_noticed_at_every_other_place(odd: int) -> None:
+    """7/16 of what lies between two plaintexts: too little to change what is decrypted."""
+    fmt = RingProductFormat(4, 5, 1, 100)
+    owner = RingProductOwner(fmt)
+    matrix = np.full((5, 4), 100)
+    encrypted = owner.encrypt(ring.uniform(4, 1))
+    reply, _ = RingProductEvaluator(owner.public_bytes, fmt).product(encrypted, matrix)
+    owner.decrypt(reply)
+    sizes, positions = owner._sizes, owner._layout.positions()
+    polynomials = unpack_reply(sizes, reply, positions)
+    primes = owner._primes[: sizes.reply_primes]
+    noise = (1 - 2 * odd) * (prod(primes) * 7 // 16 >> sizes.plain_bits)
+    for c0, prime in zip(polynomials[0], primes, strict=True):
+        moved = c0[positions[odd::2]].astype(object) + noise
+        c0[positions[odd::2]] = (moved % prime).astype(np.uint64)
+    with pytest.raises(KeyMismatch, match="damaged"):
+        owner.decrypt(pack_reply(sizes, polynomials, positions))

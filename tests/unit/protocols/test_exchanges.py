@@ -161,7 +161,14 @@ def test_the_format_of_products_is_the_jobs_with_room_for_the_sum_over_all_sende
     assert format_of(BOTH, "squared", parties=5).summands == 4
 
 
-def test_layouts_are_for_the_widest_party_and_flooding_for_all_rounds() -> None:
+@pytest.mark.parametrize("lookahead", [False, True])
+def test_formats_say_whether_the_label_party_learns_products(lookahead: bool) -> None:
+    resolved = plan_of(parties=3, exchange={"scheme": "bfv"})
+    fmt = product_format(resolved, agreement_of(3, 9, 5), lookahead=lookahead)
+    assert fmt.opened == lookahead
+
+
+def test_layouts_are_for_the_widest_party_and_sizes_for_all_rounds() -> None:
     resolved = plan_of(parties=3, exchange={"scheme": "bfv"}, job={"rounds": 77})
     for columns in ((3, 9, 5), (9, 3, 5)):
         fmt = product_format(resolved, agreement_of(*columns))
@@ -171,7 +178,7 @@ def test_layouts_are_for_the_widest_party_and_flooding_for_all_rounds() -> None:
 @pytest.mark.parametrize(
     ("rows", "exact", "bits"),
     [
-        (64, 32, (20, 14)),  # products of 47 bits and fewer have replies of one prime
+        (64, 32, (20, 14)),  # products of 47 bits and fewer take two primes
         (256, 32, (19, 13)),
         (2048, 32, (18, 12)),
         (4096, 32, (17, 12)),  # more rows take fewer bits of v, and X keeps its own
@@ -183,7 +190,7 @@ def test_layouts_are_for_the_widest_party_and_flooding_for_all_rounds() -> None:
         (256, 3, (20, 3)),
     ],
 )
-def test_fixed_point_of_bfv_is_the_finest_with_short_replies(
+def test_fixed_point_of_bfv_is_the_finest_with_short_ciphertexts(
     rows: int, exact: int, bits: tuple[int, int]
 ) -> None:
     fmt = format_of({"scheme": "bfv"}, rows=rows, feature_bound=32.0, exact=exact)
@@ -297,5 +304,5 @@ def test_one_trip_pays_less_where_a_line_serves_more_evaluators() -> None:
 
 
 def test_products_of_full_batches_that_fit_no_fixed_point_are_refused_with_their_numbers() -> None:
-    with pytest.raises(RangeExceeded, match=r"1 x 60000 rows .* needs 60 bits, more than the 59"):
+    with pytest.raises(RangeExceeded, match=r"1 x 60000 rows .* needs 60 bits, more than the 57"):
         BfvParameters.of(format_of({"scheme": "bfv"}, rows=60_000, feature_bound=2.0**18))
