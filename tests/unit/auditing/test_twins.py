@@ -7,8 +7,10 @@ import pytest
 
 from bench.theorem1.__main__ import Case, Theorem1Settings, cases, run_case, theorem1
 from securevfl.arrays import FloatArray
-from securevfl.auditing.subject import scaled
+from securevfl.auditing.measures.rotation import _pair, nearly_orthogonal
+from securevfl.auditing.subject import Subject, scaled
 from securevfl.auditing.twins import (
+    MakeRotation,
     Twin,
     TwinSetting,
     compare_twins,
@@ -22,6 +24,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.neural import NeuralModel
+from tests.jobs import SmallKeys
 
 
 def draws_of(seed: int = 0) -> np.random.Generator:
@@ -180,3 +183,16 @@ def test_the_benchmark_gives_a_row_for_every_case() -> None:
     rows = list(theorem1(Theorem1Settings(rounds=2, batch_size=228), silent))
     assert [row["case"] for row in rows] == [case.name for case in cases()]
     assert {row["expected"] for row in rows} == {"holds", "breaks"}
+
+
+@pytest.mark.parametrize(
+    ("rotation", "within"), [(stabilizer_rotation, True), (nearly_orthogonal, False)]
+)
+def test_fixed_point_allows_what_moved_features_do_and_no_other_rotation(
+    rotation: MakeRotation, within: bool
+) -> None:
+    subject = Subject(
+        Job.of(exchange={"scheme": "bfv"}), load("breast_cancer"), seed=0, keys=SmallKeys()
+    )
+    finding = _pair(subject, TwinSetting(subject.feature_party, rotation=rotation))
+    assert finding.within == within
