@@ -200,12 +200,6 @@ def test_one_row_less_tells_its_label(
     run(tmp_path, picked(dataset, slice(1, None)), "blind")
 
 
-def test_blind_is_named_to_those_alone_whom_it_takes(tmp_path: Path) -> None:
-    with pytest.raises(LabelLeakRefused) as caught:
-        run(tmp_path, None, "bfv", model="mlp", hidden=[3])
-    assert "'blind'" not in str(caught.value)
-
-
 def test_commitments_of_another_length_are_no_commitments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

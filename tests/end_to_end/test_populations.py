@@ -123,6 +123,12 @@ def test_another_target_of_the_same_people_has_a_record_of_its_own(tmp_path: Pat
     assert populations(tmp_path) == [("breast_cancer", 456), ("breast_cancer (2)", 456)]
 
 
+def test_blind_is_named_to_those_alone_whom_it_takes(tmp_path: Path) -> None:
+    with pytest.raises(LabelLeakRefused) as caught:
+        run(tmp_path, strangers(0, 600), model="mlp", hidden=[3])
+    assert "'blind'" not in str(caught.value)
+
+
 def labelled(dataset: VerticalDataset, labels: np.ndarray) -> VerticalDataset:
     return replace(dataset, train_labels=labels)
 
