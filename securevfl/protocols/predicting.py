@@ -158,6 +158,7 @@ async def score_rows(
             place.features if place.raw is None else place.raw,
             CountedJob.of(job, bytes.fromhex(header.job_hash)),
             names=header.columns if place.raw is None or recipe is None else recipe.raw_columns,
+            peers=party.others,
             parties=job.party,
             source=place.source,
             ids=place.people,

@@ -219,6 +219,7 @@ def test_rows_may_be_shown_by_fewer_models_than_their_columns_have_rank(
                 features,
                 JOB,
                 names=tuple("abc"),
+                peers=("party0",),
                 rounds_show=True,
                 allowed=False,
             )

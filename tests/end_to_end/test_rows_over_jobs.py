@@ -195,6 +195,24 @@ def test_held_out_rows_of_plain_may_be_revealed_by_one_job_too(tmp_path: Path) -
     run(tmp_path, None, plain, seed=1, rounds=3, **every)
 
 
+def test_a_start_that_nobody_scored_reveals_no_held_out_row(tmp_path: Path) -> None:
+    """Fourteen scorings of rank 15, beside the one at the end; and θ⁰ in none of them."""
+    every: dict[str, Any] = {"eval_every": 1, "tolerance": 0.0}
+    run(tmp_path, None, {"scheme": "plain"}, rounds=15, **every)
+    record = RowRecord.load(tmp_path / "rows.safetensors")
+    assert not record.revealed[record.scored > 0].any()
+
+
+def test_a_party_hears_no_advice_that_it_follows_already(tmp_path: Path) -> None:
+    opened: dict[str, Any] = {**BOTH, "scores": "rows"}
+    settings: dict[str, Any] = {"loss": "taylor-logistic", "rounds": 2, "eval_every": 0}
+    run(tmp_path, rounds=9)
+    with pytest.raises(FeatureLeakRefused) as caught:
+        run(tmp_path, swapped(breast_cancer()), opened, **settings)
+    assert "do not score" in str(caught.value)
+    assert "hide = 'both'" not in str(caught.value)
+
+
 def test_rounds_that_converge_leave_something_to_hide(tmp_path: Path) -> None:
     """Twenty gradient steps have twenty columns, but few directions that float64 keeps."""
     run(tmp_path, rounds=20, local_steps=1, tolerance=0.0)

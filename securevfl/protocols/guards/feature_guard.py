@@ -149,9 +149,7 @@ class FeatureGuard:
         self._scores = scores and (exact or self._limits_scores)
         self._recorded = self._repeats = False
         self._key = f"{place.answer or plan.hash.hex()} {party.name}"
-        # What one job has revealed, it has revealed to these.
-        peers = row_digests(["\n".join(sorted(party.others))], "peers")
-        self._peers = int(peers[0] >> np.uint64(1)) | 1
+        self._peers = _digest_of(party.others)
         self._job = CountedJob.of(plan.job, plan.hash)
 
     def require(self) -> None:
@@ -185,11 +183,12 @@ class FeatureGuard:
         whether others see all digits of H.
         """
         begun, shown = done, dict[int, FloatArray]()  # θ by how many rounds it has behind it
+        keeps = exact and self._recorded and not self._repeats and self._alone
 
         def begin(rounds: int) -> None:
             nonlocal begun
             begun = rounds
-            if exact and self._alone and (len(shown) + 1) * model.weights.size <= RANKED_VALUES:
+            if keeps and (len(shown) + 1) * model.weights.size <= RANKED_VALUES:
                 shown[rounds - 1] = model.weights
 
         try:
@@ -213,9 +212,8 @@ class FeatureGuard:
                 record.note("trained", rows, others + self._columns(begun))
                 self._note_revealed(record, rows, self._inputs, [*shown.values()])
             if self._scores and not self._limits_scores:
-                scored = [
-                    each for rounds, each in shown.items() if self._plan.timetable.due(rounds)
-                ]
+                due = self._plan.timetable.due
+                scored = [each for rounds, each in shown.items() if rounds > 0 and due(rounds)]
                 rows = self._held_out_rows(record)
                 self._note_revealed(record, rows, self._held_out, scored)
             record.attempts[self._key] = Attempt(at_most=begun, ended=ended)
@@ -273,18 +271,14 @@ class FeatureGuard:
         for each in counted:
             if self._repeats or plan.job.job.allow_feature_leak:
                 return
-            if each.kind == "trained":
-                self._require_apart(record, each, rank_of(self._inputs))
-                continue
-            scorings, outputs = plan.timetable.times(plan.rounds), plan.loss.outputs
-            rank = rank_of(self._held_out)
-            if self._limits_scores:
-                count = HeldOutCount(scorings, outputs, rank, self._rounds_show)
+            if each.kind == "scored" and self._limits_scores:
+                scorings, outputs = plan.timetable.times(plan.rounds), plan.loss.outputs
+                count = HeldOutCount(scorings, outputs, self._held_out_rank, self._rounds_show)
                 most, remedy = int((each.earlier + each.own).max()), ""
                 if most > count.allowed:
                     remedy = _remedy(plan, (count.allowed - most) // outputs + scorings)
                 count.require_below_limit(most, record.last(each.rows), remedy)
-            self._require_apart(record, each, rank)
+            self._require_apart(record, each)
 
     def _count(self, record: RowRecord, counted: Iterable[Counted]) -> None:
         """Note what the job may show."""
@@ -295,12 +289,23 @@ class FeatureGuard:
         if not self._repeats:
             record.attempts[self._key] = Attempt(at_most=self._plan.rounds)
 
-    def _require_apart(self, record: RowRecord, counted: Counted, rank: int) -> None:
+    @cached_property
+    def _training_rank(self) -> int:
+        return rank_of(self._inputs)
+
+    @cached_property
+    def _held_out_rank(self) -> int:
+        return rank_of(self._held_out)
+
+    def _require_apart(self, record: RowRecord, counted: Counted) -> None:
         """Refuse columns that, with those of earlier jobs, would be as many as the rank."""
         rows, own, plan = counted.rows, counted.own, self._plan
         shown = counted.earlier + counted.others
         again = (shown > 0) & (record.shown("revealed", rows.by_values) != self._peers)
-        columns, before = (int(each[again].max(initial=0)) for each in (shown + own, shown))
+        if not again.any():
+            return
+        rank = self._training_rank if counted.kind == "trained" else self._held_out_rank
+        columns, before = (int(each[again].max()) for each in (shown + own, shown))
         last = record.attempts.get(self._key)
         # A job that may show all by itself may start again after its end was lost.
         broke_off = last is not None and not last.ended and record.only(self._job, rows)
@@ -316,7 +321,9 @@ class FeatureGuard:
             ways = f"{_ways(plan)}{fewer}"
         else:
             what = "held-out rows"
-            ways = f"{_remedy(plan, (rank - 1 - before) // plan.loss.outputs)}; or {_ways(plan)}"
+            ways = _remedy(plan, (rank - 1 - before) // plan.loss.outputs)
+            if plan.learns.predictions != "hidden":
+                ways += f"; or {_ways(plan)}"
         raise FeatureLeakRefused(
             f"feature guard: earlier jobs (the last: {record.last(rows)}) showed the other side "
             f"{before} columns of predictions of {what} of {self._party.name!r}, and up to "
@@ -360,6 +367,12 @@ class FeatureGuard:
     def _held_out_values(self) -> Digests:
         table = self._place.data.table
         return digests_of_values(table.held_out_rows, table.held_out_columns)
+
+
+def _digest_of(peers: Iterable[str]) -> int:
+    """What `RowRecord.revealed` keeps of the parties that have seen all of a row."""
+    digest = row_digests(["\n".join(sorted(peers))], "peers")[0]
+    return int(digest >> np.uint64(1)) | 1
 
 
 def _ways(plan: Plan) -> str:
@@ -422,6 +435,7 @@ def require_scoring_guard(
     job: CountedJob,
     *,
     names: tuple[str, ...],
+    peers: Iterable[str],
     parties: tuple[PartySettings, ...] = (),
     source: str = "",
     ids: Digests | None = None,
@@ -440,6 +454,7 @@ def require_scoring_guard(
         rows: what identifies them: the features, or the rows before a recipe.
         job: which the model is of.
         names: of the columns of `rows`.
+        peers: all other parties.
         parties: the job's, which may name the population.
         source: the file or data set of the rows.
         ids: their digests, shape (rows,), if they have ids.
@@ -469,7 +484,7 @@ def require_scoring_guard(
         fresh = ~find(record.models, marks)[1]
         after = earlier + fresh * count.outputs
         trained = record.shown("trained", named)
-        trained[record.shown("revealed", named.by_values) > 0] = 0
+        trained[record.shown("revealed", named.by_values) == _digest_of(peers)] = 0
         both = (after + trained)[fresh & (trained > 0)].max(initial=0)
         if not allowed:
             most, last = int(after[fresh].max(initial=0)), record.last(named)
