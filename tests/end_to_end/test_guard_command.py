@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from securevfl.protocols.guards.person_record import PersonRecord
 from tests.end_to_end.commands import run
 
 Capture = pytest.CaptureFixture[str]
@@ -54,6 +55,15 @@ def test_what_is_remembered_is_shown_and_can_be_forgotten(capsys: Capture) -> No
     assert run("guard", "forget", "breast_cancer", "--yes") == 0
     assert "as if they\nhad shown nothing" in capsys.readouterr().out
     assert train(1) == 0
+
+
+def test_other_names_of_a_population_are_shown(capsys: Capture) -> None:
+    assert train() == 0
+    path = Path("state", "securevfl", "label-guard", "labels.safetensors")
+    with PersonRecord.changed(path) as record:
+        record.populations[0].also.append("march.csv")
+    assert run("guard", "show") == 0
+    assert "also known as: 'march.csv'" in capsys.readouterr().out
 
 
 def test_forgetting_asks_and_names_what_there_is(

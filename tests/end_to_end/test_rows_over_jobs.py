@@ -62,7 +62,7 @@ def error_with_known_rows(shown: np.ndarray, known: int) -> float:
 def test_a_second_job_would_give_all_rows_to_who_knows_as_many_as_columns(tmp_path: Path) -> None:
     first = run(tmp_path, rounds=9)
     assert trained(tmp_path) == {first.rounds} == {9}
-    said = r"job 'job' of 20..-..-.. .* 9 columns .* effective rank 10: .* hide = 'both'"
+    said = r"job 'job' of 20..-..-.. .* 9 columns .* effective rank is 10, .* hide = 'both'"
     with pytest.raises(FeatureLeakRefused, match=said):
         run(tmp_path, rounds=9, l2=0.1)
     assert trained(tmp_path) == {9}
@@ -81,7 +81,7 @@ def test_columns_that_hang_together_are_estimated_from_fewer(tmp_path: Path) -> 
     correlated = replace(table, train=train_rows, test=train_rows[:113], people=None, source="")
     dataset = replace(breast_cancer(), parties=(label, correlated))
     first = run(tmp_path, dataset, rounds=4)
-    with pytest.raises(FeatureLeakRefused, match="effective rank 6"):
+    with pytest.raises(FeatureLeakRefused, match="effective rank is 6,"):
         run(tmp_path, dataset, rounds=4, seed=1)
     second = run(None, dataset, rounds=4, seed=1)
     features = (train_rows - train_rows.mean(axis=0)) / train_rows.std(axis=0)
@@ -110,7 +110,7 @@ def test_noise_of_an_exchange_shows_other_numbers_the_next_time(tmp_path: Path) 
     ckks: dict[str, Any] = {"scheme": "ckks"}
     settings: dict[str, Any] = {"rounds": 6}
     run(tmp_path, None, ckks, **settings)
-    with pytest.raises(FeatureLeakRefused, match="at most 3 rounds pass"):
+    with pytest.raises(FeatureLeakRefused, match="or rounds = 3, or set"):
         run(tmp_path, None, ckks, **settings)
     run(tmp_path, None, ckks, **{**settings, "rounds": 3})
     assert trained(tmp_path) == {9}

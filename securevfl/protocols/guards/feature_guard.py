@@ -317,7 +317,7 @@ class FeatureGuard:
                 0,
                 lambda rounds: int((shown + self._columns(rounds))[again].max()) < rank,
             )
-            what, fewer = "rows", f", or at most {most} rounds pass" if most > 0 else ""
+            what, fewer = "rows", f", or rounds = {most}" if most > 0 else ""
             ways = f"{_ways(plan)}{fewer}"
         else:
             what = "held-out rows"
@@ -326,8 +326,8 @@ class FeatureGuard:
                 ways += f"; or {_ways(plan)}"
         raise FeatureLeakRefused(
             f"feature guard: earlier jobs (the last: {record.last(rows)}) showed the other side "
-            f"{before} columns of predictions of {what} of {self._party.name!r}, and up to "
-            f"{columns - before} more would be as many as their effective rank {rank}: whoever "
+            f"{before} columns of predictions of {what} of {self._party.name!r}, and this job "
+            f"would show up to {columns - before} more; their effective rank is {rank}, so whoever "
             f"knows {rank} of these people could then compute the columns of all, or nearly; "
             f"{ways}, or set allow_feature_leak = true; if these are other people, give their "
             "table a population of its own"
@@ -378,10 +378,9 @@ def _digest_of(peers: Iterable[str]) -> int:
 def _ways(plan: Plan) -> str:
     """What shows less, the best first."""
     if not plan.fits_shares:
-        return "scheme = 'dp' shows no number of a person without noise"
-    if plan.exchange.encrypts:
-        return "hide = 'both' or scheme = 'blind' shows no number of a person"
-    return "scheme = 'bfv' with hide = 'both', or scheme = 'blind', shows no number of a person"
+        return "take scheme = 'dp', which shows no number of a person without noise"
+    both = "hide = 'both'" if plan.exchange.encrypts else "scheme = 'bfv' with hide = 'both',"
+    return f"take {both} or scheme = 'blind', which show no number of a person"
 
 
 def rank_of(columns: Matrix) -> int:
@@ -492,10 +491,10 @@ def require_scoring_guard(
             count.require_below_limit(most, last, again)
             if both >= rank and not record.only(job, named):
                 raise FeatureLeakRefused(
-                    f"feature guard: rounds and scorings of earlier jobs (the last: {last}) and "
-                    f"this scoring show {both} columns of predictions of these rows, as many as "
-                    f"their effective rank {rank} or more: whoever knows {rank} of these people "
-                    f"could then compute the columns of all, or nearly; {again}, "
+                    f"feature guard: earlier jobs (the last: {last}) and this scoring show {both} "
+                    f"columns of predictions of these rows; their effective rank is {rank}, so "
+                    f"whoever knows {rank} of these people could then compute the columns of all, "
+                    f"or nearly; {again}, "
                     "score other rows, or set allow_feature_leak = true"
                 )
         record.note("scored", named, after)

@@ -364,7 +364,7 @@ class _Known:
         self, record: PersonRecord, own: OwnTable, labels: Labels | None, directory: Path
     ) -> None:
         self._record, self._own, self.labels = record, own, labels
-        self._key = _own_key(directory)
+        self._key, self._fits = _own_key(directory), 0.0
         self._rounded = np.zeros((0, 2), "<f4") if labels is None else _rounded(labels)
 
     def marks(self, persons: Digests, rounded: FloatArray | None = None) -> Digests:
@@ -425,7 +425,8 @@ class _Known:
         best = int(np.argmax(shares))
         if shares[best] < LEAST_ASSOCIATION:
             return 0.0
-        self._rounded = grids[best]
+        if shares[best] > self._fits:
+            self._fits, self._rounded = shares[best], grids[best]
         return shares[best]
 
 

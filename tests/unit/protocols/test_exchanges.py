@@ -14,9 +14,11 @@ from securevfl.job import Job
 from securevfl.models.curvature import MOST_GRAM_COLUMNS
 from securevfl.models.losses import Logistic
 from securevfl.protocols.catalogue import ALGORITHMS, EXCHANGES
+from securevfl.protocols.exchanges.class_sums import class_sum_format
 from securevfl.protocols.exchanges.under_encryption import one_trip_pays, product_format
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import Party
+from securevfl.protocols.transfer.sides import score_format
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.line import Line
@@ -166,6 +168,14 @@ def test_formats_say_whether_the_label_party_learns_products(lookahead: bool) ->
     resolved = plan_of(parties=3, exchange={"scheme": "bfv"})
     fmt = product_format(resolved, agreement_of(3, 9, 5), lookahead=lookahead)
     assert fmt.opened == lookahead
+
+
+def test_scores_are_products_that_the_label_party_learns() -> None:
+    both = {"scheme": "bfv", "hide": "both"}
+    sums = plan_of(exchange=both, job={"loss": "taylor-logistic"})
+    transfer = plan_of(exchange=both, job={"algorithm": "ftl", "loss": "taylor-logistic"})
+    assert class_sum_format(sums).opened
+    assert score_format(transfer, units=4).opened
 
 
 def test_layouts_are_for_the_widest_party_and_sizes_for_all_rounds() -> None:
