@@ -278,7 +278,7 @@ def test_an_evaluator_sees_no_carry_and_so_no_noise(
     values, matrix = drawn(CHEATED, ROWS, COLUMNS, 14)
     prepared, positions = evaluator.prepare(matrix), owner._parameters.positions(COLUMNS)
     off, noise = [], []
-    for _ in range(20):
+    for _ in range(100):  # without room, some fifty carries: ten are asked for
         reply = evaluator.masked_product(owner.encrypt(values), prepared)
         shares = owner.decrypt(reply.ciphertext, COLUMNS) - reply.mask
         found = unmask(shares, np.zeros(COLUMNS, np.uint64), owner.modulus_bits)
