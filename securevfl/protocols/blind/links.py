@@ -16,7 +16,8 @@ is ζ_r = ζ⟨k⟩_r + τ_r. The rows of a round are those of the batch and, fo
 Learns:
     owner: nothing: it sees ciphertexts under the holder's keys, and words under the pads τ_{r+1}
         and w_r. A malicious owner could make these reveal what was decrypted (see the source).
-    holder: nothing: it decrypts words under the pads s_r and v_r, re-randomized and flooded.
+    holder: nothing, whatever it encrypts: it decrypts words under the pads s_r and v_r, in replies
+        whose masks cover their whole modulus.
 Source: docs/decisions/0032-blind.md.
 """
 
