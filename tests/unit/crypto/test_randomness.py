@@ -24,13 +24,14 @@ from securevfl.crypto import masks
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.ckks import _MASK_WIDTH, CkksEvaluator, CkksOwner
-from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner, mask_bits
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
 from securevfl.crypto.paillier_fast import (
     EXPONENT_BITS,
     FastPaillierEvaluator,
     FastPaillierOwner,
     FullPaillierOwner,
 )
+from securevfl.crypto.paillier_slots import Slots
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from tests.small_keys import insecure
 
@@ -126,12 +127,12 @@ SCHEMES: dict[str, tuple[Callable[[], KeyOwner], Callable[[bytes], Evaluator], i
     "paillier": (
         lambda: insecure(FastPaillierOwner, FORMAT, KEY_BITS),
         lambda public: insecure(FastPaillierEvaluator, public, FORMAT),
-        COLUMNS * mask_bits(FORMAT),
+        Slots.of(FORMAT, KEY_BITS, packed=True).replies(COLUMNS) * KEY_BITS,
     ),
     "phe": (
         lambda: insecure(PaillierOwner, FORMAT, KEY_BITS),
         lambda public: insecure(PaillierEvaluator, public, FORMAT),
-        COLUMNS * mask_bits(FORMAT),
+        COLUMNS * KEY_BITS,
     ),
 }
 
