@@ -5,11 +5,11 @@ every phe number has exponent 0, so nothing is rounded and no exponent is sent. 
 is its ciphertexts, big-endian, 2·key_bytes each.
 
 Guarantees:
-    - The owner decrypts numbers that are uniform modulo n, whatever it encrypted: the mask of a
-      reply is. Its share and the evaluator's differ by the product, see paillier_slots.
-    - Every reply is multiplied with ρⁿ, ρ uniform below n (phe's encryption of the mask), so it is
-      distributed like a fresh encryption. A blinder with a short exponent would leave the Jacobi
-      symbol of the reply, which is a parity of X.
+    - A reply is a uniform unit modulo n², whatever the owner encrypted: its mask is uniform modulo
+      n, and it is multiplied with ρⁿ, ρ uniform below n (phe's encryption of the mask). A blinder
+      with a short exponent would leave the Jacobi symbol of the reply, which is a parity of X.
+    - What the owner decrypts and the mask are shares of the product, see paillier_slots.
+    - n has no hidden way around this: its owner proves it, see paillier_modulus.
 
 A reply that was damaged, or made under another key, decrypts to uniform numbers like any other.
 """
@@ -31,6 +31,7 @@ from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values
+from securevfl.crypto.paillier_modulus import modulus_of, with_roots
 from securevfl.crypto.paillier_slots import Slots
 from securevfl.crypto.scheme import (
     PAILLIER_KEY_SIZES,
@@ -40,8 +41,6 @@ from securevfl.crypto.scheme import (
     ProductFormat,
 )
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch
-
-_SMALL_PRIMES = gmpy2.primorial(1 << 16)
 
 
 class PaillierKeyOwner(KeyOwner):
@@ -69,14 +68,14 @@ class PaillierKeyOwner(KeyOwner):
         self._format = product_format
         self._private_key = key
         self._public_key = key.public_key
+        self._public_bytes = with_roots(key.p, key.q)
         self._slots = Slots.of(product_format, key_bits, packed=self._packs)
 
     @property
     @override
     def public_bytes(self) -> bytes:
-        """n, big-endian."""
-        n: int = self._public_key.n
-        return n.to_bytes(_key_bytes(self._public_key), "big")
+        """The modulus n and its roots, big-endian; see paillier_modulus."""
+        return self._public_bytes
 
     @property
     @override
@@ -95,8 +94,7 @@ class PaillierKeyPeer(Evaluator):
 
     Raises:
         ConfigError: a phe without gmpy2.
-        KeyMismatch: a modulus of another size, or one that cheap tests show not to be a product of
-            two large primes.
+        KeyMismatch: a modulus of another size, or one that might not hide X; see `modulus_of`.
         RangeExceeded: a format whose products do not fit.
     """
 
@@ -107,12 +105,10 @@ class PaillierKeyPeer(Evaluator):
     ) -> None:
         _require_gmpy2()
         allowed = PAILLIER_KEY_SIZES if key_bits is None else (key_bits,)
-        if 8 * len(public_bytes) not in allowed:
-            sizes = " or ".join(map(str, allowed))
-            raise KeyMismatch(f"Paillier key of {8 * len(public_bytes)} bits, {sizes} expected")
-        self._public_key = _public_key(public_bytes)
+        n = modulus_of(public_bytes, allowed)
+        self._public_key = PaillierPublicKey(n)
         self._format = product_format
-        self._slots = Slots.of(product_format, 8 * len(public_bytes), packed=self._packs)
+        self._slots = Slots.of(product_format, n.bit_length(), packed=self._packs)
 
     def _fresh_mask(self) -> int:
         """A mask of a whole plaintext, uniform modulo n."""
@@ -147,15 +143,6 @@ def split_ciphertexts(public_key: PaillierPublicKey, data: bytes, count: int) ->
 
 def _key_bytes(public_key: PaillierPublicKey) -> int:
     return int(public_key.n.bit_length() + 7) // 8
-
-
-def _public_key(public_bytes: bytes) -> PaillierPublicKey:
-    n = int.from_bytes(public_bytes, "big")
-    if n.bit_length() != 8 * len(public_bytes):
-        raise KeyMismatch(f"Paillier modulus of {n.bit_length()} bits in {len(public_bytes)} bytes")
-    if gmpy2.gcd(n, _SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
-        raise KeyMismatch("Paillier modulus is a prime, a power or has a small factor")
-    return PaillierPublicKey(n)
 
 
 def _require_gmpy2() -> None:

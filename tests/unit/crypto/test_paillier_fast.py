@@ -55,7 +55,7 @@ def evaluator(owner: FastPaillierOwner) -> FastPaillierEvaluator:
 
 
 def modulus(owner: FastPaillierOwner) -> int:
-    return int.from_bytes(owner.public_bytes, "big")
+    return int(owner._private_key.public_key.n)
 
 
 @pytest.mark.parametrize("kind", [FastPaillierOwner, FullPaillierOwner])
