@@ -6,6 +6,7 @@ not reach.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray
 from securevfl.crypto import paillier_slots
+from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.paillier import (
     PaillierEvaluator,
     PaillierKeyOwner,
@@ -129,7 +131,7 @@ def test_slots_fill_a_key_to_its_last_bit(bits: int, count: int) -> None:
 
 
 def test_slots_widen_with_the_products_of_a_job_and_hold_a_word() -> None:
-    def width(**changes: int) -> int:
+    def width(**changes: Any) -> int:  # noqa: ANN401
         return Slots.of(replace(FORMAT, **changes), 2048, packed=True).width
 
     assert width(rounds=1000) == 46 + WRONG_BITS + (15 * 1000).bit_length()
@@ -162,7 +164,7 @@ def differences(slots: Slots, products: list[int], modulus: int, mask: int) -> l
     """What shares say of these products under a mask, centred."""
     packed = sum(each << slots.width * slot for slot, each in enumerate(products))
     both = slots.shares([(packed + mask) % modulus, mask], 2 * slots.count)
-    return (both[: slots.count] - both[slots.count :]).view(np.int64).tolist()
+    return [int(each) for each in unmask(both[: slots.count], both[slots.count :])]
 
 
 @pytest.mark.parametrize("sign", [1, -1])

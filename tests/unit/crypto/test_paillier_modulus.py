@@ -72,6 +72,6 @@ def test_every_root_counts_and_roots_are_those_of_this_modulus() -> None:
             modulus_of(bytes(bad), [KEY_BITS])
     with pytest.raises(KeyMismatch, match="without n-th roots"):
         modulus_of(good[:SIZE] + other.public_bytes[SIZE:], [KEY_BITS])
-    for bad in (b"", good[:-1], good + b"\0", good[:SIZE], good[SIZE:]):
+    for other_size in (b"", good[:-1], good + b"\0", good[:SIZE], good[SIZE:]):
         with pytest.raises(KeyMismatch, match="256 expected"):
-            modulus_of(bytes(bad), [KEY_BITS])
+            modulus_of(other_size, [KEY_BITS])

@@ -23,7 +23,7 @@ import securevfl.crypto
 from securevfl.crypto import masks
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
-from securevfl.crypto.ckks import _MASK_WIDTH, CkksEvaluator, CkksOwner
+from securevfl.crypto.ckks import PRIME_BITS, CkksEvaluator, CkksOwner
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
 from securevfl.crypto.paillier_fast import (
     EXPONENT_BITS,
@@ -122,7 +122,7 @@ SCHEMES: dict[str, tuple[Callable[[], KeyOwner], Callable[[bytes], Evaluator], i
     "ckks": (
         lambda: CkksOwner(FORMAT),
         lambda public: CkksEvaluator(public, FORMAT),
-        DEGREE * _MASK_WIDTH.bit_length(),
+        DEGREE * sum(PRIME_BITS[:2]),
     ),
     "paillier": (
         lambda: insecure(FastPaillierOwner, FORMAT, KEY_BITS),
