@@ -11,7 +11,8 @@ Guarantees:
     - What the owner decrypts and the mask are shares of the product, see paillier_slots.
     - n has no hidden way around this: its owner proves it, see paillier_modulus.
 
-A reply that was damaged, or made under another key, decrypts to uniform numbers like any other.
+Not protected: an owner that learns a product (`opened`) reads as much in it as with an input of its
+choice. A reply that was damaged, or made under another key, decrypts to uniform numbers.
 """
 
 import secrets

@@ -6,8 +6,8 @@ bits of slot j of x and of r differ by m_j modulo 2^64, unless
     - the sum wraps modulo n, or
     - a carry out of the slots below j reaches slot j.
 With |m_j| < 2^b, each of these has a probability below 2^(b − width). Slots are so wide that any
-product of a whole job comes out wrong with a probability below 2^−WRONG_BITS. A plaintext that is
-not packed has one slot.
+product of a whole job comes out wrong, or tells more than itself, with a probability below
+2^−WRONG_BITS. A plaintext that is not packed has one slot.
 Source: the conversion of shares in Cheetah (Huang, Lu, Hong, Ding, USENIX Security 2022).
 """
 
