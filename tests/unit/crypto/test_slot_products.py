@@ -115,7 +115,7 @@ def test_masks_hide_the_job_and_hardly_any_share_is_rounded_the_other_way(count:
 
 def test_too_many_products_are_refused() -> None:
     with pytest.raises(RangeExceeded, match="do not fit"):
-        SlotParameters.of(10**13)
+        SlotParameters.of(10**15)
 
 
 def test_parts_that_p_cannot_hold_are_refused(owner: SlotOwner) -> None:
