@@ -74,7 +74,7 @@ class End:
             everybody = self.agreement.own_columns + self.columns
             most = float(len(self.plan.schedule.fixed) * everybody)
         self.record.add_end(
-            self.places[self.rows], self._unknowns(), self.plan.hash.hex()[:16],
+            self.places[self.rows], self._unknowns(), self.plan.hash.hex(),
             self.columns, most, may_repeat=same or resumes,
         )  # fmt: skip
         if self.room < -ROUNDING and not settings.allow_label_leak:
