@@ -17,8 +17,10 @@ from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 from securevfl.protocols.guards.label_ends import BITS
 from securevfl.protocols.guards.person_record import PersonRecord
 from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Hello
 from securevfl.sparse import require_dense
 from securevfl.training import Environment, TrainingResult
+from securevfl.wire.codec import decode
 from tests.jobs import Kept, Killed, breast_cancer, fit, picked
 from tests.made_data import dataset_of, made
 
@@ -176,6 +178,18 @@ def test_a_job_is_counted_when_it_starts_and_not_again_when_it_goes_on(tmp_path:
     # Another start ends elsewhere before training has settled.
     run(tmp_path, dataset, **settings)
     assert told(tmp_path) == pytest.approx(8)
+
+
+def test_others_learn_of_a_refusal_nothing_but_that_it_is_one(tmp_path: Path) -> None:
+    sent = []
+
+    def noted(sender: str, _: str, data: bytes) -> bytes:
+        sent.append((sender, type(decode(data))))
+        return data
+
+    with pytest.raises(LabelLeakRefused):
+        run(tmp_path, labelled(24, 2, 12), {"tamper": noted})
+    assert [kind for sender, kind in sent if sender == "party0"] == [Hello]
 
 
 def test_most_of_the_same_people_share_a_count(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ holds, of `BITS` bits each, must be fewer bits than their labels have.
 
 Rounds depend on the labels of a batch B through X_Bᵀy alone, X of all parties' columns. So the ends
 of all jobs on the same rows, fixed batches, columns and labels are functions of one number for each
-batch and column, and the very same job tells nothing new.
+batch and column, and the very same job tells nothing new but some digits.
 Source: docs/decisions/0016-label-guard-by-person.md.
 """
 
@@ -24,7 +24,8 @@ from securevfl.protocols.guards.person_record import ROUNDING, PersonRecord
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 
-# One job was found to tell up to 11.6 bits a number, and n runs of it ½·log₂(n) more.
+# One job was found to tell up to 11.6 bits a number. Its runs, which round differently, tell 8 more
+# at most, as the record counts 256 of them as another job.
 BITS = 20
 
 
@@ -67,16 +68,16 @@ class End:
         Raises:
             LabelLeakRefused: the record would hold as many bits as the labels have.
         """
-        room, settings = self.room, self.plan.job.job
-        same = self._committed and settings.start != "random"
-        most = inf
+        room, settings, job = self.room, self.plan.job.job, self.plan.hash.hex()
+        unknowns, most = job, inf  # as far as nobody commits to columns
         if self._committed:
+            unknowns = self._unknowns()
             everybody = self.agreement.own_columns + self.columns
             most = float(len(self.plan.schedule.fixed) * everybody)
+        same = self._committed and settings.start != "random"
         self.record.add_end(
-            self.places[self.rows], self._unknowns(), self.plan.hash.hex(),
-            self.columns, most, may_repeat=same or resumes,
-        )  # fmt: skip
+            self.places[self.rows], unknowns, job, self.columns, most, same=same, resumes=resumes
+        )
         if self.room < -ROUNDING and not settings.allow_label_leak:
             raise LabelLeakRefused(self._refusal(room))
 
@@ -106,9 +107,7 @@ class End:
         return all(self.agreement.commitments.values()) and self.plan.schedule.repeats
 
     def _unknowns(self) -> str:
-        """A name of the labels and columns; without commitments they are known by the job alone."""
-        if not self._committed:
-            return self.plan.hash.hex()
+        """A name of the labels and columns."""
         settings, rows = self.plan.job.job, self.rows
         rows = rows[np.argsort(self.places[rows])]
         scaled = (settings.standardize, settings.intercept, settings.bounds)

@@ -50,6 +50,8 @@ LEAST_ROWS = 200
 STANDING_OUT = 0.01
 CHANGED_FOR_EACH_COLUMN = 8
 ROUNDING = 1e-6
+# Of final models of the same unknowns: together they tell their numbers to log₂(RUNS) bits more.
+RUNS = 256
 
 FEWEST_SHARE = 0.01
 HEADER, MODEL, OTHERS, ENDS = "seen", "model.", "others.", "ends"
@@ -65,7 +67,7 @@ class _RecordHeader(BaseModel):
     steady: int = 0
     populations: list[Population] = []
     answers: list[str] = []
-    told: dict[str, list[str]] = {}
+    told: dict[str, dict[str, int]] = {}
 
 
 def label_variance(labels: Labels) -> float:
@@ -128,7 +130,7 @@ class PersonRecord(Record):
         model: by peer, Σ P/S of each person, shape (M,).
         others: likewise.
         ends: Σ P/S of each person over final models, of all peers together, shape (M,).
-        told: by people, labels and columns of such models, the jobs that told of them.
+        told: by people, labels and columns of such models, how often each job told of them.
         sets: names of all sets with a gradient.
         seen: by peer, the names of the equations that it has.
         columns: by peer, how many columns it had, by a name of these.
@@ -157,7 +159,7 @@ class PersonRecord(Record):
     model: dict[str, FloatArray] = field(default_factory=dict)
     others: dict[str, FloatArray] = field(default_factory=dict)
     ends: FloatArray = field(default_factory=lambda: np.zeros(0))
-    told: dict[str, list[str]] = field(default_factory=dict)
+    told: dict[str, dict[str, int]] = field(default_factory=dict)
     sets: set[str] = field(default_factory=set)
     seen: dict[str, set[str]] = field(default_factory=dict)
     columns: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -335,7 +337,7 @@ class PersonRecord(Record):
 
     def add_end(
         self, places: IntArray, unknowns: str, job: str, columns: int, most: float, *,
-        may_repeat: bool,
+        same: bool, resumes: bool,
     ) -> None:  # fmt: skip
         """Count a final model.
 
@@ -345,14 +347,20 @@ class PersonRecord(Record):
             job: its hash.
             columns: P of all peers together.
             most: how many numbers all models of these unknowns tell.
-            may_repeat: whether the same job tells the same numbers, which count once.
+            same: whether it tells what an earlier run of the job told, but for rounding.
+            resumes: whether the job goes on, and counts only if no run of it did.
         """
-        jobs = self.told.setdefault(f"{_set_name(self.people[places]).hex()} {unknowns}", [])
-        if may_repeat and job in jobs:
+        name = f"{_set_name(self.people[places]).hex()} {unknowns}"
+        runs = self.told.setdefault(name, {})
+        if resumes and any(each.startswith(job) for each in runs):
             return
-        before = min(len(jobs) * columns, most)
-        jobs.append(job)
-        self.ends[places] += (min(len(jobs) * columns, most) - before) / len(places)
+
+        def numbers() -> float:
+            return min(len(runs) * columns, most) + sum(runs.values()) // RUNS * columns
+
+        before, run = numbers(), job if same else f"{job} {len(runs)}"
+        runs[run] = runs.get(run, 0) + 1
+        self.ends[places] += (numbers() - before) / len(places)
 
     def require_within_limits(self, places: IntArray, variance: float, remedy: str) -> None:
         """Refuse a job that would reveal too much about a person's label of this variance."""

@@ -1,5 +1,6 @@
 """How final models are counted against the entropy of labels."""
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from securevfl.errors import LabelLeakRefused
 from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 from securevfl.protocols.guards.label_ends import BITS, label_bits, visited
-from securevfl.protocols.guards.person_record import PersonRecord
+from securevfl.protocols.guards.person_record import RUNS, PersonRecord
 from securevfl.protocols.plan import Plan
 from tests.plans import plan_of
 from tests.unit.protocols.test_label_guard import COMMITTED, counted, guarded
@@ -43,8 +44,6 @@ def test_the_entropy_of_labels_is_that_of_whether_they_are_the_commonest() -> No
 
 
 def test_numbers_may_have_as_many_bits_as_labels_and_no_more(tmp_path: Path) -> None:
-    """A margin of eight bits is worth more runs of a job than anybody takes."""
-    assert BITS >= REVEALED_BITS + 8
     assert numbers(tmp_path / "a", blind(2 * BITS), columns=2) == pytest.approx(2)
     with pytest.raises(LabelLeakRefused, match=r"at most 1 of peers pass.*, or 40 rows with"):
         numbers(tmp_path / "b", blind(2 * BITS - 2), columns=2)
@@ -83,7 +82,7 @@ def test_ten_jobs_of_other_settings_on_many_people_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["columns of a peer", "own columns", "scaling", "labels", "rows", "peers"]
+    "change", ["columns of a peer", "own columns", "scaling", "labels", "people", "peers"]
 )
 def test_what_an_end_follows_from_names_it(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,17 +101,43 @@ def test_what_an_end_follows_from_names_it(
         "own columns": (blind(), COMMITTED, {"targets": labels, "values": np.arange(4000.0) / 3}),
         "scaling": (blind(standardize=False), COMMITTED, {"targets": labels}),
         "labels": (blind(), COMMITTED, {"targets": np.where(np.arange(4000) < 100, 1, labels)}),
-        "rows": (blind(3800), COMMITTED, {"targets": labels[:3800]}),
+        "people": (blind(3800), COMMITTED, {"targets": labels[:3800]}),
     }
     plan, commitment, more = later[change]
     found = numbers(tmp_path, plan, commitment, **more, columns=4)
     assert found == pytest.approx(4 + 4 * plan.facts.rows / 4000)
 
 
+def test_other_batches_of_the_same_people_are_other_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many, whose columns at the label party are all alike."""
+    monkeypatch.setattr(Plan, "hash", b"0" * 32)
+    one: dict[str, Any] = {"batch_size": 100, "local_steps": 2, "learning_rate": 0.1, "rounds": 1}
+    plans = [blind(seed=seed, **one) for seed in range(20)]
+    first, second = next(
+        (plan, other)
+        for plan, other in combinations(plans, 2)
+        if len(visited(plan)) == len(visited(other)) and (visited(plan) != visited(other)).any()
+    )
+    numbers(tmp_path, first, values=np.zeros(4000))
+    record = counted(tmp_path, second, {"shop": COMMITTED}, values=np.zeros(4000))
+    assert np.count_nonzero(record.ends) == 2 * len(visited(first))
+
+
 def test_without_commitments_every_run_counts_but_one_that_goes_on(tmp_path: Path) -> None:
     assert numbers(tmp_path, blind(), b"", columns=4) == pytest.approx(4)
     assert numbers(tmp_path, blind(), b"", columns=4, resumes=True) == pytest.approx(4)
     assert [numbers(tmp_path, blind(), b"", columns=4) for _ in range(2)] == pytest.approx([8, 12])
+
+
+def test_so_many_runs_of_a_job_count_as_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert REVEALED_BITS + np.log2(RUNS) <= BITS
+    monkeypatch.setattr("securevfl.protocols.guards.person_record.RUNS", 3)
+    found = [numbers(tmp_path, blind(), columns=4) for _ in range(7)]
+    assert found == pytest.approx([4, 4, 8, 8, 8, 12, 12])
 
 
 def test_what_is_forgotten_counts_again(tmp_path: Path) -> None:
