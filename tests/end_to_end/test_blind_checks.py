@@ -33,7 +33,8 @@ DATASET = made(5, rows=60, columns=3)
 
 
 def job(checks: int | None = None, **settings: object) -> Job:
-    steps = {"batch_size": "full", "loss": "taylor-logistic", "rounds": 4, "eval_every": "never"}
+    steps: dict[str, object] = {"batch_size": "full", "loss": "taylor-logistic", "rounds": 4}
+    steps |= {"eval_every": "never", "allow_label_leak": True}  # of 60 people, several times
     exchange = {"scheme": "blind"} if checks is None else {"scheme": "blind", "checks": checks}
     return Job.of(job={**steps, **settings}, exchange=exchange)
 
