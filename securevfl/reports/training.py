@@ -151,10 +151,7 @@ def _told_at_the_end(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[s
     if not plan.exchange.shares_parameters:
         return
     peers = [table for table in dataset.parties if table.name != plan.facts.label_party]
-    columns, labels = (
-        sum(len(table.columns) for table in peers),
-        dataset.train_labels[visited(plan)],
-    )
+    columns, labels = sum(len(each.columns) for each in peers), dataset.train_labels[visited(plan)]
     bits = label_bits(labels) * len(labels)
     warning = ", and can be read off it" if BITS * columns > bits else ""
     yield (

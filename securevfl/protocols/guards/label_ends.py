@@ -69,14 +69,19 @@ class End:
             LabelLeakRefused: the record would hold as many bits as the labels have.
         """
         room, settings, job = self.room, self.plan.job.job, self.plan.hash.hex()
-        unknowns, most = job, inf  # as far as nobody commits to columns
-        if self._committed:
-            unknowns = self._unknowns()
-            everybody = self.agreement.own_columns + self.columns
-            most = float(len(self.plan.schedule.fixed) * everybody)
-        same = self._committed and settings.start != "random"
+        committed = self.plan.schedule.repeats and all(self.agreement.commitments.values())
+        batches, everybody = (
+            len(self.plan.schedule.fixed),
+            self.agreement.own_columns + self.columns,
+        )
         self.record.add_end(
-            self.places[self.rows], unknowns, job, self.columns, most, same=same, resumes=resumes
+            self.places[self.rows],
+            self._unknowns() if committed else job,
+            job,
+            self.columns,
+            batches * everybody if committed else inf,
+            same=committed and settings.start != "random",
+            resumes=resumes,
         )
         if self.room < -ROUNDING and not settings.allow_label_leak:
             raise LabelLeakRefused(self._refusal(room))
@@ -102,10 +107,6 @@ class End:
         held = float(self.record.ends[self.places[self.rows]].max())
         return self.bits / BITS - held * len(self.rows)
 
-    @property
-    def _committed(self) -> bool:
-        return all(self.agreement.commitments.values()) and self.plan.schedule.repeats
-
     def _unknowns(self) -> str:
         """A name of the labels and columns."""
         settings, rows = self.plan.job.job, self.rows
@@ -120,16 +121,13 @@ class End:
 
     def _refusal(self, room: float) -> str:
         rows, columns = len(self.rows), int(max(room, 0) + ROUNDING)
-        held = round(self.bits / BITS - self.room)
-        passes = "take more rows, or an earlier job of these people as it was"
-        if room > ROUNDING:
-            more = ceil(rows * self.columns / room - ROUNDING)
-            passes = f"take {more} rows with the same share of each label"
-            if columns:
-                passes = f"take fewer columns (at most {columns} of peers pass), or {passes[5:]}"
+        held, passes = round(self.bits / BITS - self.room), "more rows, or an earlier job as it was"
+        if columns:
+            more = ceil(rows * self.columns / room)
+            passes = f"fewer columns (at most {columns} of peers pass), or {more} rows as balanced"
         return (
             f"label guard: final models, those of earlier jobs among them, would tell {held} "
             f"numbers of the labels of {rows} rows, which count as {held * BITS} bits: these "
-            f"labels have {self.bits:.0f}, and could be read; {passes}, or set "
+            f"labels have {self.bits:.0f}, and could be read; take {passes}, or set "
             "allow_label_leak = true"
         )
