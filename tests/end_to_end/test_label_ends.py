@@ -29,7 +29,7 @@ Labellings = NDArray[np.int8]
 
 
 def run(
-    guard: Path, dataset: VerticalDataset, watched: dict[str, Any] | None = None, /, **job: object
+    guard: Path | None, dataset: VerticalDataset, watched: dict[str, Any] | None = None, /, **job: object
 ) -> TrainingResult:
     """Twenty rounds of exact steps, unless it says other."""
     common = {"loss": "taylor-logistic", "eval_every": "never"}
@@ -129,6 +129,13 @@ def test_of_all_labellings_next_to_none_fits_what_a_refused_job_tells(
     assert len(found) <= (1 if runs == 1 else 8)
     with pytest.raises(LabelLeakRefused):
         run(tmp_path, dataset)
+
+
+def test_without_records_a_job_is_looked_at_by_itself() -> None:
+    with pytest.raises(LabelLeakRefused, match="could be read"):
+        run(None, labelled(24, 2, 12))
+    for _ in range(2):
+        run(None, breast_cancer(), rounds=2, l2=0.1)
 
 
 def test_at_the_limit_no_label_is_certain_however_often_a_job_runs(tmp_path: Path) -> None:

@@ -84,7 +84,8 @@ def require_guard(
         plan: of the job.
         agreement: of all parties.
         labels: of all training rows, at the label party.
-        place: with the party's table and the folder of its record; no folder counts nothing.
+        place: with the party's table and the folder of its record. Without one nothing is counted
+            over jobs, and only the end of a job by itself is looked at.
         resumes: whether the job was recorded when it started and must not count twice.
 
     Raises:
@@ -95,6 +96,9 @@ def require_guard(
     """
     directory = place.guard_directory
     if directory is None:
+        if labels is not None and plan.exchange.shares_parameters:
+            record, own = PersonRecord(), own_table(plan, place.data.table)  # of this job alone
+            End(plan, agreement, own, labels, record.welcome(own.ids), record).count(resumes=False)
         return
     # One record for all jobs, whatever a job calls the label party.
     path = directory / "labels.safetensors"
