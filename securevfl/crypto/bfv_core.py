@@ -34,19 +34,14 @@ from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     ciphertext_of,
     coefficients_of,
-    from_bytes,
     from_seeded,
-    of_other_context,
     plaintext,
     polynomials_of,
     seal_errors,
     seeded_parts,
-    split,
-    to_bytes,
 )
+from securevfl.crypto.seeded_keys import make_public_bytes, public_key
 from securevfl.errors import CryptoError, KeyMismatch
-
-_LARGEST_KEY = 1 << 20
 
 
 def inputs_of(
@@ -116,14 +111,14 @@ class BfvKeyHolder:
     are made offline.
     """
 
-    def __init__(self, sizes: BfvSizes, extent: int, capacity: int) -> None:
+    def __init__(
+        self, sizes: BfvSizes, extent: int, capacity: int, seed: bytes | None = None
+    ) -> None:
         self._sizes = sizes
         self._extent = extent
         self._context = sizes.context()
         generator = seal.KeyGenerator(self._context)
-        public_key = seal.PublicKey()
-        generator.create_public_key(public_key)
-        self._public_bytes = to_bytes(public_key)
+        self._public_bytes = make_public_bytes(self._context, generator.secret_key(), seed)
         # Encrypting with the secret key allows c₁ to be sent as a seed.
         self._encryptor = seal.Encryptor(self._context, generator.secret_key())
         self._decryptor = seal.Decryptor(self._context, generator.secret_key())
@@ -134,7 +129,7 @@ class BfvKeyHolder:
 
     @property
     def public_bytes(self) -> bytes:
-        """The public key in SEAL's serialization."""
+        """The public key, see seeded_keys."""
         return self._public_bytes
 
     def make_blinder(self) -> bool:
@@ -197,7 +192,7 @@ class BfvMultiplier:
     without multiple precision, in half the time.
 
     Raises:
-        KeyMismatch: the bytes are not a public key of these sizes.
+        CryptoError: the bytes are not a public key of these sizes.
     """
 
     def __init__(
@@ -214,13 +209,7 @@ class BfvMultiplier:
         self._primes = sizes.primes()
         self._entry_mask = np.uint64((1 << (matrix_bits or sizes.plain_bits)) - 1)
         self._reply_level = sizes.reply_level(matrix_bits)
-        (piece,) = split(public_bytes, 1, _LARGEST_KEY)
-        public_key = from_bytes(sizes.context(), seal.PublicKey(), piece)
-        if matrix_bits is not None:
-            public_key = of_other_context(self._context, public_key)
-        self._encryptor = seal.Encryptor(self._context, public_key)
-        if self._zero().is_transparent():
-            raise KeyMismatch("encryption under this BFV public key hides nothing")
+        self._encryptor = seal.Encryptor(self._context, public_key(self._context, public_bytes))
 
     def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
         size = self._sizes.input_bytes + SEED_BYTES

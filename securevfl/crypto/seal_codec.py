@@ -58,13 +58,6 @@ def from_bytes(
     return empty
 
 
-def of_other_context(context: seal.SEALContext, key: seal.PublicKey) -> seal.PublicKey:
-    """A public key for a context that differs from its own only in the plaintext modulus."""
-    named = struct.pack("<4Q", *context.key_parms_id())
-    parts = _framed([named, _body(to_bytes(key))[len(named) :]])
-    return from_bytes(context, seal.PublicKey(), *parts)
-
-
 def split(data: bytes, count: int, largest: int) -> list[bytes]:
     """Split concatenated serializations by their headers; a CryptoError if they do not fit."""
     pieces: list[bytes] = []
@@ -106,11 +99,25 @@ def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> se
 
 
 def ciphertext_of(
-    context: seal.SEALContext, parms_id: list[int], polynomials: RingArray
+    context: seal.SEALContext,
+    parms_id: list[int],
+    polynomials: RingArray,
+    *,
+    transformed: bool = False,
 ) -> seal.Ciphertext:
-    """The ciphertext of two polynomials, (2, primes, DEGREE); a KeyMismatch if they do not fit."""
-    members = _members(parms_id, polynomials.shape[1], polynomials.shape[2])
+    """The ciphertext of two polynomials, (2, primes, DEGREE), perhaps in NTT form.
+
+    Raises:
+        KeyMismatch: they do not fit.
+    """
+    members = _members(parms_id, *polynomials.shape[1:], transformed=transformed)
     return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(polynomials)]))
+
+
+def public_key_of(context: seal.SEALContext, polynomials: RingArray) -> seal.PublicKey:
+    """The public key (p₀, p₁) in NTT form, (2, all primes, DEGREE); KeyMismatch as above."""
+    members = _members(context.key_parms_id(), *polynomials.shape[1:], transformed=True)
+    return from_bytes(context, seal.PublicKey(), *_framed([members, *_array(polynomials)]))
 
 
 def polynomials_of(ciphertext: seal.Ciphertext) -> RingArray:
@@ -178,8 +185,8 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch
     os.register_at_fork(after_in_child=_forget)
 
 
-def _members(parms_id: list[int], primes: int, degree: int) -> bytes:
-    return _CIPHERTEXT_MEMBERS.pack(*parms_id, False, 2, degree, primes, 1.0, 1)
+def _members(parms_id: list[int], primes: int, degree: int, *, transformed: bool = False) -> bytes:
+    return _CIPHERTEXT_MEMBERS.pack(*parms_id, transformed, 2, degree, primes, 1.0, 1)
 
 
 def _array(words: RingArray) -> list[bytes | memoryview]:

@@ -1,0 +1,109 @@
+"""Public keys (p₀, p₁) = (−(p₁·s + e), p₁) of SEAL whose p₁ is expanded from a given seed.
+
+An owner that chooses its p₁, say 0, divides p₁·u out of the c₁ = p₁·u + e₁ + a·X of a reply, and
+reads X. Where the seed is one that all parties draw (session/joint_seed), no side chooses p₁. The
+keys of a job may share it, like the common reference of multiparty schemes (Mouchet et al., PETS
+2021). Nothing is checked of p₀: an owner that sends another one changes c₀ only, which masks modulo
+q' hide.
+
+SEAL draws p₁ itself, so p₀ is computed here, with SEAL's arithmetic. As in SEAL, each coefficient
+of e is the sum of 21 bits less 21 others, from the operating system.
+
+Format: the seed of 32 bytes, then p₀ modulo each prime, SEAL's special one last, in NTT form and
+packed. p₁ has the same form. Its residues are 64-bit words of a ChaCha20 stream (masks), with the
+seed as its key, cut to the bits of the prime; words from the prime on are replaced by later ones.
+They are exactly uniform: the number-theoretic transform is a bijection.
+"""
+
+import os
+
+import numpy as np
+import tenseal.sealapi as seal
+
+from securevfl.arrays import RingArray
+from securevfl.crypto.masks import WordStream
+from securevfl.crypto.residues import pack, packed_size, uniform_below, unpack
+from securevfl.crypto.seal_codec import ciphertext_of, polynomials_of, public_key_of
+from securevfl.errors import CryptoError
+
+KEY_SEED_BYTES = 32
+_NOISE_BITS = 21
+_EXTRA_BITS = 20  # fewer than any other prime has
+
+
+def make_public_bytes(
+    context: seal.SEALContext, secret_key: seal.SecretKey, seed: bytes | None = None
+) -> bytes:
+    """A public key for a secret one, with fresh noise; the default is a fresh seed of one's own.
+
+    Peers accept no seed but the one drawn with them.
+    """
+    seed = os.urandom(KEY_SEED_BYTES) if seed is None else seed
+    primes, degree = _shape(context)
+    p1, noise = expanded(seed, primes, degree), _noise(primes, degree)
+    total, level, around = seal.Ciphertext(), context.key_parms_id(), _with_key_level(context)
+    evaluator, nothing = seal.Evaluator(around), np.zeros_like(p1)
+    uniform = ciphertext_of(around, level, np.stack([nothing, p1]), transformed=True)
+    evaluator.multiply_plain(uniform, secret_key.data(), total)
+    error = ciphertext_of(around, level, np.stack([nothing, noise]))
+    evaluator.transform_to_ntt_inplace(error)
+    evaluator.add_inplace(total, error)
+    evaluator.negate_inplace(total)
+    p0 = polynomials_of(total)[1]
+    return seed + b"".join(pack(row, _bits(prime)) for row, prime in zip(p0, primes, strict=True))
+
+
+def public_key(context: seal.SEALContext, data: bytes) -> seal.PublicKey:
+    """The key of `make_public_bytes`; the contexts may differ in their plaintext moduli.
+
+    Raises:
+        CryptoError: bytes of another length, or numbers that are no residues (KeyMismatch).
+    """
+    primes, degree = _shape(context)
+    seed, at, p0 = data[:KEY_SEED_BYTES], KEY_SEED_BYTES, []
+    size = at + sum(packed_size(degree, _bits(prime)) for prime in primes)
+    if len(data) != size:
+        raise CryptoError(f"{len(data)} bytes, a public key of {size} expected")
+    for prime in primes:
+        end = at + packed_size(degree, _bits(prime))
+        p0.append(unpack(data[at:end], degree, _bits(prime)))
+        at = end
+    return public_key_of(context, np.stack([np.stack(p0), expanded(seed, primes, degree)]))
+
+
+def expanded(seed: bytes, primes: list[int], degree: int) -> RingArray:
+    """p₁ modulo each prime, in NTT form, shape (primes, degree)."""
+    if len(seed) != KEY_SEED_BYTES:
+        raise CryptoError(f"a seed of {len(seed)} bytes, {KEY_SEED_BYTES} expected")
+    stream = WordStream(seed)
+    return np.stack([uniform_below(prime, degree, stream.words) for prime in primes])
+
+
+def _noise(primes: list[int], degree: int) -> RingArray:
+    """Noise modulo each prime, shape (primes, degree)."""
+    drawn = np.frombuffer(os.urandom(2 * _NOISE_BITS * degree // 8), np.uint8)
+    bits = np.unpackbits(drawn).reshape(2, degree, _NOISE_BITS).sum(axis=2, dtype=np.int64)
+    return np.stack([((bits[0] - bits[1]) % prime).astype(np.uint64) for prime in primes])
+
+
+def _shape(context: seal.SEALContext) -> tuple[list[int], int]:
+    """All primes, SEAL's special one last, and the degree."""
+    parameters = context.key_context_data().parms()
+    primes = [modulus.value() for modulus in parameters.coeff_modulus()]
+    return primes, parameters.poly_modulus_degree()
+
+
+def _bits(prime: int) -> int:
+    """Bits of a residue as they are packed: whole nibbles, 32 or more."""
+    return max(32, -(-prime.bit_length() // 4) * 4)
+
+
+def _with_key_level(context: seal.SEALContext) -> seal.SEALContext:
+    """A context with a further prime, so that SEAL computes at the level of the given one's keys.
+
+    It makes no keys of its own: its security does not matter.
+    """
+    wider = seal.EncryptionParameters(context.key_context_data().parms())
+    extra = seal.CoeffModulus.Create(wider.poly_modulus_degree(), [_EXTRA_BITS])
+    wider.set_coeff_modulus([*wider.coeff_modulus(), *extra])
+    return seal.SEALContext(wider, False, seal.SEC_LEVEL_TYPE.NONE)
