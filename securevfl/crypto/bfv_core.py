@@ -192,7 +192,8 @@ class BfvMultiplier:
     without multiple precision, in half the time.
 
     Raises:
-        CryptoError: the bytes are not a public key of these sizes.
+        KeyMismatch: the key is one of other sizes.
+        CryptoError: the bytes are no public key.
     """
 
     def __init__(
@@ -209,7 +210,8 @@ class BfvMultiplier:
         self._primes = sizes.primes()
         self._entry_mask = np.uint64((1 << (matrix_bits or sizes.plain_bits)) - 1)
         self._reply_level = sizes.reply_level(matrix_bits)
-        self._encryptor = seal.Encryptor(self._context, public_key(self._context, public_bytes))
+        key = public_key(sizes.context(), public_bytes, self._context)
+        self._encryptor = seal.Encryptor(self._context, key)
 
     def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
         size = self._sizes.input_bytes + SEED_BYTES

@@ -9,13 +9,14 @@ q' hide.
 SEAL draws p₁ itself, so p₀ is computed here, with SEAL's arithmetic. As in SEAL, each coefficient
 of e is the sum of 21 bits less 21 others, from the operating system.
 
-Format: the seed of 32 bytes, then p₀ modulo each prime, SEAL's special one last, in NTT form and
-packed. p₁ has the same form. Its residues are 64-bit words of a ChaCha20 stream (masks), with the
-seed as its key, cut to the bits of the prime; words from the prime on are replaced by later ones.
-They are exactly uniform: the number-theoretic transform is a bijection.
+Format: the seed and SEAL's id of the parameters, of 32 bytes each; then p₀ modulo each prime,
+SEAL's special one last, in NTT form and packed. p₁ has the same form. Its residues are 64-bit words
+of a ChaCha20 stream (masks), with the seed as its key, cut to the bits of the prime; words from the
+prime on are replaced by later ones. p₁ is exactly uniform, as the transform is a bijection.
 """
 
 import os
+import struct
 
 import numpy as np
 import tenseal.sealapi as seal
@@ -24,9 +25,10 @@ from securevfl.arrays import RingArray
 from securevfl.crypto.masks import WordStream
 from securevfl.crypto.residues import pack, packed_size, uniform_below, unpack
 from securevfl.crypto.seal_codec import ciphertext_of, polynomials_of, public_key_of
-from securevfl.errors import CryptoError
+from securevfl.errors import CryptoError, KeyMismatch
 
 KEY_SEED_BYTES = 32
+_ID = struct.Struct("<4Q")
 _NOISE_BITS = 21
 _EXTRA_BITS = 20  # fewer than any other prime has
 
@@ -50,25 +52,32 @@ def make_public_bytes(
     evaluator.add_inplace(total, error)
     evaluator.negate_inplace(total)
     p0 = polynomials_of(total)[1]
-    return seed + b"".join(pack(row, _bits(prime)) for row, prime in zip(p0, primes, strict=True))
+    packed = [pack(row, _bits(prime)) for row, prime in zip(p0, primes, strict=True)]
+    return b"".join([seed, _ID.pack(*level), *packed])
 
 
-def public_key(context: seal.SEALContext, data: bytes) -> seal.PublicKey:
-    """The key of `make_public_bytes`; the contexts may differ in their plaintext moduli.
+def public_key(
+    context: seal.SEALContext, data: bytes, other: seal.SEALContext | None = None
+) -> seal.PublicKey:
+    """The key of `make_public_bytes`; perhaps for a context with another plaintext modulus.
 
     Raises:
         CryptoError: bytes of another length, or numbers that are no residues (KeyMismatch).
+        KeyMismatch: a key of other parameters.
     """
     primes, degree = _shape(context)
-    seed, at, p0 = data[:KEY_SEED_BYTES], KEY_SEED_BYTES, []
+    at, p0 = KEY_SEED_BYTES + _ID.size, []
     size = at + sum(packed_size(degree, _bits(prime)) for prime in primes)
     if len(data) != size:
         raise CryptoError(f"{len(data)} bytes, a public key of {size} expected")
+    if data[KEY_SEED_BYTES:at] != _ID.pack(*context.key_parms_id()):
+        raise KeyMismatch("a public key of other parameters")
     for prime in primes:
         end = at + packed_size(degree, _bits(prime))
         p0.append(unpack(data[at:end], degree, _bits(prime)))
         at = end
-    return public_key_of(context, np.stack([np.stack(p0), expanded(seed, primes, degree)]))
+    p1 = expanded(data[:KEY_SEED_BYTES], primes, degree)
+    return public_key_of(other or context, np.stack([np.stack(p0), p1]))
 
 
 def expanded(seed: bytes, primes: list[int], degree: int) -> RingArray:
