@@ -45,7 +45,7 @@ def test_the_expansion_is_the_documented_one_for_ever() -> None:
     cipher = Cipher(ChaCha20(SEED, bytes(16)), mode=None).encryptor()
 
     def words(count: int) -> list[int]:
-        return np.frombuffer(cipher.update(bytes(8 * count)), "<u8").tolist()
+        return list(np.frombuffer(cipher.update(bytes(8 * count)), "<u8").tolist())
 
     by_hand = []
     for prime in primes:
@@ -88,6 +88,7 @@ def noise_of(context: seal.SEALContext, key: seal.PublicKey, secret: seal.Secret
     evaluator.add_inplace(second, first)
     evaluator.transform_from_ntt_inplace(second)
     rows = zip(polynomials_of(second)[1].astype(np.int64), primes_of(context), strict=True)
+    first_row: IntArray
     first_row, *others = [np.where(row > prime // 2, row - prime, row) for row, prime in rows]
     assert all(np.array_equal(first_row, row) for row in others)
     return first_row
@@ -206,5 +207,6 @@ def divided(owner: BfvOwner, c1: RingArray, a: RingArray) -> IntArray:
     evaluator.transform_from_ntt_inplace(found)
     rest, unknown = polynomials_of(found)[:, 0].astype(object)
     factor = -rest[-1] * pow(int(unknown[-1]), -1, prime)
-    numbers = (rest + factor * unknown) % prime
-    return np.where(numbers > prime // 2, numbers - prime, numbers).astype(np.int64)
+    numbers = ((rest + factor * unknown) % prime).astype(np.int64)
+    signed: IntArray = np.where(numbers > prime // 2, numbers - prime, numbers)
+    return signed
