@@ -4,12 +4,12 @@ Wire format, without spare bits: an input is its c₀ modulo each prime and the 
 reply is, for each remaining prime, its c₁ and the c₀ coefficients that the owner needs.
 
 A reply's c₁ is that of a fresh public-key encryption plus a·X. Without this encryption the owner,
-who knows a, could divide it out (200 of 200 coefficients of X). What hides c₀ is up to the product:
-masks modulo q' (bfv), or masks modulo t and flooding (flooded_ends).
+who knows a, could divide it out (200 of 200 coefficients of X), and so it could if it chose p₁ of
+its public key (seeded_keys). What hides c₀ is up to the product: masks modulo q' (bfv), or masks
+modulo t and flooding (flooded_ends).
 
 A reply is no checksum: most changes of its bytes change numbers. Connections must be authenticated.
-Not protected: an evaluator that has a crafted ciphertext decrypted, and an owner that chooses its
-public key; see SECURITY.md.
+Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURITY.md.
 """
 
 from collections.abc import Iterator
