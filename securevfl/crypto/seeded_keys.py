@@ -26,10 +26,10 @@ import tenseal.sealapi as seal
 from securevfl.arrays import RingArray
 from securevfl.crypto.masks import WordStream
 from securevfl.crypto.residues import pack, packed_size, uniform_below, unpack
+from securevfl.crypto.scheme import KEY_SEED_BYTES
 from securevfl.crypto.seal_codec import ciphertext_of, polynomials_of, public_key_of
 from securevfl.errors import CryptoError, KeyMismatch
 
-KEY_SEED_BYTES = 32
 _ID = struct.Struct("<4Q")
 _NOISE_BITS = 21
 _EXTRA_BITS = 20  # fewer than any other prime has

@@ -436,7 +436,7 @@ def _formats(
 async def take_ring_key(
     party: Party, owner: str, what: str, fmt: RingProductFormat, seed: bytes
 ) -> "ring_products.RingProductEvaluator":
-    """This party's end of another party's key, which has the joint seed."""
+    """This party's end of another party's key, of the joint seed."""
     make = partial(ring_products.RingProductEvaluator, product_format=fmt)
     return await take_key(party, owner, what, make, seed)
 

@@ -185,7 +185,7 @@ class LogisticResiduals(AffineResiduals):
         first: bool,
         seed: bytes,
     ) -> "LogisticResiduals":
-        """Exchange the second party's key, from the joint seed; `rows` are those of each block.
+        """Exchange the second party's key, of the joint seed; `rows` are those of each block.
 
         Raises:
             RangeExceeded: too many rows for noise flooding.

@@ -222,7 +222,7 @@ async def establish_scoring(training: Training, agreement: Agreement) -> Scoring
 
 
 async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks, seed: bytes) -> RingSums:
-    """This party's side of class sums, with a key of the label party, from the joint seed."""
+    """This party's side of class sums, with a key of the label party, of the joint seed."""
     facts, bits = plan.facts, fraction_bits(plan.facts)
     fmt, partner = sum_format(facts, plan.line), partner_of(party)
     if party.holds_labels:

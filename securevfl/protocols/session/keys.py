@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
-from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.scheme import KEY_SEED_BYTES, Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner
 from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.job import ExchangeSettings
@@ -31,13 +31,8 @@ class KeyMaker:
         self, settings: ExchangeSettings, product_format: ProductFormat, seed: bytes
     ) -> KeyOwner:
         """A fresh key, with the seed that all parties drew if the scheme needs one."""
-        return make_owner(
-            settings.scheme,
-            product_format,
-            key_bits=settings.key_bits,
-            engine=settings.engine,
-            seed=seed,
-        )
+        size, engine = settings.key_bits, settings.engine
+        return make_owner(settings.scheme, product_format, key_bits=size, engine=engine, seed=seed)
 
     def evaluator(
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
@@ -81,10 +76,10 @@ async def exchange_keys(
             await party.channel.send(name, PublicKey(settings.scheme, own.public_bytes))
     senders = [name for name in owners if name != party.name]
     received = await collect(party.channel, senders, PublicKey)
-    peers, start = {}, seed if SCHEMES[settings.scheme].seeded else b""
+    peers, due = {}, seed if SCHEMES[settings.scheme].seeded else None
     for name, message in received.items():
         make = partial(keys.evaluator, settings, product_format=fmt)
-        peers[name] = await _peer_end(party, name, message, settings.scheme, make, seed=start)
+        peers[name] = await _peer_end(party, name, message, settings.scheme, make, seed=due)
     return own, peers
 
 
@@ -103,11 +98,11 @@ async def _peer_end(
     scheme: str,
     make: Callable[[bytes], T],
     *,
-    seed: bytes,
+    seed: bytes | None,
 ) -> T:
     if message.scheme != scheme:
         raise PeerViolation(f"{owner} sent a key of {message.scheme!r}, expected {scheme!r}")
-    if not message.material.startswith(seed):
+    if seed is not None and message.material[:KEY_SEED_BYTES] != seed:
         raise KeyMismatch(f"key of {owner}: its seed is not the one that all parties drew")
     async with party.costs.compute(SETUP):
         try:

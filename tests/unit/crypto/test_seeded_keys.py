@@ -19,8 +19,9 @@ from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.masks import WordStream
 from securevfl.crypto.residues import uniform_below
+from securevfl.crypto.scheme import KEY_SEED_BYTES
 from securevfl.crypto.seal_codec import ciphertext_of, coefficients_of, plaintext, polynomials_of
-from securevfl.crypto.seeded_keys import KEY_SEED_BYTES, expanded, make_public_bytes, public_key
+from securevfl.crypto.seeded_keys import expanded, make_public_bytes, public_key
 from securevfl.errors import CryptoError, KeyMismatch
 from tests.ciphertexts import drawn, format_of, is_uniform
 

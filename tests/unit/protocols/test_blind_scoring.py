@@ -8,7 +8,7 @@ import pytest
 
 from securevfl.arrays import FloatArray, Labels, RingArray
 from securevfl.crypto import ring
-from securevfl.crypto.seeded_keys import KEY_SEED_BYTES
+from securevfl.crypto.scheme import KEY_SEED_BYTES
 from securevfl.errors import ConfigError, MalformedMessage, RangeExceeded, UnexpectedMessage
 from securevfl.models.scores import binormal_accuracy, binormal_auc
 from securevfl.protocols.blind.relays import HeldOutShares

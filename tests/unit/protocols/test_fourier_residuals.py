@@ -10,7 +10,7 @@ from scipy.special import expit
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.seeded_keys import KEY_SEED_BYTES
+from securevfl.crypto.scheme import KEY_SEED_BYTES
 from securevfl.crypto.slot_parameters import SlotParameters, pairs_of
 from securevfl.crypto.slot_products import REPLY_BYTES
 from securevfl.errors import (
