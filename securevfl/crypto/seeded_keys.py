@@ -11,26 +11,33 @@ Not protected: p₀ cannot be checked. It changes c₀ only, which masks modulo 
 SEAL draws p₁ itself, so p₀ is computed here, with SEAL's arithmetic. As in SEAL, each coefficient
 of e is the sum of 21 bits less 21 others, from the operating system.
 
-Format: the seed and SEAL's id of the parameters, of 32 bytes each; then p₀ modulo each prime,
-SEAL's special one last, in NTT form and packed. p₁ has the same form. Its residues are 64-bit words
-of a ChaCha20 stream (masks), with the seed as its key, cut to the bits of the prime; words from the
-prime on are replaced by later ones. p₁ is exactly uniform, as the transform is a bijection.
+Format: the seed of 32 bytes, then (p₀, 0) in SEAL's serialization, where zeros take no room. p₁ is
+in NTT form, as SEAL's public keys are, modulo each prime, the special one last. Its residues are
+64-bit words of a ChaCha20 stream (masks), with the seed as its key, cut to the bits of the prime;
+words from the prime on are replaced by later ones. It is exactly uniform, as the transform is a
+bijection.
 """
 
 import os
-import struct
 
 import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.arrays import RingArray
 from securevfl.crypto.masks import WordStream
-from securevfl.crypto.residues import pack, packed_size, uniform_below, unpack
+from securevfl.crypto.residues import uniform_below
 from securevfl.crypto.scheme import KEY_SEED_BYTES
-from securevfl.crypto.seal_codec import ciphertext_of, polynomials_of, public_key_of
-from securevfl.errors import CryptoError, KeyMismatch
+from securevfl.crypto.seal_codec import (
+    ciphertext_of,
+    from_bytes,
+    polynomials_of,
+    public_key_of,
+    split,
+    to_bytes,
+)
+from securevfl.errors import CryptoError
 
-_ID = struct.Struct("<4Q")
+_LARGEST_KEY = 1 << 20
 _NOISE_BITS = 21
 _EXTRA_BITS = 20  # fewer than any other prime has
 
@@ -53,9 +60,7 @@ def make_public_bytes(
     evaluator.transform_to_ntt_inplace(error)
     evaluator.add_inplace(total, error)
     evaluator.negate_inplace(total)
-    p0 = polynomials_of(total)[1]
-    packed = [pack(row, _bits(prime)) for row, prime in zip(p0, primes, strict=True)]
-    return b"".join([seed, _ID.pack(*level), *packed])
+    return seed + to_bytes(public_key_of(context, polynomials_of(total)[::-1]))
 
 
 def public_key(
@@ -64,22 +69,13 @@ def public_key(
     """The key of `make_public_bytes`; perhaps for a context with another plaintext modulus.
 
     Raises:
-        CryptoError: bytes of another length, or numbers that are no residues (KeyMismatch).
-        KeyMismatch: a key of other parameters.
+        KeyMismatch: a key of other parameters, or numbers that are no residues.
+        CryptoError: bytes that are no key.
     """
-    primes, degree = _shape(context)
-    at, p0 = KEY_SEED_BYTES + _ID.size, []
-    size = at + sum(packed_size(degree, _bits(prime)) for prime in primes)
-    if len(data) != size:
-        raise CryptoError(f"{len(data)} bytes, a public key of {size} expected")
-    if data[KEY_SEED_BYTES:at] != _ID.pack(*context.key_parms_id()):
-        raise KeyMismatch("a public key of other parameters")
-    for prime in primes:
-        end = at + packed_size(degree, _bits(prime))
-        p0.append(unpack(data[at:end], degree, _bits(prime)))
-        at = end
-    p1 = expanded(data[:KEY_SEED_BYTES], primes, degree)
-    return public_key_of(other or context, np.stack([np.stack(p0), p1]))
+    (piece,) = split(data[KEY_SEED_BYTES:], 1, _LARGEST_KEY)
+    sent = from_bytes(context, seal.PublicKey(), piece)  # `data` does not keep it alive
+    p0, p1 = polynomials_of(sent.data())[0], expanded(data[:KEY_SEED_BYTES], *_shape(context))
+    return public_key_of(other or context, np.stack([p0, p1]))
 
 
 def expanded(seed: bytes, primes: list[int], degree: int) -> RingArray:
@@ -102,11 +98,6 @@ def _shape(context: seal.SEALContext) -> tuple[list[int], int]:
     parameters = context.key_context_data().parms()
     primes = [modulus.value() for modulus in parameters.coeff_modulus()]
     return primes, parameters.poly_modulus_degree()
-
-
-def _bits(prime: int) -> int:
-    """Bits of a residue as they are packed: whole nibbles, 32 or more."""
-    return max(32, -(-prime.bit_length() // 4) * 4)
 
 
 def _with_key_level(context: seal.SEALContext) -> seal.SEALContext:
