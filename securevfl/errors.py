@@ -41,6 +41,10 @@ class MalformedMessage(PeerViolation):
     """Bytes that are not a message of this protocol."""
 
 
+class CheckFailed(PeerViolation):
+    """A peer's encrypted replies were not what the protocol computes; the peer is recorded."""
+
+
 class UnexpectedMessage(PeerViolation):
     """A well-formed message at the wrong time: wrong kind, round, size or shape."""
 

@@ -5,8 +5,8 @@ reads X. Where the seed is one that all parties draw (session/joint_seed), no si
 keys of a job may share it, like the common reference of multiparty schemes (Mouchet et al., PETS
 2021).
 
-Not protected: p₀ cannot be checked. It changes c₀ only, which masks modulo q' hide. Under others
-(flooded_ends, ckks) an owner that chooses p₀ may read u in the noise, and with it X in c₁.
+Not protected: p₀ cannot be checked. It changes c₀ only, which masks modulo q' hide. Under those of
+ckks an owner that chooses p₀ may read u in the noise, and with it X in c₁.
 
 SEAL draws p₁ itself, so p₀ is computed here, with SEAL's arithmetic. As in SEAL, each coefficient
 of e is the sum of 21 bits less 21 others, from the operating system.

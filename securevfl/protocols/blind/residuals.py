@@ -188,7 +188,7 @@ class LogisticResiduals(AffineResiduals):
         """Exchange the second party's key, of the joint seed; `rows` are those of each block.
 
         Raises:
-            RangeExceeded: too many rows for noise flooding.
+            RangeExceeded: too many rows for masks that hide them.
             PeerViolation: a key of another scheme, or an invalid one.
             KeyMismatch: a key of other parameters or of another seed.
         """

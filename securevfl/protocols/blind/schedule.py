@@ -35,6 +35,7 @@ from securevfl.protocols.blind.fixed_point import (
     sigmoid_series,
 )
 from securevfl.protocols.exchange import Batch, PartyBatches
+from securevfl.protocols.guards.failed_checks import require_trust
 from securevfl.protocols.local_steps import LocalSteps, Planned
 from securevfl.protocols.session.agreement import Agreement, agree
 from securevfl.protocols.session.gathering import Party
@@ -261,8 +262,10 @@ class BlindJob:
         Raises:
             RangeExceeded: fixed point has no room for the job.
             LabelLeakRefused: with so few rows the final model would reveal their labels.
+            ConfigError: a peer's replies failed a check before.
         """
         party, plan, part = training.party, training.plan, training.part
+        require_trust(training.workplace.guard_directory, party.others)
         async with party.costs.compute(SETUP):
             curvature = Curvature(part.model, part.inputs, plan.loss.curvature, plan.l2)
             whitening = whitening or curvature.whitening
