@@ -3,6 +3,7 @@
 They live in tests alone; no job file and nothing in the package reaches them.
 """
 
+import secrets
 from math import prod
 
 import numpy as np
@@ -14,6 +15,7 @@ from securevfl.arrays import RingArray
 from securevfl.crypto.bfv import BfvEvaluator
 from securevfl.crypto.bfv_core import BfvMultiplier
 from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierKeyPeer
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, ShortExponentResidues
 from securevfl.crypto.residues import scaled_message, uniform_below
 from securevfl.crypto.ring_products import RingProductEvaluator
@@ -74,3 +76,19 @@ class ShortBlinders(FastPaillierEvaluator):
     @override
     def _blinder(self) -> mpz:
         return self.residues.draw()
+
+
+class _NarrowMasks(PaillierKeyPeer):
+    """Masks 2^40 times as large as any product, but not uniform modulo n."""
+
+    @override
+    def _fresh_mask(self) -> int:
+        return secrets.randbits(self._slots.width * self._slots.count)
+
+
+class NarrowlyMasked(_NarrowMasks, PaillierEvaluator):
+    """Of phe's engine."""
+
+
+class NarrowlyMaskedFast(_NarrowMasks, FastPaillierEvaluator):
+    """Of the fast engine."""

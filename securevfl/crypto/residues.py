@@ -50,8 +50,13 @@ def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[Ri
         drawn, others = uniform_below(prime, count), modulus // prime
         row[:] = combined(_limbs(drawn), [others << LIMB_BITS, others], 0, prime)
         total += drawn.astype(object) * others
+    return residues, share_of(total, modulus, plain_bits)
+
+
+def share_of(total: NDArray[np.object_], modulus: int, plain_bits: int) -> RingArray:
+    """round(t·total/q) modulo t = 2^plain_bits, of integers modulo q, any shape."""
     share = ((total << plain_bits) + modulus // 2) // modulus % (1 << plain_bits)
-    return residues, share.astype(np.uint64)
+    return np.asarray(share, np.uint64)
 
 
 def exact_mask(

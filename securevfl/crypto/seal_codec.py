@@ -99,24 +99,16 @@ def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> se
 
 
 def ciphertext_of(
-    context: seal.SEALContext,
-    parms_id: list[int],
-    polynomials: RingArray,
-    *,
-    transformed: bool = False,
+    context: seal.SEALContext, parms_id: list[int], polynomials: RingArray, *, ntt: bool = False
 ) -> seal.Ciphertext:
-    """The ciphertext of two polynomials, (2, primes, DEGREE), perhaps in NTT form.
-
-    Raises:
-        KeyMismatch: they do not fit.
-    """
-    members = _members(parms_id, *polynomials.shape[1:], transformed=transformed)
+    """The ciphertext of two polynomials, (2, primes, DEGREE); a KeyMismatch if they do not fit."""
+    members = _members(parms_id, polynomials.shape[1], polynomials.shape[2], ntt=ntt)
     return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(polynomials)]))
 
 
 def public_key_of(context: seal.SEALContext, polynomials: RingArray) -> seal.PublicKey:
     """The public key (p₀, p₁) in NTT form, (2, all primes, DEGREE); KeyMismatch as above."""
-    members = _members(context.key_parms_id(), *polynomials.shape[1:], transformed=True)
+    members = _members(context.key_parms_id(), *polynomials.shape[1:], ntt=True)
     return from_bytes(context, seal.PublicKey(), *_framed([members, *_array(polynomials)]))
 
 
@@ -185,8 +177,8 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch
     os.register_at_fork(after_in_child=_forget)
 
 
-def _members(parms_id: list[int], primes: int, degree: int, *, transformed: bool = False) -> bytes:
-    return _CIPHERTEXT_MEMBERS.pack(*parms_id, transformed, 2, degree, primes, 1.0, 1)
+def _members(parms_id: list[int], primes: int, degree: int, *, ntt: bool = False) -> bytes:
+    return _CIPHERTEXT_MEMBERS.pack(*parms_id, ntt, 2, degree, primes, 1.0, 1)
 
 
 def _array(words: RingArray) -> list[bytes | memoryview]:

@@ -5,8 +5,7 @@ reads X. Where the seed is one that all parties draw (session/joint_seed), no si
 keys of a job may share it, like the common reference of multiparty schemes (Mouchet et al., PETS
 2021).
 
-Not protected: p₀ cannot be checked. It changes c₀ only, which masks modulo q' hide. Under those of
-ckks an owner that chooses p₀ may read u in the noise, and with it X in c₁.
+p₀ cannot be checked. It changes c₀ only, which masks modulo q' hide.
 
 SEAL draws p₁ itself, so p₀ is computed here, with SEAL's arithmetic. As in SEAL, each coefficient
 of e is the sum of 21 bits less 21 others, from the operating system.
@@ -54,7 +53,7 @@ def make_public_bytes(
     p1, noise = expanded(seed, primes, degree), _noise(primes, degree)
     total, level, around = seal.Ciphertext(), context.key_parms_id(), _with_key_level(context)
     evaluator, nothing = seal.Evaluator(around), np.zeros_like(p1)
-    uniform = ciphertext_of(around, level, np.stack([nothing, p1]), transformed=True)
+    uniform = ciphertext_of(around, level, np.stack([nothing, p1]), ntt=True)
     evaluator.multiply_plain(uniform, secret_key.data(), total)
     error = ciphertext_of(around, level, np.stack([nothing, noise]))
     evaluator.transform_to_ntt_inplace(error)

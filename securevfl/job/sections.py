@@ -127,7 +127,7 @@ class JobSettings(Section):
         label_guard: how the label guard counts a linear model's gradients: once per distinct batch
             (batches), or at every visit (visits), which also covers a peer that deviates from the
             protocol.
-        allow_label_leak: run even if the aggregated gradients reveal too much about the labels.
+        allow_label_leak: run even if gradients or the final model reveal too much about the labels.
         allow_feature_leak: run even if evaluations reveal too much about held-out rows' features.
     """
 

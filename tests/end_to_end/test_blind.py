@@ -12,7 +12,7 @@ from securevfl.arrays import FloatArray
 from securevfl.crypto import ring
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import FeatureLeakRefused, LabelLeakRefused, PeerViolation, RangeExceeded
+from securevfl.errors import FeatureLeakRefused, PeerViolation, RangeExceeded
 from securevfl.protocols.blind.fixed_point import require_rare, sigmoid_series
 from securevfl.protocols.blind.links import Corrections
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
@@ -154,23 +154,6 @@ def test_one_round_is_not_advised_to_take_fewer() -> None:
         require_rare(1.0, "steps", 1)
     with pytest.raises(RangeExceeded, match="use fewer rounds or smaller batches"):
         require_rare(1.0, "steps", 2)
-
-
-def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:
-    """Labels have no more bits than the end: of 4 columns and 12 bits, 48."""
-    dataset = made(8)
-    steps: dict[str, Any] = {"rounds": 1, "sampling": "shuffle", "local_steps": 2}
-    steps["learning_rate"] = 0.1
-    with pytest.raises(LabelLeakRefused, match="labels of 40 rows can be read from the 4"):
-        run(dataset, batch_size=40, **steps)
-    run(dataset, batch_size=60, **steps)
-    run(made(8, rows=48), batch_size="full", **steps)
-    run(dataset, batch_size=40, allow_label_leak=True, **steps)
-    # Rows that come again count once.
-    steps["rounds"] = 2
-    run(dataset, batch_size=40, **steps)
-    with pytest.raises(LabelLeakRefused, match="labels of 40 rows"):
-        run(made(8, rows=40), batch_size="full", **steps)
 
 
 def test_weights_that_no_job_has_are_no_model() -> None:

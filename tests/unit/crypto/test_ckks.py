@@ -8,7 +8,7 @@ from securevfl.crypto.ckks import CkksEvaluator, CkksLayout, CkksOwner
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import to_bytes
 from securevfl.crypto.seeded_keys import make_public_bytes
-from securevfl.errors import ConfigError, CryptoError, KeyMismatch
+from securevfl.errors import ConfigError, CryptoError
 
 ROWS = 100
 FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=1.0)
@@ -31,11 +31,6 @@ def test_parameters_are_at_128_bits() -> None:
     )
     qualifiers = ckks._context()[0].key_context_data().qualifiers()
     assert qualifiers.sec_level == seal.SEC_LEVEL_TYPE.TC128
-
-
-def test_masked_products_stay_within_the_modulus() -> None:
-    # mask, product (at most 2^87 a coefficient) and flooding below q/2 of 2^118.99
-    assert 2 * (ckks._MASK_WIDTH + 2**88) < 2**119
 
 
 def test_a_format_finer_than_ckks_needs_is_refused() -> None:
@@ -116,12 +111,3 @@ def test_ciphertexts_at_another_level_or_in_another_form_are_refused(
         changed.scale = 2.0**ckks.VALUE_SCALE_BITS
         with pytest.raises(CryptoError, match=message):
             evaluator.masked_product(to_bytes(changed), prepared)
-
-
-def test_a_reply_under_another_key_is_refused(evaluator: CkksEvaluator) -> None:
-    # false alarm: all 4096 slots small, 10^-4000
-    other = CkksOwner(FORMAT)
-    prepared = evaluator.prepare(np.ones((ROWS, 1), np.int64))
-    reply = evaluator.masked_product(other.encrypt(VALUES), prepared)
-    with pytest.raises(KeyMismatch, match="more than any masked product"):
-        other.decrypt(reply.ciphertext, 1)

@@ -82,7 +82,7 @@ def noise_of(context: seal.SEALContext, key: seal.PublicKey, secret: seal.Secret
     around, level = seeded_keys._with_key_level(context), context.key_parms_id()
     evaluator = seal.Evaluator(around)
     first, second = (
-        ciphertext_of(around, level, np.stack([np.zeros_like(each), each]), transformed=True)
+        ciphertext_of(around, level, np.stack([np.zeros_like(each), each]), ntt=True)
         for each in polynomials_of(key.data())
     )
     evaluator.multiply_plain_inplace(second, secret.data())
@@ -203,7 +203,7 @@ def divided(owner: BfvOwner, c1: RingArray, a: RingArray) -> IntArray:
     ratio = np.zeros((2, *c1.shape), np.uint64)
     ratio[0, 0] = [y * pow(x, -1, prime) % prime for x, y in zip(below, above, strict=True)]
     ratio[:, 0, 0] = 0, 1  # the unknown place is left out, and is a polynomial by itself
-    found = ciphertext_of(context, level, ratio, transformed=True)
+    found = ciphertext_of(context, level, ratio, ntt=True)
     evaluator.transform_from_ntt_inplace(found)
     rest, unknown = polynomials_of(found)[:, 0].astype(object)
     factor = -rest[-1] * pow(int(unknown[-1]), -1, prime)
