@@ -101,7 +101,7 @@ def test_arrays_in_another_order_in_memory_arrive_the_same() -> None:
 NAMES_FROM = {
     0: "Hello PublicKey Predictions MaskedPredictions Residuals EncryptedValues EncryptedProducts "
     "EncryptedStep DecryptedProducts HeldOutPredictions MaskedHeldOutPredictions Verdict "
-    "PushedPredictions PulledSums Decision",
+    "PushedPredictions PulledSums Decision SeedOpening",
     20: "EncryptedHeldOut EncryptedHeldOutProducts HeldOutMasks",
     30: "LabelComponents FeatureComponents ScoreVector EncryptedComponents EncryptedScoreVector "
     "EncryptedScores ScoreMasks",

@@ -82,9 +82,11 @@ class RememberedKeys(KeyMaker):
         self.formats: list[ProductFormat] = []
 
     @override
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+    def owner(
+        self, settings: ExchangeSettings, product_format: ProductFormat, seed: bytes
+    ) -> KeyOwner:
         """A fresh key, recorded in `made`."""
-        made = self._keys.owner(settings, product_format)
+        made = self._keys.owner(settings, product_format, seed)
         self.made.append((made, product_format))
         return made
 

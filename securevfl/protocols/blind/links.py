@@ -322,6 +322,7 @@ class PartyLinks:
             RangeExceeded: the ring has no room for the products.
         """
         party, widths, columns = job.training.party, job.widths, job.agreement.columns
+        seed = job.agreement.seed
         holder, owners = holders(party)[party.name], owners_held_by(party)
         await party.channel.send(holder, job.scales)
         received = await collect(party.channel, owners, Scales)
@@ -332,14 +333,14 @@ class PartyLinks:
                 raise PeerViolation(f"{name} announces steps of {scales.largest} bits")
             formats = _formats(job, blocks, columns[name], scales)
             async with party.costs.compute(SETUP):
-                keys = OfProducts(*(ring_products.RingProductOwner(fmt) for fmt in formats))
+                keys = OfProducts(*(ring_products.RingProductOwner(fmt, seed) for fmt in formats))
             for what, key in zip(_KEYS, keys, strict=True):
                 await party.channel.send(name, PublicKey(what, key.public_bytes))
             checks = job.training.plan.checks
             holdings[name] = Holding(columns[name], keys, widths, scales, checks)
         formats = _formats(job, blocks, job.agreement.own_columns, job.scales)
         ends = [
-            await take_ring_key(party, holder, what, fmt)
+            await take_ring_key(party, holder, what, fmt, seed)
             for what, fmt in zip(_KEYS, formats, strict=True)
         ]
         return cls(job, OfProducts(*ends), holdings)
@@ -490,11 +491,11 @@ def _formats(
 
 
 async def take_ring_key(
-    party: Party, owner: str, what: str, fmt: RingProductFormat
+    party: Party, owner: str, what: str, fmt: RingProductFormat, seed: bytes
 ) -> "ring_products.RingProductEvaluator":
-    """This party's end of another party's key."""
+    """This party's end of another party's key, of the joint seed."""
     make = partial(ring_products.RingProductEvaluator, product_format=fmt)
-    return await take_key(party, owner, what, make)
+    return await take_key(party, owner, what, make, seed)
 
 
 def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:
