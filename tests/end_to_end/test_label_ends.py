@@ -29,7 +29,11 @@ Labellings = NDArray[np.int8]
 
 
 def run(
-    guard: Path | None, dataset: VerticalDataset, watched: dict[str, Any] | None = None, /, **job: object
+    guard: Path | None,
+    dataset: VerticalDataset,
+    watched: dict[str, Any] | None = None,
+    /,
+    **job: object,
 ) -> TrainingResult:
     """Twenty rounds of exact steps, unless it says other."""
     common = {"loss": "taylor-logistic", "eval_every": "never"}
