@@ -112,7 +112,7 @@ NAMES_FROM = {
     60: "EncryptedPads MaskedSteps Corrections MaskedResiduals RevealedShare EncryptedPhases "
     "EncryptedPhaseProducts MaskedPhases PredictionShares",
     70: "HeldOutShares",
-    73: "Scales MaskedShares EncryptedPoints StaysInRange",
+    73: "Scales MaskedShares EncryptedPoints StaysInRange Doublings",
     79: "NamePads ModelSent BlockUpload",
     90: "Ready Roster MaskedUpload Closed CompressedUpload",
 }
