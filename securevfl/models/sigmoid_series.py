@@ -101,19 +101,19 @@ class SigmoidSeries:
     def coefficients(self) -> FloatArray:
         """b_m, shape (terms,)."""
         if self.doublings:
-            return self._fitted()
+            fitted = np.linalg.lstsq(*self.fitted_to(), rcond=None)[0]
+            return np.ldexp(np.rint(np.ldexp(fitted, _COEFFICIENT_BITS)), -_COEFFICIENT_BITS)
         frequencies = 2 * np.pi * self.harmonics / self.period
         found: FloatArray = 4 * np.pi / self.period / np.sinh(np.pi * frequencies)
         return found
 
-    def _fitted(self) -> FloatArray:
+    def fitted_to(self) -> tuple[FloatArray, FloatArray]:
+        """Waves at some H, shape (points, terms), and σ − ½ there, both divided by tolerances."""
         at = np.arange(0.25, self.range, 0.5)
         beyond = (at / (_EDGE * self.period / 2**self.doublings)) ** _STEEPNESS
         tolerances = _NEAR + _FAR * beyond / (1 + beyond)
         waves = np.sin(np.multiply.outer(2 * np.pi / self.period * at, self.harmonics))
-        wanted = np.tanh(at / 2) / 2 / tolerances
-        found: FloatArray = np.linalg.lstsq(waves / tolerances[:, None], wanted, rcond=None)[0]
-        return np.ldexp(np.rint(np.ldexp(found, _COEFFICIENT_BITS)), -_COEFFICIENT_BITS)
+        return waves / tolerances[:, None], np.tanh(at / 2) / 2 / tolerances
 
     def values(self, predictions: FloatArray) -> FloatArray:
         """The approximation of σ(H) − ½, for predictions of any shape."""
