@@ -101,7 +101,7 @@ class SigmoidSeries:
     def coefficients(self) -> FloatArray:
         """b_m, shape (terms,)."""
         if self.doublings:
-            fitted = np.linalg.lstsq(*self.fitted_to(), rcond=None)[0]
+            fitted = np.asarray(np.linalg.lstsq(*self.fitted_to(), rcond=None)[0], np.float64)
             return np.ldexp(np.rint(np.ldexp(fitted, _COEFFICIENT_BITS)), -_COEFFICIENT_BITS)
         frequencies = 2 * np.pi * self.harmonics / self.period
         found: FloatArray = 4 * np.pi / self.period / np.sinh(np.pi * frequencies)

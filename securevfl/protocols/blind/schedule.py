@@ -277,8 +277,7 @@ class BlindJob:
         series = await _agreed_series(training, agreement, rows)
         widths = Widths.of(plan, agreement, series)
         async with party.costs.compute(SETUP):
-            steps = _steps(training, agreement)
-            schedule = Schedule(rows, steps, whitening, _penalty(training))
+            schedule = _schedule(training, agreement, rows, whitening)
             scales = schedule.scales(widths)
             matrices = schedule.matrices(widths, scales)
         return cls(training, agreement, series, widths, rows, whitening, schedule, scales, matrices)
@@ -301,6 +300,12 @@ def _require_rows(training: Training, agreement: Agreement) -> None:
             f"feature parties learn, of {REVEALED_BITS} bits each; train on {least} rows, or set "
             "allow_label_leak = true"
         )
+
+
+def _schedule(
+    training: Training, agreement: Agreement, batches: Sequence[Batch], whitening: Whitening
+) -> Schedule:
+    return Schedule(batches, _steps(training, agreement), whitening, _penalty(training))
 
 
 async def _agreed_series(

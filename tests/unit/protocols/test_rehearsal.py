@@ -88,8 +88,8 @@ def test_a_rehearsal_reaches_as_far_as_heavy_tails_do(draw: Any) -> None:  # noq
     rehearsed, reach = reaches(dataset)
     series = SigmoidSeries.for_training(20, accelerated=True)
     assert reach > series.range
-    assert reach < SPARE * max(rehearsed)
-    assert max(rehearsed) < 5 * reach
+    doublings = max(doublings_for(series, each) for each in rehearsed)
+    assert reach < series.lengthened(doublings).range < 16 * reach
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "normal"])
