@@ -2,8 +2,8 @@
 
 Predictions of rows far out leave half the period of logistic residuals, and a job shows nobody that
 they do before its end. So each party takes the job's steps on its own columns in clear, with labels
-that it makes up: from ordinary values of its columns, since labels that followed the extremes would
-need no large weights. The others hear how often Λ has to be doubled for 1.4 times what |H|
+that it makes up. These follow ordinary values of every column: labels that followed extremes would
+need small weights only. The others hear how often Λ has to be doubled for 1.4 times what |H|
 reached, and the job takes the largest number.
 
 Learns:
