@@ -41,6 +41,10 @@ class MalformedMessage(PeerViolation):
     """Bytes that are not a message of this protocol."""
 
 
+class CheckFailed(PeerViolation):
+    """A peer's encrypted replies were not what the protocol computes; the peer is recorded."""
+
+
 class UnexpectedMessage(PeerViolation):
     """A well-formed message at the wrong time: wrong kind, round, size or shape."""
 
@@ -58,7 +62,7 @@ class RangeExceeded(CryptoError):
 
 
 class LabelLeakRefused(ConfigError):
-    """The aggregated gradients of this job would reveal too much about the labels."""
+    """Gradients or the final model of this job would reveal too much about the labels."""
 
 
 class FeatureLeakRefused(ConfigError):

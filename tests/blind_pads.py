@@ -89,12 +89,6 @@ class _Drawing:
 _CURRENT: ContextVar[_Drawing | None] = ContextVar("whose words are drawn", default=None)
 
 
-def _masks(*shape: int) -> RingArray:
-    """As the module draws them, weakened perhaps."""
-    drawn: RingArray = vars(ring_products)["uniform"](*shape)
-    return drawn
-
-
 def _draw(kind: str, fresh: Callable[[], Words]) -> Words:
     current = _CURRENT.get()
     return fresh() if current is None else current.draw(kind, fresh)
@@ -120,6 +114,8 @@ class ClearOwner(RingProductOwner):
 
 
 class _ClearEvaluator(RingProductEvaluator):
+    masks = staticmethod(ring.uniform)
+
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
         assert public_bytes == b"in clear"
         self.product_format = product_format
@@ -128,7 +124,7 @@ class _ClearEvaluator(RingProductEvaluator):
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
         fmt = self.product_format
         values = np.frombuffer(encrypted, np.uint64).reshape(fmt.inner, fmt.columns)
-        mask = _draw("masks", lambda: _masks(fmt.outputs, fmt.columns))
+        mask = _draw("masks", lambda: self.masks(fmt.outputs, fmt.columns))
         return ring.reduced(ring.Factor(matrix) @ values + mask).tobytes(), mask
 
 
@@ -232,7 +228,7 @@ def weakened(where: str, uniform: Callable[..., RingArray]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         _in_clear(patch)
         if where == "masks":
-            patch.setattr(ring_products, "uniform", uniform)
+            patch.setattr(_ClearEvaluator, "masks", staticmethod(uniform))
         else:
             patch.setattr(links, "ring", _Ring(uniform))
         yield

@@ -3,6 +3,7 @@
 They live in tests alone; no job file and nothing in the package reaches them.
 """
 
+import secrets
 from math import prod
 
 import numpy as np
@@ -12,38 +13,64 @@ from typing_extensions import override
 
 from securevfl.arrays import RingArray
 from securevfl.crypto.bfv import BfvEvaluator
+from securevfl.crypto.bfv_core import BfvMultiplier
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.flooded_ends import Blinder
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierKeyPeer
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, ShortExponentResidues
-from securevfl.crypto.residues import scaled_message, uniform_words
+from securevfl.crypto.residues import scaled_message, uniform_below
 from securevfl.crypto.ring_products import RingProductEvaluator
-from securevfl.crypto.scheme import BlinderPool, ProductFormat
 from securevfl.crypto.seal_codec import coefficient_ciphertext
+from securevfl.crypto.slot_products import SlotEvaluator
 
 
-class EncryptsNothing(BfvEvaluator):
+class _EncryptsNothing(BfvMultiplier):
     """Masks, but its blinders are no encryptions: c₁ = 0."""
 
-    def __init__(self, public_bytes: bytes, product_format: ProductFormat) -> None:
-        super().__init__(public_bytes, product_format)
-        self._pool = BlinderPool(self._nothing, product_format.columns)
+    _checked = False
 
-    def _nothing(self) -> seal.Ciphertext:
+    @override
+    def _zero(self) -> seal.Ciphertext:
+        if not self._checked:  # the constructor refuses keys that hide nothing
+            self._checked = True
+            return super()._zero()
         nothing = np.zeros((len(self._primes), DEGREE), np.uint64)
         return coefficient_ciphertext(self._context, nothing)
 
 
-class MasksModuloT(BfvEvaluator):
+class _MasksModuloT(BfvMultiplier):
     """Its masks are multiples of q'/t, rounded: what lies between is the product's noise."""
 
     @override
     def _mask(self, count: int) -> tuple[RingArray, RingArray]:
-        bits = self._parameters.plain_bits
-        primes = self._primes[: self._parameters.reply_primes]
-        share = uniform_words(count) & np.uint64((1 << bits) - 1)
-        whole = share.view(np.int64)
-        residues = [scaled_message(whole, prod(primes), bits, prime) for prime in primes]
+        sizes, primes = self._sizes, self._primes[: self._sizes.reply_primes]
+        share = uniform_below(sizes.plain_modulus, count)
+        modulus, plain = prod(primes), sizes.plain_modulus
+        residues = [scaled_message(share, modulus, plain, prime) for prime in primes]
         return np.stack(residues), share
+
+
+class EncryptsNothing(_EncryptsNothing, BfvEvaluator):
+    """See above, for the products of bfv."""
+
+
+class MasksModuloT(_MasksModuloT, BfvEvaluator):
+    """See above, for the products of bfv."""
+
+
+class RingEncryptsNothing(_EncryptsNothing, RingProductEvaluator):
+    """See above, for products in the ring."""
+
+
+class RingMasksModuloT(_MasksModuloT, RingProductEvaluator):
+    """See above, for products in the ring."""
+
+
+class SlotsEncryptNothing(_EncryptsNothing, SlotEvaluator):
+    """See above, for products in slots."""
+
+
+class SlotMasksModuloT(_MasksModuloT, SlotEvaluator):
+    """See above, for products in slots."""
 
 
 class ShortBlinders(FastPaillierEvaluator):
@@ -56,10 +83,17 @@ class ShortBlinders(FastPaillierEvaluator):
         return self.residues.draw()
 
 
-class RingEncryptsNothing(RingProductEvaluator):
-    """Masks and floods, but its blinders are no encryptions: c₁ = 0."""
+class _NarrowMasks(PaillierKeyPeer):
+    """Masks 2^40 times as large as any product, but not uniform modulo n."""
 
     @override
-    def _blinder(self) -> Blinder:
-        mask, residues = self._mask_and_flooding()
-        return Blinder(coefficient_ciphertext(self._context, residues), mask)
+    def _fresh_mask(self) -> int:
+        return secrets.randbits(self._slots.width * self._slots.count)
+
+
+class NarrowlyMasked(_NarrowMasks, PaillierEvaluator):
+    """Of phe's engine."""
+
+
+class NarrowlyMaskedFast(_NarrowMasks, FastPaillierEvaluator):
+    """Of the fast engine."""

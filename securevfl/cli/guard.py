@@ -72,6 +72,7 @@ class _Kept:
     def _shown(self, number: int, population: "Population") -> tuple[int, str]:
         import numpy as np
 
+        from securevfl.protocols.guards.label_ends import BITS
         from securevfl.protocols.guards.person_record import (
             MODEL_LIMIT,
             OTHERS_LIMIT,
@@ -80,13 +81,16 @@ class _Kept:
 
         record, there = self.record, np.flatnonzero(self.record.of == number)
         if isinstance(record, PersonRecord):
-            if population.variance is None:
-                return len(there), "no gradient"
-            model, others = record.revealed(there, population.variance)
-            return len(there), (
-                f"{model / MODEL_LIMIT:.0%} of what gradients of all rows may, "
-                f"{others / OTHERS_LIMIT:.0%} of what others may"
-            )
+            shown, ends = "no gradient", BITS * float(record.ends[there].max(initial=0.0))
+            if population.variance is not None:
+                model, others = record.revealed(there, population.variance)
+                shown = (
+                    f"{model / MODEL_LIMIT:.0%} of what gradients of all rows may, "
+                    f"{others / OTHERS_LIMIT:.0%} of what others may"
+                )
+            if ends:
+                shown += f"; {ends:.2g} bits of each label by final models of 'blind'"
+            return len(there), shown
         trained, scored = (int(n[there].max(initial=0)) for n in (record.trained, record.scored))
         shown = f"{trained} columns of predictions by rounds, {scored} by scorings"
         return population.people, shown
@@ -114,7 +118,14 @@ def show(*, json: options.Json = None, quiet: options.Quiet = False) -> None:
         return
     from rich.console import Console
 
+    from securevfl.protocols.guards.failed_checks import failures
+
     console = Console(highlight=False, markup=False)
+    for each in failures(options.guard_directory()):
+        console.print(
+            f"{each.peer}: encrypted replies failed a check in job {each.job.name!r} of "
+            f"{each.job.day}; no job with it starts (`securevfl guard trust {each.peer}`)"
+        )
     if not rows:
         console.print(f"no job has been counted in {options.guard_directory()}")
     for row in rows:
@@ -125,6 +136,29 @@ def show(*, json: options.Json = None, quiet: options.Quiet = False) -> None:
         console.print(f"  shown: {row['shown']}")
         console.print(f"  jobs: {row['jobs']} since {row['first']}")
         console.print(f"  the last: {row['last']}")
+
+
+@guard.command("trust")
+def trust(
+    peer: Annotated[str, typer.Argument(help="As `securevfl guard show` names it.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Allow jobs with a party again whose encrypted replies failed a check."""
+    from securevfl.protocols.guards import failed_checks
+
+    directory = options.guard_directory()
+    found = [each for each in failed_checks.failures(directory) if each.peer == peer]
+    if not found:
+        raise ConfigError(f"no check of {peer!r} is on record in {directory}")
+    typer.echo(f"{peer}: failed checks: {len(found)}, the last in job {found[-1].job.name!r}")
+    typer.echo(
+        "A party that cheats passes one check in 2^κ, and learns a bit from each that fails."
+    )
+    if not yes:
+        typer.confirm("Trust it again?", abort=True)
+    failed_checks.trust(directory, peer)
+    typer.echo("trusted")
 
 
 @guard.command("forget")

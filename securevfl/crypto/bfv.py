@@ -22,10 +22,9 @@ import tenseal.sealapi as seal
 from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier, pack_reply
+from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import require_matrix, require_values
-from securevfl.crypto.residues import uniform_mask
 from securevfl.crypto.scheme import (
     MODULUS_BITS,
     BlinderPool,
@@ -134,20 +133,12 @@ class BfvEvaluator(BfvMultiplier, Evaluator):
         for row in product.plaintexts:
             blinder = self._pool.take()
             with seal_errors("an encrypted vector"):
-                polynomials = self._finished(self._sum(vectors, row), blinder)
-            residues, mask = self._mask(len(positions))
-            for c0, part, prime in zip(polynomials[0], residues, self._primes, strict=False):
-                c0[positions] = (c0[positions] + part) % np.uint64(prime)
-            replies.append(pack_reply(parameters, polynomials, positions))
+                reply, mask = self._sealed(self._sum(vectors, row), blinder, positions)
+            replies.append(reply)
             masks.append(mask[: parameters.columns_per_reply])
         share = np.concatenate(masks)[: product.columns]
         shift = np.uint64(MODULUS_BITS - parameters.plain_bits)
         return MaskedReply(b"".join(replies), np.left_shift(share, shift))
-
-    def _mask(self, count: int) -> tuple[RingArray, RingArray]:
-        """A fresh mask modulo each of a reply's primes, and this end's share of it modulo t."""
-        primes = self._primes[: self._parameters.reply_primes]
-        return uniform_mask(primes, self._parameters.plain_bits, count)
 
     def _sum(
         self, vectors: list[seal.Ciphertext], row: tuple[seal.Plaintext | None, ...]

@@ -4,8 +4,9 @@ Wire format, without spare bits: an input is its c₀ modulo each prime and the 
 reply is, for each remaining prime, its c₁ and the c₀ coefficients that the owner needs.
 
 A reply's c₁ is that of a fresh public-key encryption plus a·X. Without this encryption the owner,
-who knows a, could divide it out (200 of 200 coefficients of X). What hides c₀ is up to the product:
-masks modulo q' (bfv), or masks modulo t and flooding (flooded_ends).
+who knows a, could divide it out (200 of 200 coefficients of X). Every coefficient of c₀ that is
+sent has a mask modulo the reply's modulus q': a uniform one (bfv), or one that leaves exact shares
+(ring_products, slot_products).
 
 A reply is no checksum: most changes of its bytes change numbers. Connections must be authenticated.
 Not protected: an evaluator that has a crafted ciphertext decrypted, and an owner that chooses its
@@ -67,36 +68,25 @@ def inputs_of(
 
 def reply_bytes(sizes: BfvSizes, revealed: int) -> int:
     """Size in bytes of a reply that reveals this many coefficients."""
-    return sum(
-        packed_size(DEGREE, bits) + packed_size(revealed, bits - sizes.dropped_bits)
-        for bits in sizes.reply_bits
-    )
+    return sum(packed_size(DEGREE, bits) + packed_size(revealed, bits) for bits in sizes.reply_bits)
 
 
 def pack_reply(sizes: BfvSizes, polynomials: RingArray, positions: NDArray[np.int64]) -> bytes:
     """Pack (c₀, c₁) of shape (2, reply primes, DEGREE): all of c₁, and c₀ at the positions."""
-    c0, c1 = polynomials
-    dropped = sizes.dropped_bits
-    pieces = []
-    for row, bits in enumerate(sizes.reply_bits):
-        revealed = c0[row, positions] >> np.uint64(dropped)
-        pieces += [pack(c1[row], bits), pack(revealed, bits - dropped)]
-    return b"".join(pieces)
+    return b"".join(
+        pack(c1, bits) + pack(c0[positions], bits)
+        for c0, c1, bits in zip(*polynomials, sizes.reply_bits, strict=True)
+    )
 
 
 def unpack_reply(sizes: BfvSizes, data: bytes, positions: NDArray[np.int64]) -> RingArray:
-    """(c₀, c₁), shape (2, reply primes, DEGREE): dropped bits at mid-range, c₀ 0 where not sent."""
-    polynomials = np.zeros((2, sizes.reply_primes, DEGREE), np.uint64)
-    dropped, at = sizes.dropped_bits, 0
+    """(c₀, c₁), shape (2, reply primes, DEGREE); c₀ is 0 where it was not sent."""
+    polynomials, at = np.zeros((2, sizes.reply_primes, DEGREE), np.uint64), 0
     for row, bits in enumerate(sizes.reply_bits):
         end = at + packed_size(DEGREE, bits)
         polynomials[1, row] = unpack(data[at:end], DEGREE, bits)
-        at = end + packed_size(len(positions), bits - dropped)
-        revealed = unpack(data[end:at], len(positions), bits - dropped)
-        if dropped:
-            middle = np.uint64(1 << (dropped - 1))
-            revealed = ((revealed << np.uint64(dropped)) + middle) % np.uint64(sizes.primes()[row])
-        polynomials[0, row, positions] = revealed
+        at = end + packed_size(len(positions), bits)
+        polynomials[0, row, positions] = unpack(data[end:at], len(positions), bits)
     return polynomials
 
 
@@ -153,12 +143,12 @@ class BfvKeyHolder:
 
     def _input(self, values: IntArray) -> bytes:
         """One input: an encryption of zero, plus round(q·v/t) in c₀."""
-        zero = self._pool.take()
+        zero, plain = self._pool.take(), self._sizes.plain_modulus
         pieces = []
         for head, tail, bits, prime in zip(
             zero.heads, zero.tails, self._sizes.prime_bits, self._primes, strict=True
         ):
-            scaled = scaled_message(values, self._modulus, self._sizes.plain_bits, prime)
+            scaled = scaled_message(to_ring(values), self._modulus, plain, prime)
             head[: len(scaled)] = (head[: len(scaled)] + scaled) % np.uint64(prime)
             pieces += [pack(head, bits), tail]
         return b"".join([*pieces, zero.seed])
@@ -169,10 +159,9 @@ class BfvKeyHolder:
         if len(data) != replies * size:
             raise CryptoError(f"{len(data)} bytes, {replies} bfv replies of {size} expected")
         parts = (data[at : at + size] for at in range(0, len(data), size))
-        return self._decrypted((self._reply(part, positions) for part in parts), positions)
-
-    def _decrypted(self, replies: Iterator[RingArray], positions: NDArray[np.int64]) -> RingArray:
-        return np.stack([self._coefficients(reply, positions) for reply in replies])
+        return np.stack(
+            [self._coefficients(self._reply(part, positions), positions) for part in parts]
+        )
 
     def _reply(self, data: bytes, positions: NDArray[np.int64]) -> RingArray:
         """A reply's polynomials; refuses a reply that could have been made without the key."""
@@ -270,10 +259,22 @@ class BfvMultiplier:
         self._encryptor.encrypt_zero(encrypted)
         return encrypted
 
-    def _finished(self, total: seal.Ciphertext | None, blinder: seal.Ciphertext) -> RingArray:
-        """(c₀, c₁) of a sum in NTT form, None for 0, plus a blinder: (2, reply primes, DEGREE)."""
+    def _sealed(
+        self, total: seal.Ciphertext | None, blinder: seal.Ciphertext, positions: NDArray[np.int64]
+    ) -> tuple[bytes, RingArray]:
+        """The reply with a sum in NTT form, None for 0, plus a blinder, an encryption of zero.
+
+        Also returns this end's share of the mask modulo t, (positions,).
+        """
         if total is not None:
             self._evaluator.transform_from_ntt_inplace(total)
             self._evaluator.add_inplace(blinder, total)
         self._evaluator.mod_switch_to_inplace(blinder, self._reply_level)
-        return polynomials_of(blinder)
+        polynomials = polynomials_of(blinder)
+        residues, share = self._mask(len(positions))
+        for c0, part, prime in zip(polynomials[0], residues, self._primes, strict=False):
+            c0[positions] = (c0[positions] + part) % np.uint64(prime)
+        return pack_reply(self._sizes, polynomials, positions), share
+
+    def _mask(self, count: int) -> tuple[RingArray, RingArray]:
+        return self._sizes.mask(self._primes[: self._sizes.reply_primes], count)

@@ -24,15 +24,18 @@ Source: docs/decisions/0008-bfv-sizes-follow-the-job.md; degree and 218 bits:
 HomomorphicEncryption.org standard, ternary secret, 128 bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, log2, sqrt
-from typing import TYPE_CHECKING, ClassVar
+from math import ceil, log, log2, prod, sqrt
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
+from securevfl.arrays import RingArray
+from securevfl.crypto.residues import exact_mask, uniform_mask
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import RangeExceeded
 
@@ -50,9 +53,7 @@ NOISE_VARIANCE = 10.5
 # Rounding (c₀, c₁) leaves noise of variance (1 + ‖s‖²)/12, for a ternary s at most this.
 ROUNDING_NOISE = sqrt((1 + DEGREE) / 12)
 
-# Fillers let a few columns be tested: an owner's test of flooded noise lets a coefficient under
-# another key pass 11 times in 16, 48 of them once in 2^25; the audit of sealed replies counts them.
-LEAST_REVEALED = 48
+LEAST_REVEALED = 48  # fillers let the audit of replies count a few columns
 
 SPECIAL_BITS = 30  # SEAL's special prime, which ciphertexts on the wire lack
 LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
@@ -70,14 +71,17 @@ class BfvSizes:
     Attributes:
         plain_bits: t = 2^plain_bits, or with `batching` (slots) a prime of this many bits.
         prime_bits: sizes of the data primes; a reply keeps the first `reply_primes` of them.
-        dropped_bits: low bits of each c₀ in a reply that are not sent.
     """
 
     batching: ClassVar[bool] = False
-    dropped_bits: ClassVar[int] = 0
     plain_bits: int
     prime_bits: tuple[int, ...]
     reply_primes: int
+
+    @property
+    def plain_modulus(self) -> int:
+        """The modulus t."""
+        return 1 << self.plain_bits
 
     @property
     def input_bytes(self) -> int:
@@ -105,6 +109,10 @@ class BfvSizes:
             level = level.next_context_data()
         found: list[int] = level.parms_id()
         return found
+
+    def mask(self, primes: Sequence[int], count: int) -> tuple[RingArray, RingArray]:
+        """A fresh mask modulo each of a reply's primes, and a share of it modulo t, (count,)."""
+        return uniform_mask(primes, self.plain_bits, count)
 
 
 @dataclass(frozen=True)
@@ -184,6 +192,60 @@ class BfvParameters(BfvSizes):
         return (transfer_ms + online_ms + max(0.0, offline_ms - waits_ms)) * 1e-3
 
 
+@dataclass(frozen=True)
+class ExactSizes(BfvSizes):
+    """Ring and primes of products that stay in shares, which are exact.
+
+    A mask keeps off the edges at which a share would be rounded the other way: its distance from
+    them is more than `edge`. It is uniform modulo q' otherwise. So a coefficient's distribution is
+    within 2·(edge + 1)·t/q' of the uniform one, whatever it contains, and A coefficients of a job
+    are within 2^−STATISTICAL_BITS of it together. Noise beyond the edge can round a share the other
+    way, in a job with probability 2^−carry_bits.
+
+    Attributes:
+        carry_bits: STATISTICAL_BITS with an edge as large as noise, or less without one.
+        noise: bound on the noise of a reply before primes are dropped.
+        switch: bound on what dropping primes adds.
+    """
+
+    carry_bits: ClassVar[int] = STATISTICAL_BITS
+    noise: int
+    switch: int
+
+    @classmethod
+    def fitting(cls, plain_bits: int, terms: int, entry: float, revealed: int) -> list[Self]:
+        """Sizes for A = `revealed` coefficients, each the sum of `terms` inputs times an entry.
+
+        The bounds hold except with probability 2^−STATISTICAL_BITS over the job and the noise of
+        honest inputs, sums of independent signs (Hoeffding, 1963, theorem 2).
+        """
+        deviations = sqrt(2 * log(2 * revealed * 2.0**STATISTICAL_BITS))
+        of_inputs = deviations * sqrt(NOISE_VARIANCE * terms) + terms / 2
+        # A fresh encryption adds at most DEGREE.
+        noise, switch = ceil(of_inputs * entry) + DEGREE, ceil(deviations * ROUNDING_NOISE)
+        # Half of the distance is the product's, half the switch's.
+        modulus_bits, kept_bits = (
+            ceil(plain_bits + log2(4.02 * revealed) + max(cls.carry_bits + log2(each), least))
+            for each, least in ((noise, 0), (switch, STATISTICAL_BITS))
+        )
+        return [
+            cls(plain_bits, prime_bits, kept, noise, switch)
+            for prime_bits, kept in _kept_and_dropped(modulus_bits, kept_bits)
+        ]
+
+    @property
+    def edge(self) -> int:
+        """Bound on the noise of a reply on the wire."""
+        primes = self.primes()
+        if self.reply_primes == len(primes):
+            return self.noise
+        return self.noise // prod(primes[self.reply_primes :]) + 1 + self.switch
+
+    @override
+    def mask(self, primes: Sequence[int], count: int) -> tuple[RingArray, RingArray]:
+        return exact_mask(primes, self.plain_modulus, self.edge, count)
+
+
 def _primes(
     plain_bits: int, product_format: ProductFormat, inputs: int, chunk: int
 ) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -197,6 +259,10 @@ def _primes(
     least = plain_bits + (STATISTICAL_BITS if fmt.opened else CARRY_BITS)
     modulus_bits = ceil(least + log2(numbers * noise))
     kept_bits = ceil(least + log2(numbers * ROUNDING_NOISE))
+    return _kept_and_dropped(modulus_bits, kept_bits)
+
+
+def _kept_and_dropped(modulus_bits: int, kept_bits: int) -> Iterator[tuple[tuple[int, ...], int]]:
     for kept in range(1, 4):
         for others in range(4 - kept):
             for smallest in (_LEAST_PRIME_BITS, _SQUEEZED_BITS + 4):
@@ -231,7 +297,7 @@ def _nibbles(bits: int, primes: int) -> int:
 
 
 def revealed(needed: int) -> int:
-    """Coefficients of a reply to send if this many are needed: even, and enough for tests."""
+    """Coefficients of a reply to send if this many are needed: even, and with fillers."""
     return max(needed + needed % 2, LEAST_REVEALED)
 
 

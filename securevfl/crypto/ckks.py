@@ -10,27 +10,33 @@ Why not TenSEAL's CKKSVector: it can only add masks that are float64 slots. Thei
 zeros below the 53rd bit, where the key owner, who knows its own noise, would read X; and real
 slots leave half of the dimensions unmasked.
 
-Widths, with |x·v| ≤ b, b a power of two, and the numbers in SEAL's decoded slots:
-    - Mask: every one of the 8192 coefficients, to its last bit, is uniform on 2^113 integers,
-      2^25 times the largest that a product's coefficient can be. It hides the slots (imaginary
-      parts too) and the noise X·e; a reply with a fresh public-key Enc(0) is within
-      √DEGREE·2^−26 ≈ 2^−19.5 of one that does not depend on X. In the slots the mask has a standard
-      deviation of 2^30.7·b, which is what float64 still decodes to about 2^−21·b.
+Replies are sealed: every one of the 8192 coefficients has a mask that is uniform modulo q, the
+whole modulus. Whatever the owner encrypted, and with whatever noise, they are uniform. The owner
+rounds what it decrypts, and the evaluator its mask, to words of 2^64/q. Words are shares modulo
+2^64 of a product's coefficients, off by one unit at most. A column's sum of slots is a sum of
+coefficients with known weights; both ends round the weights to the same integers, and the sums of
+words are shares of Xᵀv.
+
+Widths, with |x·v| ≤ b, b a power of two:
+    - Words: a unit is 2^−31·b of a slot. Weights have 19 bits after the point at S = 4096, 25 at
+      64, less the bits of `summands`. Sums are off by about 2^−21·b + 2^−26·b·√S.
     - Flooding: the owner adds to every sum a uniform integer of ±2^−21·b·2^⌈log₂(S)/2⌉ and rounds
       to a grid of the same width before it releases it, 2^26 times the standard deviation of the
-      key-dependent noise there (3.2·√DEGREE·2^−56·b per slot).
-    - Hence the error of Xᵀv: uniform flooding, rounding and float64, a standard deviation of about
-      2^−20.8·b·√S.
+      key-dependent noise there (3.2·√DEGREE·2^−56·b per slot). That noise turns the rounding of
+      a word with probability 2^−23, which changes the law of a released sum by 2^−21.
+    - Hence the error of Xᵀv: uniform flooding and rounding, a standard deviation of up to
+      2^−21·b·√S.
 
-Not covered: the mask is statistical, not perfect; flooding of 26 bits is far from the 2^64 that a
-proof against an evaluator with many decryptions asks for (Li, Micciancio, EUROCRYPT 2021: released
-approximate decryptions are equations in the key); damaged ciphertexts are noticed only when they
-decrypt to more than a masked product can be. Never the default.
+Not covered: flooding of 26 bits is far from the 2^64 that a proof against an evaluator with many
+decryptions asks for (Li, Micciancio, EUROCRYPT 2021: released approximate decryptions are equations
+in the key). An owner that learns products also learns how slots were rounded, and one that chose
+its own noise there reads as much as with an input of its choice. A reply that was damaged, or made
+under another key, decrypts to uniform numbers. Never the default.
 """
 
-import os
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 
 import numpy as np
 import tenseal.sealapi as seal
@@ -39,11 +45,14 @@ from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
-from securevfl.crypto.residues import uniform_words
+from securevfl.crypto.residues import share_of, uniform_mask, uniform_words
 from securevfl.crypto.scheme import MODULUS_BITS, Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.crypto.seal_codec import (
+    ciphertext_of,
     coefficient_ciphertext,
+    coefficients_of,
     from_bytes,
+    polynomials_of,
     seal_errors,
     split,
     to_bytes,
@@ -55,17 +64,14 @@ SLOTS = DEGREE // 2
 PRIME_BITS = (60, 60, 40)
 VALUE_SCALE_BITS = 56
 MATRIX_SCALE_BITS = 31
-MASK_BITS = 25
-# Quanta are 2^−26 of the largest product: 5 bits finer than the flooding.
+# A slot of 1 is 2^31 units of a word; flooding starts 5 bits above 2^−26 of it.
+WORD_BITS = VALUE_SCALE_BITS + MATRIX_SCALE_BITS + MODULUS_BITS - sum(PRIME_BITS[:2])
 QUANTUM_BITS = 26
 FLOOD_BITS = 5
 
 _DATA_PRIMES = len(PRIME_BITS) - 1
 _LARGEST_CIPHERTEXT = 2 * _DATA_PRIMES * DEGREE * 8 + 4096
 _LARGEST_KEY = 2 * len(PRIME_BITS) * DEGREE * 8 + 4096
-_MASK_WIDTH = 1 << (VALUE_SCALE_BITS + MATRIX_SCALE_BITS + MASK_BITS)
-# 16 standard deviations of a slot's mask: an honest reply exceeds it once in 2^48.
-_LARGEST_SLOT = 16 * (DEGREE / 2 / 3) ** 0.5 * 2.0**MASK_BITS
 
 
 @dataclass(frozen=True)
@@ -73,11 +79,13 @@ class CkksLayout:
     """How vectors and matrices are placed in slots: `block` slots per column, `inputs` per vector.
 
     Values are scaled by powers of two so that every slot of a product is within ±1. Integers of v
-    are within ±2^value_exponent; X likewise, with room for the sum over the inputs.
+    are within ±2^value_exponent; X likewise, with room for the sum over the inputs. `summands`
+    products are added.
     """
 
     block: int
     inputs: int
+    summands: int
     value_exponent: int
     matrix_exponent: int
 
@@ -94,6 +102,7 @@ class CkksLayout:
         layout = cls(
             block=min(product_format.rows, SLOTS),
             inputs=inputs,
+            summands=product_format.summands,
             value_exponent=(product_format.largest_value - 1).bit_length(),
             matrix_exponent=(product_format.largest_entry - 1).bit_length()
             + (inputs - 1).bit_length(),
@@ -116,24 +125,32 @@ class CkksLayout:
         return SLOTS // self.block
 
     @property
+    def modulus_bits(self) -> int:
+        """Sums are modulo 2^modulus_bits: twice the room of the largest, or of any format."""
+        room = self.exponent + (self.block * self.summands).bit_length() + 1
+        return min(room, MODULUS_BITS)
+
+    @property
+    def unit_bits(self) -> int:
+        """A slot of 1 counts 2^unit_bits in the words of a sum."""
+        return self.exponent + MODULUS_BITS - self.modulus_bits
+
+    @property
     def flood_bits(self) -> int:
-        """Flooding is uniform on ±2^flood_bits quanta; released sums are multiples of it."""
-        return FLOOD_BITS + ((self.block - 1).bit_length() + 1) // 2
+        """Flooding is uniform on ±2^flood_bits of them; released sums are multiples of that."""
+        half = ((self.block - 1).bit_length() + 1) // 2
+        return FLOOD_BITS + half + self.unit_bits - QUANTUM_BITS
 
     def replies(self, columns: int) -> int:
         """Number of replies for this many columns."""
         return -(-columns // self.columns)
 
-    def quanta(self, slots: NDArray[np.float64]) -> RingArray:
-        """Sums of the blocks of (4096,) slots in quanta, modulo 2^64: shape (columns,)."""
-        counted = to_ring(np.rint(np.ldexp(slots, QUANTUM_BITS)).astype(np.int64))
-        blocks = counted[: self.columns * self.block].reshape(self.columns, self.block)
-        sums: RingArray = np.add.reduce(blocks, axis=1, dtype=np.uint64)
-        return sums
-
-    def integers(self, quanta: RingArray) -> RingArray:
-        """Quanta as integers with the format's fraction bits, modulo 2^64."""
-        return np.left_shift(quanta, np.uint64(self.exponent - QUANTUM_BITS), dtype=np.uint64)
+    def sums(self, words: RingArray) -> RingArray:
+        """The sum of each block's slots from the words of a polynomial, modulo 2^64: (columns,)."""
+        weights = to_ring(_weights(self.block, self.unit_bits - WORD_BITS))
+        powers = np.arange(DEGREE)
+        turns = (pow(3, self.block * column, 2 * DEGREE) for column in range(self.columns))
+        return np.array([weights[powers * turn % (2 * DEGREE)] @ words for turn in turns])
 
 
 class CkksOwner(KeyOwner):
@@ -142,7 +159,9 @@ class CkksOwner(KeyOwner):
     def __init__(self, product_format: ProductFormat) -> None:
         self._format = product_format
         self._layout = CkksLayout.of(product_format)
-        context, self._encoder = _context()
+        self._context, _ = _context()
+        context = self._context
+        self._evaluator = seal.Evaluator(context)
         generator = seal.KeyGenerator(context)
         public_key = seal.PublicKey()
         generator.create_public_key(public_key)
@@ -156,6 +175,11 @@ class CkksOwner(KeyOwner):
     def public_bytes(self) -> bytes:
         """The public key in SEAL's serialization; parameters are fixed."""
         return self._public_bytes
+
+    @property
+    @override
+    def modulus_bits(self) -> int:
+        return self._layout.modulus_bits
 
     @override
     def encrypt(self, values: IntArray) -> bytes:
@@ -175,24 +199,32 @@ class CkksOwner(KeyOwner):
             raise CryptoError(f"{columns} columns, at least 1 expected")
         layout = self._layout
         pieces = split(ciphertext, layout.replies(columns), _LARGEST_CIPHERTEXT)
-        sums = np.concatenate([layout.quanta(self._decrypt_slots(piece)) for piece in pieces])
+        sums = np.concatenate([layout.sums(self._words(piece)) for piece in pieces])
         # Uniform on [−2^flood_bits, 2^flood_bits), modulo 2^64.
         drawn = uniform_words(columns) & np.uint64((2 << layout.flood_bits) - 1)
         flooded = sums[:columns] + (drawn - np.uint64(1 << layout.flood_bits))
         step = np.uint64(layout.flood_bits)
         half = np.uint64(1 << (layout.flood_bits - 1))
-        return layout.integers(((flooded + half) >> step) << step)
+        released: RingArray = ((flooded + half) >> step) << step
+        return released
 
-    def _decrypt_slots(self, piece: bytes) -> NDArray[np.float64]:
+    def _words(self, piece: bytes) -> RingArray:
+        """This end's share of a reply's coefficients, shape (DEGREE,)."""
         plain = seal.Plaintext()
         reply = _load(piece, VALUE_SCALE_BITS + MATRIX_SCALE_BITS)
         with seal_errors("a reply"):
             self._decryptor.decrypt(reply, plain)
-            slots = np.array(self._encoder.decode_double(plain))
-        # Under another key, decryption gives coefficients uniform modulo q, 2^7 times larger.
-        if not np.max(np.abs(slots)) <= _LARGEST_SLOT:
-            raise KeyMismatch("a reply decrypts to more than any masked product of this job")
-        return slots
+        primes = _data_primes()
+        values = coefficients_of(plain, np.arange(len(primes) * DEGREE)).reshape(-1, DEGREE)
+        # Only ciphertexts leave NTT form, and none whose second polynomial is zero.
+        both = np.stack([values, values])
+        carrier = ciphertext_of(self._context, self._context.first_parms_id(), both, ntt=True)
+        self._evaluator.transform_from_ntt_inplace(carrier)
+        modulus, total = prod(primes), np.zeros(DEGREE, object)
+        for residues, prime in zip(polynomials_of(carrier)[0], primes, strict=True):
+            others = modulus // prime
+            total += residues.astype(object) * (pow(others, -1, prime) * others)
+        return share_of(total, modulus, MODULUS_BITS)
 
 
 @dataclass(frozen=True)
@@ -216,6 +248,11 @@ class CkksEvaluator(Evaluator):
         if public_key.data().is_transparent():
             raise KeyMismatch("encryption under this CKKS public key hides nothing")
         self._encryptor = seal.Encryptor(self._context, public_key)
+
+    @property
+    @override
+    def modulus_bits(self) -> int:
+        return self._layout.modulus_bits
 
     @override
     def prepare(self, matrix: IntArray) -> PreparedSlots:
@@ -244,7 +281,7 @@ class CkksEvaluator(Evaluator):
         vectors = [_load(piece, VALUE_SCALE_BITS) for piece in pieces]
         replies, masks = [], []
         for row in prepared.plaintexts:
-            mask = _mask_coefficients()
+            mask, words = uniform_mask(_data_primes(), MODULUS_BITS, DEGREE)
             total = self._masked_zero(mask)
             with seal_errors("an encrypted vector"):
                 for vector, plaintext in zip(vectors, row, strict=True):
@@ -253,28 +290,18 @@ class CkksEvaluator(Evaluator):
                         self._evaluator.multiply_plain(vector, plaintext, product)
                         self._evaluator.add_inplace(total, product)
             replies.append(to_bytes(total))
-            masks.append(self._layout.quanta(slots_of(mask)))
-        mask_sums = np.concatenate(masks)[: prepared.columns]
-        return MaskedReply(b"".join(replies), self._layout.integers(mask_sums))
+            masks.append(self._layout.sums(words))
+        return MaskedReply(b"".join(replies), np.concatenate(masks)[: prepared.columns])
 
-    def _masked_zero(self, mask: NDArray[np.object_]) -> seal.Ciphertext:
+    def _masked_zero(self, mask: RingArray) -> seal.Ciphertext:
         """A fresh public-key encryption of the mask polynomial, at a product's scale."""
         total = seal.Ciphertext()
         self._encryptor.encrypt_zero(total)
-        primes = [modulus.value() for modulus in _parameters().coeff_modulus()][:_DATA_PRIMES]
-        residues = np.stack([(mask % prime).astype(np.uint64) for prime in primes])
         self._evaluator.transform_from_ntt_inplace(total)
-        self._evaluator.add_inplace(total, coefficient_ciphertext(self._context, residues))
+        self._evaluator.add_inplace(total, coefficient_ciphertext(self._context, mask))
         self._evaluator.transform_to_ntt_inplace(total)
         total.scale = 2.0 ** (VALUE_SCALE_BITS + MATRIX_SCALE_BITS)
         return total
-
-
-def _mask_coefficients() -> NDArray[np.object_]:
-    """Integers uniform on ±_MASK_WIDTH from the operating system, shape (DEGREE,)."""
-    low, high = np.frombuffer(os.urandom(16 * DEGREE), np.uint64).reshape(2, DEGREE).astype(object)
-    coefficients: NDArray[np.object_] = (high << 64 | low) % (2 * _MASK_WIDTH) - _MASK_WIDTH
-    return coefficients
 
 
 def _encode(slots: NDArray[np.float64], scale_bits: int) -> seal.Plaintext:
@@ -308,15 +335,16 @@ def _context() -> tuple[seal.SEALContext, seal.CKKSEncoder]:
     return context, seal.CKKSEncoder(context)
 
 
-def slots_of(coefficients: NDArray[np.object_]) -> NDArray[np.float64]:
-    """The real parts of the slots of a polynomial at a product's scale: m(ζ^(3^j)), j < 4096."""
-    scaled = np.ldexp(coefficients.astype(np.float64), -VALUE_SCALE_BITS - MATRIX_SCALE_BITS)
-    twist = np.exp(1j * np.pi * np.arange(DEGREE) / DEGREE)
-    at_odd_powers = np.fft.ifft(scaled * twist, norm="forward")
-    return at_odd_powers.real[_slot_order()]
+def _data_primes() -> list[int]:
+    return [modulus.value() for modulus in _parameters().coeff_modulus()][:_DATA_PRIMES]
 
 
 @cache
-def _slot_order() -> NDArray[np.int64]:
-    powers = [pow(3, j, 2 * DEGREE) for j in range(SLOTS)]
-    return (np.array(powers) - 1) // 2
+def _weights(block: int, bits: int) -> IntArray:
+    """2^bits·Σ_j cos(πi·3^j/DEGREE) over a block's slots j, rounded, for i < 2·DEGREE.
+
+    Slot j of a polynomial m is m(ζ^(3^j)), ζ a primitive root of unity of order 2·DEGREE.
+    """
+    slots = np.zeros(2 * DEGREE)
+    slots[[pow(3, j, 2 * DEGREE) for j in range(block)]] = 1
+    return np.rint(np.ldexp(np.fft.fft(slots).real, bits)).astype(np.int64)

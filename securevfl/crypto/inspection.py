@@ -30,6 +30,7 @@ from securevfl.crypto.bfv_core import (
     unpack_reply,
 )
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
+from securevfl.crypto.paillier_modulus import ROOTS
 from securevfl.crypto.ring_layout import RingLayout
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
@@ -296,7 +297,8 @@ def _ratios(numerator: list[int], denominator: list[int]) -> list[int]:
 
 def jacobi_symbols(ciphertexts: bytes, public_bytes: bytes) -> IntArray:
     """1 where the Jacobi symbol of a Paillier ciphertext modulo n is −1, else 0."""
-    n, width = int.from_bytes(public_bytes, "big"), 2 * len(public_bytes)
+    size = len(public_bytes) // (1 + ROOTS)
+    n, width = int.from_bytes(public_bytes[:size], "big"), 2 * size
     parts = [ciphertexts[at : at + width] for at in range(0, len(ciphertexts), width)]
     symbols = [gmpy2.jacobi(int.from_bytes(part, "big"), n) for part in parts]
     return np.array([symbol == -1 for symbol in symbols], np.int64)

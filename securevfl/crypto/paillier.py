@@ -4,13 +4,15 @@ All engines use these keys; phe's products are the baseline for every other sche
 every phe number has exponent 0, so nothing is rounded and no exponent is sent. A vector on the wire
 is its ciphertexts, big-endian, 2·key_bytes each.
 
-Guarantees, for evaluators that follow the protocol:
-    - The owner sees Xᵀv + largest_product + r per column, with r uniform on 2^MASK_BITS·(2^bit
-      length of largest_product) integers: within 2^−64 of independent of X and v. Such sums never
-      wrap modulo n; formats for which they could are refused.
-    - Every reply is multiplied with ρⁿ, ρ uniform below n (phe's encryption of the mask), so it is
-      distributed like a fresh encryption. A blinder with a short exponent would leave the Jacobi
-      symbol of the reply, which is a parity of X.
+Guarantees:
+    - A reply is a uniform unit modulo n², whatever the owner encrypted: its mask is uniform modulo
+      n, and it is multiplied with ρⁿ, ρ uniform below n (phe's encryption of the mask). A blinder
+      with a short exponent would leave the Jacobi symbol of the reply, which is a parity of X.
+    - What the owner decrypts and the mask are shares of the product, see paillier_slots.
+    - n has no hidden way around this: its owner proves it, see paillier_modulus.
+
+Not protected: an owner that learns a product (`opened`) reads as much in it as with an input of its
+choice. A reply that was damaged, or made under another key, decrypts to uniform numbers.
 """
 
 import secrets
@@ -18,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import gmpy2
-import numpy as np
 import phe.util
 from phe.encoding import EncodedNumber
 from phe.paillier import (
@@ -31,19 +32,16 @@ from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values
+from securevfl.crypto.paillier_modulus import modulus_of, with_roots
+from securevfl.crypto.paillier_slots import Slots
 from securevfl.crypto.scheme import (
-    MODULUS_BITS,
     PAILLIER_KEY_SIZES,
     Evaluator,
     KeyOwner,
     MaskedReply,
     ProductFormat,
 )
-from securevfl.errors import ConfigError, CryptoError, KeyMismatch, RangeExceeded
-
-MASK_BITS = 64
-RING_MASK = (1 << MODULUS_BITS) - 1
-_SMALL_PRIMES = gmpy2.primorial(1 << 16)
+from securevfl.errors import ConfigError, CryptoError, KeyMismatch
 
 
 class PaillierKeyOwner(KeyOwner):
@@ -53,8 +51,10 @@ class PaillierKeyOwner(KeyOwner):
 
     Raises:
         ConfigError: a key of other than 3072 or 2048 bits, or a phe without gmpy2.
-        RangeExceeded: a format whose masked products do not fit.
+        RangeExceeded: a format whose products do not fit.
     """
+
+    _packs = False
 
     def __init__(
         self, product_format: ProductFormat, key: int | PaillierPrivateKey = PAILLIER_KEY_SIZES[0]
@@ -69,19 +69,25 @@ class PaillierKeyOwner(KeyOwner):
         self._format = product_format
         self._private_key = key
         self._public_key = key.public_key
-        self._largest_masked = _largest_masked(product_format, self._public_key)
+        self._public_bytes = with_roots(key.p, key.q)
+        self._slots = Slots.of(product_format, key_bits, packed=self._packs)
 
     @property
     @override
     def public_bytes(self) -> bytes:
-        """n, big-endian."""
-        n: int = self._public_key.n
-        return n.to_bytes(_key_bytes(self._public_key), "big")
+        """The modulus n and its roots, big-endian; see paillier_modulus."""
+        return self._public_bytes
 
     @property
     @override
     def key_bits(self) -> int:
         return int(self._public_key.n.bit_length())
+
+    @override
+    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
+        numbers = split_ciphertexts(self._public_key, ciphertext, self._slots.replies(columns))
+        plains = [self._private_key.raw_decrypt(number) for number in numbers]
+        return self._slots.shares(plains, columns)
 
 
 class PaillierKeyPeer(Evaluator):
@@ -89,32 +95,25 @@ class PaillierKeyPeer(Evaluator):
 
     Raises:
         ConfigError: a phe without gmpy2.
-        KeyMismatch: a modulus of another size, or one that cheap tests show not to be a product of
-            two large primes.
-        RangeExceeded: a format whose masked products do not fit.
+        KeyMismatch: a modulus of another size, or one that might not hide X; see `modulus_of`.
+        RangeExceeded: a format whose products do not fit.
     """
+
+    _packs = False
 
     def __init__(
         self, public_bytes: bytes, product_format: ProductFormat, key_bits: int | None = None
     ) -> None:
         _require_gmpy2()
         allowed = PAILLIER_KEY_SIZES if key_bits is None else (key_bits,)
-        if 8 * len(public_bytes) not in allowed:
-            sizes = " or ".join(map(str, allowed))
-            raise KeyMismatch(f"Paillier key of {8 * len(public_bytes)} bits, {sizes} expected")
-        self._public_key = _public_key(public_bytes)
+        n = modulus_of(public_bytes, allowed)
+        self._public_key = PaillierPublicKey(n)
         self._format = product_format
-        self._mask_bits = mask_bits(product_format)
-        _largest_masked(product_format, self._public_key)
+        self._slots = Slots.of(product_format, n.bit_length(), packed=self._packs)
 
     def _fresh_mask(self) -> int:
-        """A uniform mask, shifted so that no masked product is negative."""
-        return self._format.largest_product + secrets.randbits(self._mask_bits)
-
-
-def mask_bits(product_format: ProductFormat) -> int:
-    """Masks are uniform on 2^mask_bits integers: within 2^−MASK_BITS of hiding a product."""
-    return product_format.largest_product.bit_length() + MASK_BITS
+        """A mask of a whole plaintext, uniform modulo n."""
+        return secrets.randbelow(self._public_key.n)
 
 
 def ciphertext_bytes(public_key: PaillierPublicKey) -> int:
@@ -143,28 +142,8 @@ def split_ciphertexts(public_key: PaillierPublicKey, data: bytes, count: int) ->
     return numbers
 
 
-def _largest_masked(product_format: ProductFormat, public_key: PaillierPublicKey) -> int:
-    product_format.require_room(MODULUS_BITS)
-    largest = 2 * product_format.largest_product + (1 << mask_bits(product_format)) - 1
-    if 2 * largest >= public_key.n:
-        raise RangeExceeded(
-            f"masked products need {largest.bit_length() + 1} bits, more than the "
-            f"{public_key.n.bit_length()} of the Paillier key"
-        )
-    return largest
-
-
 def _key_bytes(public_key: PaillierPublicKey) -> int:
     return int(public_key.n.bit_length() + 7) // 8
-
-
-def _public_key(public_bytes: bytes) -> PaillierPublicKey:
-    n = int.from_bytes(public_bytes, "big")
-    if n.bit_length() != 8 * len(public_bytes):
-        raise KeyMismatch(f"Paillier modulus of {n.bit_length()} bits in {len(public_bytes)} bytes")
-    if gmpy2.gcd(n, _SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
-        raise KeyMismatch("Paillier modulus is a prime, a power or has a small factor")
-    return PaillierPublicKey(n)
 
 
 def _require_gmpy2() -> None:
@@ -182,15 +161,6 @@ class PaillierOwner(PaillierKeyOwner):
         return _to_bytes(
             self._public_key, [_encrypt(self._public_key, value) for value in values.tolist()]
         )
-
-    @override
-    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        numbers = _from_bytes(self._public_key, ciphertext, columns)
-        plain = [self._private_key.raw_decrypt(n.ciphertext(be_secure=False)) for n in numbers]
-        # Under another key, decryption gives a number uniform below n.
-        if max(plain) > self._largest_masked:
-            raise KeyMismatch("a reply decrypts to more than any masked product of this job")
-        return np.array([value & RING_MASK for value in plain], np.uint64)
 
 
 @dataclass(frozen=True)
@@ -232,9 +202,10 @@ class PaillierEvaluator(PaillierKeyPeer):
                 if abs(entry) > 1:
                     factor = factor * _encoded(self._public_key, abs(entry))
                 total += factor
-            masks.append(mask & RING_MASK)
+            masks.append(mask)
             replies.append(total)
-        return MaskedReply(_to_bytes(self._public_key, replies), np.array(masks, np.uint64))
+        shares = self._slots.shares(masks, len(masks))
+        return MaskedReply(_to_bytes(self._public_key, replies), shares)
 
 
 def _encoded(public_key: PaillierPublicKey, value: int) -> EncodedNumber:

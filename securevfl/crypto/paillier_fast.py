@@ -4,23 +4,20 @@ The owner encrypts with residues modulo p² and q² from a fixed-base table. The
 all of X at once (multi_exponentiation) and packs many results into one ciphertext. Ciphertexts on
 the wire are those of `paillier`.
 
-Guarantees, for semi-honest parties: those of `paillier`. Every slot is masked, also unused ones,
-and none overflows; formats for which one could are refused. The short exponents of the owner's
-encryptions would not suffice for replies: all powers of one number have the same residues modulo
-the primes of n up to a power, and the Jacobi symbol of a reply would be a parity of X.
+Guarantees: those of `paillier`, whose masks cover the whole plaintext. The short exponents of the
+owner's encryptions would not suffice for replies: all powers of one number have the same residues
+modulo the primes of n up to a power, and the Jacobi symbol of a reply would be a parity of X.
 """
 
 import secrets
 from dataclasses import dataclass
-from math import ceil
 
 import gmpy2
-import numpy as np
 from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey
 from typing_extensions import override
 
-from securevfl.arrays import IntArray, RingArray
+from securevfl.arrays import IntArray
 from securevfl.crypto.fixed_point import require_matrix, require_values
 from securevfl.crypto.multi_exponentiation import (
     Accumulate,
@@ -30,11 +27,9 @@ from securevfl.crypto.multi_exponentiation import (
     products,
 )
 from securevfl.crypto.paillier import (
-    RING_MASK,
     PaillierKeyOwner,
     PaillierKeyPeer,
     ciphertext_bytes,
-    mask_bits,
     split_ciphertexts,
 )
 from securevfl.crypto.scheme import (
@@ -43,45 +38,10 @@ from securevfl.crypto.scheme import (
     MaskedReply,
     ProductFormat,
 )
-from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
+from securevfl.errors import CryptoError, RangeExceeded
 
 EXPONENT_BITS = 320
 _WINDOW_BITS = 8
-# A plaintext under another key is uniform below n. Its upper bits are zero by chance
-# once in 2^40; every slot's unused top bit halves that again.
-_FREE_BITS = 40
-
-
-@dataclass(frozen=True)
-class Slots:
-    """How many masked products fit into one plaintext, each in a slot of `width` bits.
-
-    A slot holds Xᵀv + largest_product + r, with a mask r 64 bits longer than a product. It is one
-    bit longer than the mask, so no slot overflows into the next.
-    """
-
-    width: int
-    count: int
-
-    @classmethod
-    def of(cls, product_format: ProductFormat, key_bits: int) -> "Slots":
-        """As many slots as fit into a key of this many bits, at least one."""
-        width = mask_bits(product_format) + 1
-        return cls(width, max(1, (key_bits - 1 - _FREE_BITS) // width))
-
-    def replies(self, columns: int) -> int:
-        """Number of plaintexts for this many products."""
-        return ceil(columns / self.count)
-
-    def joined(self, values: list[int]) -> int:
-        """The plaintext of one value per slot, the first lowest."""
-        return sum(value << self.width * slot for slot, value in enumerate(values))
-
-    def parted(self, plain: int) -> list[int]:
-        """The slots of a plaintext; higher bits belong to the last."""
-        slot_mask = (1 << self.width) - 1
-        slots = [plain >> self.width * slot & slot_mask for slot in range(self.count - 1)]
-        return [*slots, plain >> self.width * (self.count - 1)]
 
 
 class _ModuloPrimeSquares:
@@ -169,13 +129,13 @@ def _powers(base: mpz, modulus: mpz) -> list[list[mpz]]:
 class FastPaillierOwner(PaillierKeyOwner):
     """The party with p and q; it encrypts with short exponents."""
 
+    _packs = True
     _residues_of: type[ShortExponentResidues | UniformResidues] = ShortExponentResidues
 
     def __init__(
         self, product_format: ProductFormat, key: int | PaillierPrivateKey = PAILLIER_KEY_SIZES[0]
     ) -> None:
         super().__init__(product_format, key)
-        self._slots = Slots.of(product_format, self.key_bits)
         capacity = product_format.rows * product_format.vectors
         self._pool = BlinderPool(self._residues_of(self._private_key).draw, capacity)
 
@@ -198,17 +158,6 @@ class FastPaillierOwner(PaillierKeyOwner):
             for value in values.tolist()
         )
 
-    @override
-    def decrypt(self, ciphertext: bytes, columns: int) -> RingArray:
-        replies = self._slots.replies(columns)
-        numbers = split_ciphertexts(self._public_key, ciphertext, replies)
-        plains = [self._private_key.raw_decrypt(number) for number in numbers]
-        values = [value for plain in plains for value in self._slots.parted(plain)]
-        # Under another key, decryption gives a number uniform below n.
-        if max(values) > self._largest_masked:
-            raise KeyMismatch("a reply decrypts to more than any masked product of this job")
-        return np.array([value & RING_MASK for value in values[:columns]], np.uint64)
-
 
 class FullPaillierOwner(FastPaillierOwner):
     """As FastPaillierOwner, but encrypts with ρⁿ, ρ uniform, as phe does."""
@@ -227,12 +176,13 @@ class PreparedExponents:
 class FastPaillierEvaluator(PaillierKeyPeer):
     """A party that multiplies under another party's key."""
 
+    _packs = True
+
     def __init__(
         self, public_bytes: bytes, product_format: ProductFormat, key_bits: int | None = None
     ) -> None:
         super().__init__(public_bytes, product_format, key_bits)
         self._n = mpz(self._public_key.n)
-        self._slots = Slots.of(product_format, self._n.bit_length())
         capacity = self._slots.replies(product_format.columns) * product_format.vectors
         self._pool = BlinderPool(self._blinder, capacity)
         self._accumulate: Accumulate = accumulated
@@ -269,12 +219,12 @@ class FastPaillierEvaluator(PaillierKeyPeer):
         modulus = n * n
         masks, replies = [], []
         for unit, term in products(numbers, product.exponents, n, self._accumulate):
-            fresh = [self._fresh_mask() for _ in range(self._slots.count)]
-            shifted = 1 + n * ((term + self._slots.joined(fresh)) % n)
+            mask = self._fresh_mask()
+            shifted = 1 + n * ((term + mask) % n)
             reply = unit * shifted % modulus * self._pool.take() % modulus
             replies.append(reply.to_bytes(width, "big"))
-            masks += [mask & RING_MASK for mask in fresh]
-        return MaskedReply(b"".join(replies), np.array(masks[: product.columns], np.uint64))
+            masks.append(mask)
+        return MaskedReply(b"".join(replies), self._slots.shares(masks, product.columns))
 
 
 def _own(prepared: object) -> PreparedExponents:

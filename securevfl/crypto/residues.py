@@ -11,8 +11,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.fixed_point import to_ring
+from securevfl.arrays import RingArray
 from securevfl.crypto.scheme import MODULUS_BITS
 from securevfl.errors import CryptoError
 
@@ -33,16 +32,6 @@ def uniform_below(modulus: int, count: int) -> RingArray:
     return words
 
 
-def uniform_noise(bits: int, degree: int, primes: Sequence[int]) -> RingArray:
-    """Integers uniform on [−2^(bits − 1), 2^(bits − 1)), modulo each prime: (primes, degree)."""
-    rows = -(-bits // LIMB_BITS)
-    drawn = np.frombuffer(os.urandom(rows * degree * LIMB_BITS // 8), np.uint32)
-    limbs = drawn.reshape(rows, degree).astype(np.uint64)
-    limbs[0] >>= np.uint64(-bits % LIMB_BITS)
-    places = [1 << (LIMB_BITS * place) for place in reversed(range(rows))]
-    return np.stack([combined(limbs, places, -(1 << (bits - 1)), prime) for prime in primes])
-
-
 def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[RingArray, RingArray]:
     """A mask that is uniform modulo the product q of some primes, and a share of it.
 
@@ -56,20 +45,69 @@ def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[Ri
         drawn, others = uniform_below(prime, count), modulus // prime
         row[:] = combined(_limbs(drawn), [others << LIMB_BITS, others], 0, prime)
         total += drawn.astype(object) * others
+    return residues, share_of(total, modulus, plain_bits)
+
+
+def share_of(total: NDArray[np.object_], modulus: int, plain_bits: int) -> RingArray:
+    """round(t·total/q) modulo t = 2^plain_bits, of integers modulo q, any shape."""
     share = ((total << plain_bits) + modulus // 2) // modulus % (1 << plain_bits)
-    return residues, share.astype(np.uint64)
+    return np.asarray(share, np.uint64)
 
 
-def scaled_message(values: IntArray, modulus: int, plain_bits: int, prime: int) -> RingArray:
-    """round(q·v/t) modulo a prime factor of q, with t = 2^plain_bits; rounding is at most 1/2.
+def exact_mask(
+    primes: Sequence[int], plain: int, edge: int, count: int
+) -> tuple[RingArray, RingArray]:
+    """A mask modulo the product q of some primes, `edge` away from where it rounds to another z.
+
+    It is uniform on the residues round(q·z/t) + f for z < t = `plain` and |f| ≤ q/(2t) − edge − 1:
+    whoever adds it to q·v/t + n with |n| ≤ edge, and rounds by t/q, has v + z exactly.
+
+    Returns the mask modulo each prime, (primes, count), and z, (count,).
+    """
+    modulus = prod(primes)
+    reach = modulus // (2 * plain) - edge - 1
+    places, limbs = _uniform_limbs(2 * reach + 1, count)
+    found = uniform_below(plain, count)
+    residues = np.empty((len(primes), count), np.uint64)
+    for row, prime in zip(residues, primes, strict=True):
+        off = combined(limbs, places, -reach, prime)
+        row[:] = (scaled_message(found, modulus, plain, prime) + off) % np.uint64(prime)
+    return residues, found
+
+
+def _uniform_limbs(bound: int, count: int) -> tuple[list[int], RingArray]:
+    """Exactly uniform integers in [0, bound) as limbs, (limbs, count), with their place values."""
+    rows = -(-bound.bit_length() // LIMB_BITS)
+    places = [1 << (LIMB_BITS * place) for place in reversed(range(rows))]
+    largest = [bound // place % (1 << LIMB_BITS) for place in places]
+    found, missing = np.empty((rows, count), np.uint64), np.arange(count)
+    while missing.size:
+        drawn = np.frombuffer(os.urandom(rows * missing.size * LIMB_BITS // 8), np.uint32)
+        limbs = drawn.reshape(rows, -1).astype(np.uint64)
+        limbs[0] >>= np.uint64(-bound.bit_length() % LIMB_BITS)
+        found[:, missing] = limbs
+        beyond = np.ones(missing.size, np.bool_)
+        for limb, most in zip(reversed(limbs), reversed(largest), strict=True):
+            beyond = (limb > most) | ((limb == most) & beyond)
+        missing = missing[beyond]
+    return places, found
+
+
+def scaled_message(values: RingArray, modulus: int, plain: int, prime: int) -> RingArray:
+    """round(q·v/t) modulo a prime factor of q, t = `plain`; rounding is at most 1/2.
+
+    t is a power of two, and v any words congruent to residues; or t is odd, and v is below t.
 
     q·v = t·quotient + remainder with |remainder| ≤ t/2. As q is 0 modulo the prime, the quotient is
     −remainder/t there.
     """
-    unused, half = np.uint64(MODULUS_BITS - plain_bits), 1 << (plain_bits - 1)
-    wrapped = to_ring(values) * np.uint64(modulus % (1 << MODULUS_BITS)) + np.uint64(half)
-    shifted = (wrapped << unused) >> unused  # remainder + t/2
-    over_t = pow(1 << plain_bits, -1, prime)
+    half = plain // 2
+    if plain % 2:
+        shifted = combined(_limbs(values), [modulus << LIMB_BITS, modulus], half, plain)
+    else:
+        wrapped = values * np.uint64(modulus % (1 << MODULUS_BITS)) + np.uint64(half)
+        shifted = wrapped & np.uint64(plain - 1)  # remainder + t/2
+    over_t = pow(plain, -1, prime)
     return combined(_limbs(shifted), [-over_t << LIMB_BITS, -over_t], half * over_t, prime)
 
 

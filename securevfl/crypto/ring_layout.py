@@ -8,7 +8,7 @@ Coefficient j·stride + (o + 1)·chunk − 1 of their product is row o times col
 columns need several groups of inputs; more rows of M need several replies per group.
 
 Both ends compute the layout and primes with the least estimated time on the job's network.
-Source: docs/decisions/0033-products-in-the-ring.md; sizes: flooded_sizes.
+Source: docs/decisions/0033-products-in-the-ring.md; sizes: bfv_parameters.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,16 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.crypto.bfv_parameters import DEGREE, LARGEST_MODULUS_BITS, positions, revealed
-from securevfl.crypto.flooded_sizes import FloodedSizes, flooding_bits
+from securevfl.crypto.bfv_parameters import (
+    DEGREE,
+    LARGEST_MODULUS_BITS,
+    ExactSizes,
+    positions,
+    revealed,
+)
 from securevfl.crypto.ring import RING_BITS
 from securevfl.errors import RangeExceeded
 
-_LEAST_PRIMES = (36, 48)
 # Milliseconds by data prime, measured: an input, from an encryption of zero to NTT form at the
 # other end; a plaintext; one product; a reply, from its blinder to numbers. SEAL's compression adds
 # to inputs and replies where it finds zeros to squeeze out. They need not be exact.
@@ -36,7 +40,7 @@ class RingProductFormat:
     """Public sizes and bounds of a job's products M·V modulo 2^59.
 
     M has shape (outputs, inner) and integers within ±matrix_bound, V has shape (inner, columns).
-    `products` is how many the job computes; flooding covers all of them.
+    `products` is how many the job computes; the distance of masks from uniform covers all of them.
     """
 
     inner: int
@@ -57,7 +61,7 @@ class RingLayout:
     """A layout: `chunk` rows and `together` columns of V per input, `side` rows of M per reply."""
 
     product_format: RingProductFormat
-    sizes: FloodedSizes
+    sizes: ExactSizes
     chunk: int
     side: int
     together: int
@@ -132,14 +136,14 @@ def _layout(fmt: RingProductFormat) -> RingLayout:
     layouts = {
         RingLayout(fmt, sizes, chunk, side, together)
         for chunk, side, together in _packings(fmt)
-        for sizes in _sizes(_flood_bits(fmt, chunk, side, together))
+        for sizes in _sizes(fmt, chunk, side, together)
     }
     if not layouts:
         raise RangeExceeded(
             f"bfv: {fmt.products} products of {fmt.outputs} x {fmt.inner} entries within "
-            f"{fmt.matrix_bound} and {fmt.inner} x {fmt.columns} residues of {RING_BITS} bits take "
-            f"flooding that does not fit the {LARGEST_MODULUS_BITS} bits that 128-bit security "
-            f"leaves at degree {DEGREE}; use fewer fraction bits, rounds or rows"
+            f"{fmt.matrix_bound} and {fmt.inner} x {fmt.columns} residues of {RING_BITS} bits "
+            f"with masks that hide them do not fit the {LARGEST_MODULUS_BITS} bits that 128-bit "
+            f"security leaves at degree {DEGREE}; use fewer fraction bits, rounds or rows"
         )
     # Sizes break ties, in the same way at both ends.
     return min(layouts, key=lambda each: (each.seconds, each.chunk, each.side, str(each.sizes)))
@@ -163,20 +167,11 @@ def _shares(total: int) -> list[int]:
     return found
 
 
-def _flood_bits(fmt: RingProductFormat, chunk: int, side: int, together: int) -> int:
-    norm = side * -(-fmt.inner // chunk) * chunk * fmt.matrix_bound
+def _sizes(fmt: RingProductFormat, chunk: int, side: int, together: int) -> list[ExactSizes]:
+    terms = side * -(-fmt.inner // chunk) * chunk
     replies = -(-fmt.outputs // side) * -(-fmt.columns // together)
-    return flooding_bits(norm, replies * revealed(side * together) * fmt.products)
-
-
-@cache
-def _sizes(flood_bits: int) -> list[FloodedSizes]:
-    fitting = (
-        FloodedSizes.fitting(RING_BITS, flood_bits, others, least_bits)
-        for others in range(1, 4)
-        for least_bits in _LEAST_PRIMES
-    )
-    return [sizes for sizes in fitting if sizes is not None]
+    shown = replies * revealed(side * together) * fmt.products
+    return ExactSizes.fitting(RING_BITS, terms, fmt.matrix_bound, shown)
 
 
 def _squeezed(prime_bits: tuple[int, ...]) -> int:

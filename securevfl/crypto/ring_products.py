@@ -4,10 +4,11 @@ The owner encrypts residues V of shape (n, r). The evaluator, who holds integers
 replies with M·V plus a uniform mask that it keeps. If V is one party's share and M the other's
 matrix, the two then hold shares of the product. Layout and sizes are in ring_layout.
 
-The guarantees of flooded_ends apply: a reply is re-randomized, flooded, and masked on all
-coefficients.
-SEAL encodes a residue as round(q·v/t); for uniform residues this adds noise of ½·‖M‖₁, which
-flooding covers together with the noise of the encryption.
+A reply is re-randomized, and every coefficient that is sent has a mask modulo the reply's modulus
+q', within 2^−40 of uniform over the job (`ExactSizes`). So the owner decrypts uniform numbers
+whatever it encrypted, with whatever noise; honest shares add up to M·V exactly. SEAL encodes a
+residue as round(q·v/t); for uniform residues this adds noise of ½·‖M‖₁, which sizes cover together
+with the noise of the encryption.
 
 Plaintexts of M exist for one chunk at a time; all of them would take hundreds of times M's own
 memory.
@@ -18,25 +19,21 @@ Source: docs/decisions/0033-products-in-the-ring.md.
 
 from collections.abc import Iterator
 from itertools import chain, islice
-from math import prod
 
 import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.bfv_core import pack_reply
-from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.flooded_ends import Blinder, FloodedKeyHolder, FloodedMultiplier
-from securevfl.crypto.residues import scaled_message
-from securevfl.crypto.ring import RING_BITS, uniform
+from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier
+from securevfl.crypto.ring import RING_BITS
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.scheme import BlinderPool
-from securevfl.crypto.seal_codec import coefficient_ciphertext, seal_errors
+from securevfl.crypto.seal_codec import seal_errors
 from securevfl.errors import RangeExceeded
 
 
-class RingProductOwner(FloodedKeyHolder):
-    """The party with the secret key; a RangeExceeded if no parameters have room for flooding."""
+class RingProductOwner(BfvKeyHolder):
+    """The party with the secret key; a RangeExceeded if no parameters have room for masks."""
 
     def __init__(self, product_format: RingProductFormat) -> None:
         self.product_format = product_format
@@ -72,14 +69,14 @@ class RingProductOwner(FloodedKeyHolder):
         return _of_replies(self._layout, values)
 
 
-class RingProductEvaluator(FloodedMultiplier):
+class RingProductEvaluator(BfvMultiplier):
     """A party that multiplies under another party's key; a RangeExceeded as for the owner."""
 
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
         self.product_format = product_format
         self._layout = layout = RingLayout.of(product_format)
         super().__init__(public_bytes, layout.sizes, layout.inputs, product_format.matrix_bits)
-        self._pool = BlinderPool(self._blinder, layout.replies)
+        self._pool = BlinderPool(self._zero, layout.replies)
         self._left = product_format.products
 
     def make_blinder(self) -> bool:
@@ -91,26 +88,25 @@ class RingProductEvaluator(FloodedMultiplier):
         return len(self._pool) < self._layout.replies
 
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
-        """Enc(M·V + mask), re-randomized and flooded, for M of shape (outputs, inner).
+        """Enc(M·V + mask), re-randomized, for M of shape (outputs, inner).
 
         Also returns the fresh mask, residues below 2^59 of shape (outputs, columns), which must not
         leave the evaluator.
 
         Raises:
             RangeExceeded: another shape, an entry beyond the format's bound, or more products than
-                flooding covers.
+                the format's.
             CryptoError: bytes that are not an encryption of V with these parameters.
         """
         self._require(matrix)
         if not self._left:
-            raise RangeExceeded(f"flooding covers {self.product_format.products} products, no more")
+            raise RangeExceeded(f"masks cover {self.product_format.products} products, no more")
         positions, masks, replies = self._layout.positions(), [], []
         with seal_errors("an encrypted vector"):
             for total in self._sums(encrypted, matrix):
-                blinder = self._pool.take()
-                masks.append(blinder.mask[positions])
-                finished = self._finished(total, blinder.ciphertext)
-                replies.append(pack_reply(self._sizes, finished, positions))
+                reply, mask = self._sealed(total, self._pool.take(), positions)
+                masks.append(mask)
+                replies.append(reply)
         mask = _of_replies(self._layout, np.stack(masks))
         self._left -= 1
         return b"".join(replies), mask
@@ -165,20 +161,6 @@ class RingProductEvaluator(FloodedMultiplier):
             raise RangeExceeded(
                 f"largest |entry| of the matrix is {largest}, at most {bound} allowed"
             )
-
-    def _blinder(self) -> Blinder:
-        mask, residues = self._mask_and_flooding()
-        encrypted = self._zero()
-        self._evaluator.add_inplace(encrypted, coefficient_ciphertext(self._context, residues))
-        return Blinder(encrypted, mask)
-
-    def _mask_and_flooding(self) -> tuple[RingArray, RingArray]:
-        """A mask, which is beyond this context's t, and round(q·mask/t) + noise by prime."""
-        mask, residues = uniform(DEGREE), self._flooding()
-        for row, prime in zip(residues, self._primes, strict=True):
-            scaled = scaled_message(mask.view(np.int64), prod(self._primes), RING_BITS, prime)
-            row[:] = (row + scaled) % np.uint64(prime)
-        return mask, residues
 
 
 def _of_replies(layout: RingLayout, values: RingArray) -> RingArray:

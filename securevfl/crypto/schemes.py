@@ -97,7 +97,7 @@ SCHEMES: Mapping[str, Scheme] = {
         is_slow=True,
     ),
     "ckks": Scheme(
-        "CKKS through TenSEAL: approximate, statistical masks; for benchmarks only",
+        "CKKS through TenSEAL: approximate; for benchmarks only",
         {"tenseal": _ckks},
         exact=False,
     ),

@@ -106,10 +106,10 @@ def coefficient_ciphertext(context: seal.SEALContext, residues: RingArray) -> se
 
 
 def ciphertext_of(
-    context: seal.SEALContext, parms_id: list[int], polynomials: RingArray
+    context: seal.SEALContext, parms_id: list[int], polynomials: RingArray, *, ntt: bool = False
 ) -> seal.Ciphertext:
     """The ciphertext of two polynomials, (2, primes, DEGREE); a KeyMismatch if they do not fit."""
-    members = _members(parms_id, polynomials.shape[1], polynomials.shape[2])
+    members = _members(parms_id, polynomials.shape[1], polynomials.shape[2], ntt=ntt)
     return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(polynomials)]))
 
 
@@ -178,8 +178,8 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch
     os.register_at_fork(after_in_child=_forget)
 
 
-def _members(parms_id: list[int], primes: int, degree: int) -> bytes:
-    return _CIPHERTEXT_MEMBERS.pack(*parms_id, False, 2, degree, primes, 1.0, 1)
+def _members(parms_id: list[int], primes: int, degree: int, *, ntt: bool = False) -> bytes:
+    return _CIPHERTEXT_MEMBERS.pack(*parms_id, ntt, 2, degree, primes, 1.0, 1)
 
 
 def _array(words: RingArray) -> list[bytes | memoryview]:

@@ -6,13 +6,13 @@ two parts modulo the prime p. A share modulo p becomes one modulo 2^64 without a
 evaluator keeps r as an integer, and the owner subtracts p from what it decrypted. This is wrong if
 r ≤ the part, which has probability |part|/p as r < p is uniform.
 
-The wire format is that of all BFV products (bfv_core), but a reply contains all of c₀, without the
-lowest bits.
+The wire format is that of all BFV products (bfv_core); a reply contains all of c₀.
 
-Learns, with semi-honest parties:
-    owner: nothing. It decrypts the product minus a number that is uniform modulo p in every
-        coefficient; re-randomizing and flooding hide c₁ and the noise of a reply.
-    evaluator: nothing, by BFV's security.
+Learns:
+    owner: nothing, whatever it encrypts. A reply is re-randomized, and every coefficient has a mask
+        modulo the reply's modulus, within 2^−40 of uniform over the job (`ExactSizes`).
+    evaluator: nothing, by BFV's security, if it replies with products. A cheat's replies change the
+        owner's shares by numbers that depend on its key.
 Source: Brakerski, Gentry, Vaikuntanathan, "Fully homomorphic encryption without bootstrapping",
 section 5.1; Smart, Vercauteren 2014 (slots); sizes: slot_parameters.
 """
@@ -21,18 +21,14 @@ import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto.bfv_core import BfvKeyHolder, pack_reply
+from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.flooded_ends import FloodedMultiplier
-from securevfl.crypto.residues import pack, packed_size, uniform_below
+from securevfl.crypto.residues import pack
 from securevfl.crypto.scheme import MODULUS_BITS
-from securevfl.crypto.seal_codec import ciphertext_of, seal_errors, seeded_parts
-from securevfl.crypto.slot_parameters import PLAIN_BITS, REPLY_BITS, SlotParameters
-from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
+from securevfl.crypto.seal_codec import plaintext, seal_errors, seeded_parts
+from securevfl.crypto.slot_parameters import PLAIN_BITS, SlotParameters
+from securevfl.errors import CryptoError, RangeExceeded
 
-REPLY_BYTES = packed_size(DEGREE, REPLY_BITS) + packed_size(
-    DEGREE, REPLY_BITS - SlotParameters.dropped_bits
-)
 _LARGEST_PART_BITS = PLAIN_BITS // 2 - 2  # ux − vy is far below p
 _ALL = np.arange(DEGREE)
 
@@ -57,24 +53,14 @@ class SlotOwner(BfvKeyHolder):
 
     def decrypt(self, replies: tuple[bytes, ...], count: int) -> RingArray:
         """This party's shares of the parts modulo 2^64, (2, count); a CryptoError if invalid."""
-        if len(replies) != 2 or any(len(reply) != REPLY_BYTES for reply in replies):  # noqa: PLR2004
-            raise CryptoError(f"two replies of {REPLY_BYTES} bytes expected")
-        found = np.array([self._read(reply)[:count] for reply in replies], np.uint64)
-        return found - np.uint64(self._parameters.plain_modulus)
-
-    def _read(self, data: bytes) -> list[int]:
-        reply = ciphertext_of(self._context, self._reply_level, self._reply(data, _ALL))
-        plain = seal.Plaintext()
-        with seal_errors("a reply"):
-            # Under another key noise is uniform, and hardly ever small in all slots.
-            if self._decryptor.invariant_noise_budget(reply) < 1:
-                raise KeyMismatch("a reply is damaged, or was made under another key")
-            self._decryptor.decrypt(reply, plain)
-        values: list[int] = self._encoder.decode_uint64(plain)
-        return values
+        if len(replies) != 2:  # noqa: PLR2004
+            raise CryptoError(f"{len(replies)} replies, 2 of a complex number expected")
+        found = np.concatenate([self._opened(reply, 1, _ALL) for reply in replies])
+        slots = [_decoded(self._context, self._encoder, each)[:count] for each in found]
+        return np.array(slots, np.uint64) - np.uint64(self._parameters.plain_modulus)
 
 
-class SlotEvaluator(FloodedMultiplier):
+class SlotEvaluator(BfvMultiplier):
     """A party that multiplies under another party's key."""
 
     def __init__(self, public_bytes: bytes, parameters: SlotParameters) -> None:
@@ -87,7 +73,7 @@ class SlotEvaluator(FloodedMultiplier):
     ) -> tuple[tuple[bytes, bytes], RingArray]:
         """Multiply the owner's complex integers by this party's, shape (2, count).
 
-        Returns the replies, re-randomized and flooded, and this party's shares of the products'
+        Returns the replies, re-randomized and masked, and this party's shares of the products'
         parts modulo 2^64, shape (2, count).
 
         Raises:
@@ -101,27 +87,31 @@ class SlotEvaluator(FloodedMultiplier):
             for residues in _slots(parts, self._parameters.plain_modulus)
         )
         (x,), (y,) = map(self._take_in, encrypted)
-        masks = self._masks()
         with seal_errors("an encrypted input"):
             real, imaginary = self._product(x, u), self._product(y, u)
             self._evaluator.sub_inplace(real, self._product(y, v))
             self._evaluator.add_inplace(imaginary, self._product(x, v))
-        replies = self._masked(real, masks[0]), self._masked(imaginary, masks[1])
-        return replies, masks[:, : parts.shape[1]]
-
-    def _masks(self) -> RingArray:
-        return uniform_below(self._parameters.plain_modulus, 2 * DEGREE).reshape(2, DEGREE)
-
-    def _masked(self, product: seal.Ciphertext, mask: RingArray) -> bytes:
+            sealed = [self._sealed(each, self._zero(), _ALL) for each in (real, imaginary)]
+        (first, of_first), (second, of_second) = sealed
+        added = [_decoded(self._context, self._encoder, each) for each in (of_first, of_second)]
         modulus = np.uint64(self._parameters.plain_modulus)
-        blinder = self._flooded(_encoded(self._encoder, (modulus - mask) % modulus))
-        return pack_reply(self._parameters, self._finished(product, blinder), _ALL)
+        # The owner has the product plus z: this party's share is −z, modulo p.
+        shares = (modulus - np.array(added, np.uint64)) % modulus
+        return (first, second), shares[:, : parts.shape[1]]
 
 
 def _encoded(encoder: seal.BatchEncoder, residues: RingArray) -> seal.Plaintext:
     plain = seal.Plaintext()
     encoder.encode(residues.tolist(), plain)
     return plain
+
+
+def _decoded(
+    context: seal.SEALContext, encoder: seal.BatchEncoder, coefficients: RingArray
+) -> list[int]:
+    """The slots of a polynomial with these coefficients."""
+    values: list[int] = encoder.decode_uint64(plaintext(context, coefficients))
+    return values
 
 
 def _slots(parts: IntArray, modulus: int) -> RingArray:

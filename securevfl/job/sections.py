@@ -127,7 +127,7 @@ class JobSettings(Section):
         label_guard: how the label guard counts a linear model's gradients: once per distinct batch
             (batches), or at every visit (visits), which also covers a peer that deviates from the
             protocol.
-        allow_label_leak: run even if the aggregated gradients reveal too much about the labels.
+        allow_label_leak: run even if gradients or the final model reveal too much about the labels.
         allow_feature_leak: run even if evaluations reveal too much about held-out rows' features.
     """
 
@@ -261,6 +261,9 @@ class ExchangeSettings(Section):
         workers: processes for a party's homomorphic products. Each party may choose its own number.
         offline_rounds: with `blind`: number of rounds whose pads are generated together; later
             pads are generated while parties wait. By default all are generated before round 1.
+        checks: with `blind`: κ, the number of random combinations of pads in every product, by
+            which a party that replies with anything but products is caught with probability
+            1 − 2^−κ. 8 by default; 0 checks nothing.
         prediction_bound: public bound on |H_k| for losses with unbounded residuals. Values beyond
             it are clipped and counted if both sides are hidden, and refused otherwise.
         period: period of the series that approximates the sigmoid on secret shares. It is accurate
@@ -285,6 +288,7 @@ class ExchangeSettings(Section):
     he_per_step: bool = False
     workers: PositiveInt = 1
     offline_rounds: PositiveInt | None = None
+    checks: Annotated[int, Field(ge=0, le=64)] | None = None
     prediction_bound: PositiveFloat = 6.0
     period: Annotated[int, Field(ge=24, le=512)] | None = None
     scores: Literal["sums", "rows"] | None = None

@@ -30,6 +30,8 @@ REPRESENTATION = 64
 ROW_OFFSETS = 0.5
 # A small secret θ⁰, which training need not unlearn.
 BESIDE_OFFSETS = 0.05
+# docs/decisions/0054-checks-on-replies.md
+DEFAULT_CHECKS = 8
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,12 @@ class Plan(Shown):
     def given(self) -> int:
         """Numbers that a feature party sends per row: w or C."""
         return self.representation or self.loss.outputs
+
+    @property
+    def checks(self) -> int:
+        """κ, under `blind`."""
+        checks = self.job.exchange.checks
+        return DEFAULT_CHECKS if checks is None else checks
 
     @property
     def fits_shares(self) -> bool:

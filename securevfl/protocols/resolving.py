@@ -82,7 +82,7 @@ def _check_hidden(job: Job, exchange: Exchange) -> None:
     """Refuse settings of exchanges that show nothing in rounds."""
     if exchange.shares_parameters:
         return
-    for key in ("offline_rounds", "period"):
+    for key in ("offline_rounds", "checks", "period"):
         if getattr(job.exchange, key) is not None:
             raise ConfigError(f"{key} is a setting of 'blind', not of {exchange.name!r}")
     if job.exchange.scores is not None and job.exchange.hide != "both":

@@ -10,6 +10,7 @@ from scipy.special import ndtr
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.bfv_parameters import BfvParameters
+from securevfl.crypto.ckks import CkksLayout
 from securevfl.crypto.fixed_point import decode, unmask
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, FeatureLeakRefused, RangeExceeded
@@ -79,7 +80,8 @@ def test_the_label_party_learns_four_sums_and_nothing_by_row(result: TrainingRes
     assert len(products) == len(shown) == ROUNDS
     fmt = class_sum_format(result.plan)
     assert fmt.opened
-    bits = BfvParameters.of(fmt).product_bits if result.job.exchange.scheme == "bfv" else 64
+    schemes = {"bfv": BfvParameters.of(fmt).product_bits, "ckks": CkksLayout.of(fmt).modulus_bits}
+    bits = schemes.get(result.job.exchange.scheme, 64)
     ours, theirs = last_predictions(result).values()
     bound = result.job.exchange.prediction_bound
     sums = decode(unmask(combined(products[-1]), shown[-1], bits), fmt.product_fraction_bits)

@@ -1,4 +1,4 @@
-"""`securevfl guard show` and `forget`, as typed."""
+"""`securevfl guard show`, `forget` and `trust`, as typed."""
 
 import io
 import json
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from securevfl.protocols.guards import failed_checks
 from securevfl.protocols.guards.person_record import PersonRecord
 from tests.end_to_end.commands import run
 
@@ -86,3 +87,20 @@ def test_a_damaged_record_is_named(capsys: Capture, record: str) -> None:
     for words in (("guard", "show"), ("guard", "forget", "breast_cancer", "--yes")):
         assert run(*words) == 2
         assert f"{record} is damaged" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_a_peer_whose_replies_failed_is_shown_and_trusted_again(capsys: Capture) -> None:
+    folder = Path("state", "securevfl", "label-guard")
+    folder.mkdir(parents=True)
+    job = {"name": "credit", "hash": "0" * 16, "day": "2026-11-28"}
+    (folder / failed_checks.NAME).write_text(json.dumps([{"peer": "party1", "job": job}]))
+    assert run("guard", "show") == 0
+    shown = capsys.readouterr().out.replace("\n", " ")
+    assert "party1: encrypted replies failed a check in job 'credit' of 2026-11-28" in shown
+    Path("job.toml").write_text(JOB.format(seed=0).replace("bfv", "blind"))
+    assert run("train", "job.toml", "--quiet", "--force") == 2
+    assert "find out why, then say `securevfl guard trust party1`" in capsys.readouterr().err
+    assert run("guard", "trust", "party2") == 2
+    assert "no check of 'party2' is on record" in capsys.readouterr().err
+    assert run("guard", "trust", "party1", "--yes") == 0
+    assert run("train", "job.toml", "--quiet", "--force") == 0

@@ -193,7 +193,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         }.items()),
         ("period is for loss", {"scheme": "blind", "period": 64}, {}),
         *((f"{name} is a setting of 'blind', not of 'bfv'", {"scheme": "bfv", name: value}, {})
-          for name, value in {"offline_rounds": 3, "period": 64}.items()),
+          for name, value in {"offline_rounds": 3, "checks": 8, "period": 64}.items()),
         *(("scores is a setting of 'blind' and of", {"scheme": name, "scores": "rows"}, {})
           for name in ("plain", "bfv")),
     ]),

@@ -46,8 +46,8 @@ def compare(product_format: ProductFormat, values: np.ndarray, matrix: np.ndarra
     error = decode(product(owner, evaluator, v, x) - x.T @ v, fmt.product_fraction_bits)
     inputs = -(-fmt.rows // 4096)
     bound = 4 * fmt.value_bound * fmt.matrix_bound * 2 * inputs
-    # 2^−20.8·b·√S is the standard deviation; b may be 4 times the bounds' product; 8 of them
-    assert np.max(np.abs(error)) < 8 * 2**-20.8 * bound * min(fmt.rows, 4096) ** 0.5
+    # 2^−21·b·√S is the standard deviation; b may be 4 times the bounds' product; 8 of them
+    assert np.max(np.abs(error)) < 8 * 2**-21 * bound * min(fmt.rows, 4096) ** 0.5
 
 
 def vectors(bound: float, size: int) -> st.SearchStrategy[list[float]]:

@@ -180,6 +180,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "he_per_step": True,
         "prediction_bound": 7.0,
         "offline_rounds": 3,
+        "checks": 3,
         "period": 100,
         "scores": "rows",
     },

@@ -112,8 +112,8 @@ NAMES_FROM = {
     60: "EncryptedPads MaskedSteps Corrections MaskedResiduals RevealedShare EncryptedPhases "
     "EncryptedPhaseProducts MaskedPhases PredictionShares",
     70: "HeldOutShares",
-    73: "Scales MaskedShares EncryptedPoints StaysInRange Doublings",
-    79: "NamePads ModelSent BlockUpload",
+    73: "Scales MaskedShares EncryptedPoints StaysInRange OpenedCheck ProvenReplies",
+    79: "NamePads ModelSent BlockUpload Doublings",
     90: "Ready Roster MaskedUpload Closed CompressedUpload",
 }
 

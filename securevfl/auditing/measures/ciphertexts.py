@@ -54,7 +54,7 @@ from securevfl.wire.codec import Shows
 
 OWN_KEY = "its own key and ciphertexts"
 ROWS, QUERIES = 64, 60
-# Four standard errors of 2880 numbers, 48 per reply; noise flooding ten times as wide as X·e would
+# Four standard errors of 2880 numbers, 48 per reply; noise ten times as wide as X·e beside it would
 # give 0.1.
 NOISE_CORRELATION = Metric("correlation", 0.08)
 # Steps too small to arrive: a run that ends early leaves few numbers.

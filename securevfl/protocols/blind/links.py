@@ -12,11 +12,14 @@ is ζ_r = ζ⟨k⟩_r + τ_r. The rows of a round are those of the batch and, fo
 5. o's share of θ_{r+1} is τ_r + trunc(y_r), which does not depend on the round; extrapolated it is
    σ_{r+1}. o → k: e_r = σ_{r+1} − τ_{r+1}, which k adds to its own share, and h_r − w_r for the
    rows of E, whose residuals depend on ζ only. Rounds of a group are columns of one product.
+   Before it does, it checks all replies of the block (`checks`).
 
 Learns:
     owner: nothing: it sees ciphertexts under the holder's keys, and words under the pads τ_{r+1}
-        and w_r. A malicious owner could make these reveal what was decrypted (see the source).
-    holder: nothing: it decrypts words under the pads s_r and v_r, re-randomized and flooded.
+        and w_r. Without checks a malicious owner could make these reveal what was decrypted, by
+        replies of another kind (see the source).
+    holder: nothing, whatever it encrypts: it decrypts words under the pads s_r and v_r, in replies
+        whose masks cover their whole modulus.
 Source: docs/decisions/0032-blind.md.
 """
 
@@ -30,9 +33,11 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import RingArray
 from securevfl.crypto import ring
+from securevfl.crypto.equality import EqualityTest
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.errors import PeerViolation
 from securevfl.lazy import Lazy
+from securevfl.protocols.blind.checks import Combinations, OpenedCheck, ProvenReplies
 from securevfl.protocols.blind.fixed_point import EXTRAPOLATION_BITS, Widths
 from securevfl.protocols.blind.schedule import (
     LARGEST_SCALE,
@@ -44,6 +49,7 @@ from securevfl.protocols.blind.schedule import (
     owners_held_by,
 )
 from securevfl.protocols.exchanges.homomorphic import checked, expect_count
+from securevfl.protocols.guards.failed_checks import failed_check
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey, take_key
 from securevfl.runtime.channel import collect, expect_shape
@@ -192,6 +198,7 @@ class Holding:
         weights: its share of θ after the last of these rounds.
         point: its share of ζ after it.
         words: the words of the current block, by name and round.
+        combinations: by which its replies are checked.
     """
 
     def __init__(
@@ -200,8 +207,9 @@ class Holding:
         keys: "OfProducts[ring_products.RingProductOwner]",
         widths: Widths,
         scales: Scales,
+        checks: int,
     ) -> None:
-        self._keys, self._widths, self._scales = keys, widths, scales
+        self._keys, self._widths, self._scales, self._checks = keys, widths, scales, checks
         self.made = HolderPads()
         # The owner knows θ at the start.
         self.weights = self.point = np.zeros(columns, np.uint64)
@@ -210,6 +218,7 @@ class Holding:
     def _begin_block(self) -> None:
         kinds = (PADS, PULL_PADS, POINTS, STEPS, PULLS, PREDICTIONS)
         self.words: dict[str, ByRound] = {kind: {} for kind in kinds}
+        self.combinations = Combinations(self._checks)
 
     def go_on(self, shares: RingArray) -> None:
         """Start the next block from an earlier run's shares of θ and ζ, shape (2, P)."""
@@ -226,7 +235,7 @@ class Holding:
             pad = self.words[PADS][each.index] = ring.uniform(each.rows)
             pull = self.words[PULL_PADS][each.index] = ring.uniform(len(self.point))
             columns.append(self._widths.truncated(pull, pad, first=True))
-        return EncryptedPads(group[0].index, _encrypted(self._keys.steps, columns))
+        return EncryptedPads(group[0].index, self._encrypted(self._keys.steps, columns))
 
     def draw_points(self, rounds: Sequence[PlannedRound]) -> None:
         """Draw shares of the points of a block, once all its steps have been answered."""
@@ -237,13 +246,22 @@ class Holding:
     def points(self, group: Group) -> EncryptedPoints:
         """Encrypt the points of a group's rounds."""
         columns = [self.words[POINTS][each.index] for each in group]
-        return EncryptedPoints(group[0].index, _encrypted(self._keys.predictions, columns))
+        return EncryptedPoints(group[0].index, self._encrypted(self._keys.predictions, columns))
+
+    def _encrypted(
+        self, key: "ring_products.RingProductOwner", columns: Sequence[RingArray]
+    ) -> Blobs:
+        """A group's columns and their combinations, in the format's shape, with zeros beyond."""
+        fmt = key.product_format
+        both = self.combinations.extended(np.stack(columns, axis=1))
+        return (key.encrypt(_filled(both, (fmt.inner, fmt.columns))),)
 
     def take(self, owner: str, message: Answer, group: Group) -> None:
         """Decrypt the products of a group's pads or points: y or h."""
         of_steps, columns = isinstance(message, MaskedSteps), len(self.point)
         key = self._keys.steps if of_steps else self._keys.predictions
         found = checked(owner, key.decrypt, only(owner, message.groups))
+        self.combinations.take(found)
         for column, each in enumerate(group):
             self.words[STEPS if of_steps else PULLS][each.index] = found[:columns, column]
             if not of_steps:
@@ -286,8 +304,10 @@ class PartyLinks:
         holdings: Mapping[str, Holding],
     ) -> None:
         self.party, self._matrices = job.training.party, job.matrices
+        self._plan, self._place = job.training.plan, job.training.workplace
         self._holder = holders(self.party)[self.party.name]
         self._keys, self._holdings = keys, holdings
+        self._masks: list[tuple[RingArray, int]] = []
         held = {name: holding.made for name, holding in holdings.items()}
         self.pads = LinkPads(OwnerPads(), held)
 
@@ -315,7 +335,8 @@ class PartyLinks:
                 keys = OfProducts(*(ring_products.RingProductOwner(fmt) for fmt in formats))
             for what, key in zip(_KEYS, keys, strict=True):
                 await party.channel.send(name, PublicKey(what, key.public_bytes))
-            holdings[name] = Holding(columns[name], keys, widths, scales)
+            checks = job.training.plan.checks
+            holdings[name] = Holding(columns[name], keys, widths, scales, checks)
         formats = _formats(job, blocks, job.agreement.own_columns, job.scales)
         ends = [
             await take_ring_key(party, holder, what, fmt)
@@ -378,6 +399,7 @@ class PartyLinks:
         fmt, encrypted = key.product_format, only(self._holder, request.groups)
         filled = _filled(matrix, (fmt.outputs, fmt.inner))
         reply, masks = checked(self._holder, key.product, encrypted, filled)
+        self._masks.append((masks, len(group)))
         for column, each in enumerate(group):
             mask = ring.reduced(-masks[:, column])
             (own.steps if of_steps else own.pulls)[each.index] = mask[:columns]
@@ -385,9 +407,44 @@ class PartyLinks:
                 own.predictions[each.index] = mask[columns : columns + each.rows]
         return (MaskedSteps if of_steps else MaskedShares)(request.step, (reply,))
 
+    async def _check(self, step: int) -> None:
+        """Check a block's replies on every link, see `checks`.
+
+        Raises:
+            CheckFailed: a peer's replies are no products of one matrix. The peer is recorded.
+        """
+        party, holder, plan = self.party, self._holder, self._plan
+        tests: dict[str, EqualityTest] = {}
+
+        def context(owner: str, holder: str) -> bytes:
+            return repr((plan.hash.hex(), owner, holder, step)).encode()
+
+        for name, holding in self._holdings.items():
+            async with party.costs.compute(CORRELATED_RANDOMNESS):
+                tests[name] = holding.combinations.test(context(name, party.name))
+            seed = holding.combinations.seed
+            await party.channel.send(name, OpenedCheck(step, seed, tests[name].point))
+        _, opened = await party.channel.receive([holder], OpenedCheck, step)
+        async with party.costs.compute(CORRELATED_RANDOMNESS):
+            own = Combinations(plan.checks, opened.seed)
+            for masks, rounds in self._masks:
+                own.take_mask(masks, rounds)
+            test = own.test(context(party.name, holder))
+            proof = ProvenReplies(step, test.point, checked(holder, test.tag, opened.point))
+        self._masks.clear()
+        await party.channel.send(holder, proof)
+        answers = await collect(party.channel, list(tests), ProvenReplies, step)
+        for name, answer in answers.items():
+            async with party.costs.compute(CORRELATED_RANDOMNESS):
+                equal = checked(name, tests[name].accepts, answer.point, answer.tag)
+            if not equal:
+                raise failed_check(self._place.guard_directory, plan, name)
+
     async def end(self, rounds: Sequence[PlannedRound]) -> None:
-        """Exchange the corrections that end a block."""
+        """Check the replies of a block, and exchange the corrections that end it."""
         party, holder, own = self.party, self._holder, self.pads.own
+        if self._plan.checks:
+            await self._check(rounds[0].index)
         saw, first = partial(record, party.channel), rounds[0].index
         masks = {STEPS: own.steps, PREDICTIONS: own.predictions, PULLS: own.pulls}
         for what, by_round in masks.items():
@@ -421,7 +478,7 @@ def _formats(
         return RingProductFormat(
             inner=inner,
             outputs=outputs,
-            columns=max(map(len, groups)),
+            columns=max(map(len, groups)) + job.training.plan.checks,
             matrix_bound=largest,
             products=len(groups),
             bandwidth_mbit=job.training.plan.line.bandwidth_mbit,
@@ -438,12 +495,6 @@ async def take_ring_key(
     """This party's end of another party's key."""
     make = partial(ring_products.RingProductEvaluator, product_format=fmt)
     return await take_key(party, owner, what, make)
-
-
-def _encrypted(key: "ring_products.RingProductOwner", columns: Sequence[RingArray]) -> Blobs:
-    """A group's columns, encrypted in the format's shape, with zeros beyond."""
-    fmt = key.product_format
-    return (key.encrypt(_filled(np.stack(columns, axis=1), (fmt.inner, fmt.columns))),)
 
 
 def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:

@@ -33,7 +33,7 @@ SPARE = 1.4
 _DRAWS, _ORDINARY, _LOG_ODDS = 8, 2.0, 4.0
 
 
-@message_kind(77, stage="setup")
+@message_kind(82, stage="setup")
 class Doublings(Message):
     """How often the sender's columns double the period of logistic residuals."""
 

@@ -181,7 +181,7 @@ class LogisticResiduals(AffineResiduals):
         """Exchange the second party's key; `rows` are the rows of each block of rounds.
 
         Raises:
-            RangeExceeded: too many rows for noise flooding.
+            RangeExceeded: too many rows for masks that hide them.
             PeerViolation: a key of another scheme, or an invalid one.
             KeyMismatch: a key of other parameters.
         """

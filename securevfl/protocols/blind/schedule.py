@@ -22,13 +22,12 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.crypto.fixed_point import encode
 from securevfl.crypto.ring import Factor
-from securevfl.errors import LabelLeakRefused, RangeExceeded
+from securevfl.errors import RangeExceeded
 from securevfl.models.curvature import Curvature
 from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.fixed_point import (
     ACCEPTED_FAILURE,
     ENTRY_BITS,
-    REVEALED_BITS,
     PhaseFormat,
     Widths,
     require_rare,
@@ -36,6 +35,8 @@ from securevfl.protocols.blind.fixed_point import (
 )
 from securevfl.protocols.blind.rehearsal import agreed_doublings, doublings_for, rehearsed_reach
 from securevfl.protocols.exchange import Batch, PartyBatches
+from securevfl.protocols.guards.failed_checks import require_trust
+from securevfl.protocols.guards.label_guard import commitments
 from securevfl.protocols.local_steps import LocalSteps, Planned
 from securevfl.protocols.session.agreement import Agreement, agree
 from securevfl.protocols.session.gathering import Party
@@ -261,16 +262,21 @@ class BlindJob:
 
         Raises:
             RangeExceeded: fixed point has no room for the job.
-            LabelLeakRefused: with so few rows the final model would reveal their labels.
+            ConfigError: a peer's replies failed a check before.
         """
         party, plan, part = training.party, training.plan, training.part
+        require_trust(training.workplace.guard_directory, party.others)
         async with party.costs.compute(SETUP):
             curvature = Curvature(part.model, part.inputs, plan.loss.curvature, plan.l2)
             whitening = whitening or curvature.whitening
             features = part.inputs @ whitening[0]
-        agreement = await agree(party, plan.hash, features, len(part.held_out))
+            committed = commitments(
+                plan, party.name, part.inputs, training.workplace.guard_directory
+            )
+        agreement = await agree(
+            party, plan.hash, features, len(part.held_out), commitments=committed
+        )
         del features
-        _require_rows(training, agreement)
         async with party.costs.compute(SETUP):
             batches = PartyBatches(plan, training.workplace.data, part.inputs)
             rows = [batches.at(each) for each in range(plan.rounds)]
@@ -281,25 +287,6 @@ class BlindJob:
             scales = schedule.scales(widths)
             matrices = schedule.matrices(widths, scales)
         return cls(training, agreement, series, widths, rows, whitening, schedule, scales, matrices)
-
-
-def _require_rows(training: Training, agreement: Agreement) -> None:
-    """Check that the final parameters have fewer bits than there are labels.
-
-    If others' predictions have hardly moved from a known start, θ_k is a linear function of labels,
-    and each revealed bit of it may reveal a bit of these.
-    """
-    plan, party = training.plan, training.party
-    visited = np.unique(np.concatenate([plan.schedule.batch(each) for each in range(plan.rounds)]))
-    of_parties = {party.name: agreement.own_columns, **agreement.columns}
-    columns = sum(of_parties.values()) - of_parties[party.label_party]
-    least = REVEALED_BITS * columns
-    if len(visited) < least and not plan.job.job.allow_label_leak:
-        raise LabelLeakRefused(
-            f"blind: labels of {len(visited)} rows can be read from the {columns} parameters that "
-            f"feature parties learn, of {REVEALED_BITS} bits each; train on {least} rows, or set "
-            "allow_label_leak = true"
-        )
 
 
 def _schedule(

@@ -10,8 +10,8 @@ rows of class g. Real targets form one group of all rows.
    uniform with x + y = ΣH modulo 2^59. Between two parties x = H_L and y = H_1. The label party
    subtracts real targets from x.
 1. Label party → partner: Enc(t_g) and Enc(t_g·x) of both classes.
-2. Partner → label party: their products with y and y², split into rows of 20 bits each; masked,
-   re-randomized and flooded.
+2. Partner → label party: their products with y and y², split into rows of 20 bits each; masked
+   modulo their whole modulus, and re-randomized.
 3. Partner → label party: sums of the masks: one for Σ_g y, one for Σ_g (y² + 2xy).
 
 With its own Σ_g x and Σ_g x² the label party has Σ_g H and Σ_g H². The messages are those of

@@ -21,9 +21,7 @@ from securevfl.auditing.measures.ciphertexts import (
 )
 from securevfl.auditing.measuring import Attack, Measurement
 from securevfl.auditing.subject import Subject, with_columns
-from securevfl.crypto.bfv import BfvEvaluator
-from securevfl.crypto.bfv_parameters import BfvSizes
-from securevfl.crypto.flooded_sizes import FloodedSizes
+from securevfl.crypto.bfv_core import BfvMultiplier
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
     FullPaillierOwner,
@@ -122,27 +120,12 @@ def test_noise_is_of_sixty_replies_where_the_job_itself_would_end_sooner() -> No
     assert finding(noise(Subject(job, dataset, 0))).detail["queries"] == 60
 
 
-class AllPrimes:
-    """Replies that keep every prime, in place of the few that decryption needs."""
-
-    def __get__(self, sizes: BfvSizes, _: type) -> int:
-        return len(sizes.prime_bits)
-
-    def __set__(self, sizes: BfvSizes, value: int) -> None:
-        vars(sizes)["reply_primes"] = value
-
-
 @pytest.mark.parametrize("scheme", ["bfv", "blind"])
-def test_noise_that_is_neither_sealed_nor_flooded_and_rounded_off_tells_x(
+def test_noise_that_masks_do_not_cover_tells_x(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FloodedSizes, "reply_primes", AllPrimes(), raising=False)
-    monkeypatch.setattr(BfvEvaluator, "_mask", MasksModuloT._mask)
-    monkeypatch.setattr(
-        "securevfl.crypto.flooded_ends.uniform_noise",
-        lambda bits, degree, primes: np.zeros((len(primes), degree), np.uint64),
-    )
-    found = finding(noise(subject(scheme, columns=13)))  # layouts are kept, by their sizes
+    monkeypatch.setattr(BfvMultiplier, "_mask", MasksModuloT._mask)
+    found = finding(noise(subject(scheme, columns=13)))
     assert found.value > 0.9
     assert verdict_of([found]) == "leaks"
 

@@ -136,7 +136,7 @@ def test_c1_of_products_offline_tells_nothing_unless_it_is_not_re_randomized(
 
 @pytest.mark.slow
 def test_noise_of_products_offline_tells_nothing() -> None:
-    """That it would without flooding: tests/unit/crypto/test_ring_leaks.py."""
+    """That it would without masks modulo q: tests/unit/crypto/test_ring_leaks.py."""
     assert verdict_of([only("ciphertext_noise", blind()).outcome]) != "leaks"
 
 

@@ -84,7 +84,7 @@ def test_carries_round_off_even_where_noise_makes_one_in_most_products(summands:
     for _ in range(30):
         total = np.zeros(16, np.uint64)
         for _ in range(summands):
-            encrypted = with_noise(owner, owner.encrypt(VALUES), 0, noise)
+            encrypted = with_noise(owner._parameters, owner.encrypt(VALUES), 0, noise)
             reply = evaluator.masked_product(encrypted, prepared)
             total += owner.decrypt(reply.ciphertext, 16) - reply.mask
         found = unmask(total, np.zeros(16, np.uint64), owner.modulus_bits)

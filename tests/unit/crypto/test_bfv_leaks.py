@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.attacks.ciphertexts import secret_from_crafted_queries
-from securevfl.crypto import bfv, bfv_parameters
+from securevfl.crypto import bfv, bfv_core, bfv_parameters
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_core import BfvMultiplier, pack_reply, unpack_reply
 from securevfl.crypto.bfv_parameters import CARRY_BITS, DEGREE, BfvParameters
@@ -109,7 +109,7 @@ def test_noise_tells_no_matrix_even_if_its_owner_chose_it(
     for query in range(ROWS if chosen else 30):
         encrypted = owner.encrypt(values)
         if chosen:
-            encrypted = with_noise(owner, encrypted, query, noise)
+            encrypted = with_noise(owner._parameters, encrypted, query, noise)
         else:
             equations.append(opening.noise_equations(encrypted, ROWS, COLUMNS))
         reply = evaluator.masked_product(encrypted, prepared)
@@ -164,7 +164,7 @@ def test_coefficients_of_c0_that_nobody_needs_are_not_sent(
         made.append(polynomials)
         return pack_reply(parameters, polynomials, positions)
 
-    monkeypatch.setattr(bfv, "pack_reply", kept)
+    monkeypatch.setattr(bfv_core, "pack_reply", kept)
     values, matrix = numbers(8)
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix)).ciphertext
     (polynomials,) = made

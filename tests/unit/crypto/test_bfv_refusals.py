@@ -85,9 +85,6 @@ PRODUCTS = {
 }
 
 
-FLOODED = ["ring", "slots"]  # sealed replies are uniform under every key, damaged or not
-
-
 @dataclass(frozen=True)
 class Ends:
     """Both ends of a key, an input, and the reply to it."""
@@ -141,31 +138,16 @@ def test_words_of_an_input_that_are_no_residues_or_no_seed_are_refused(
         ends.product.answer(ends.evaluator, bytes(damaged))
 
 
-@pytest.mark.parametrize("ends", FLOODED, indirect=True)
-def test_replies_under_or_to_another_key_are_refused(ends: Ends) -> None:
+def test_replies_under_another_key_and_damaged_ones_are_uniform_numbers(ends: Ends) -> None:
+    """A reply is no checksum: connections are authenticated, keys known by their fingerprint."""
     foreign = ends.product.owner()
-    theirs = ends.product.evaluator(foreign.public_bytes)
-    to_a_foreign_input = ends.product.answer(ends.evaluator, ends.product.encrypt(foreign))
-    with_a_foreign_key = ends.product.answer(theirs, ends.encrypted)
-    with pytest.raises(KeyMismatch, match="another key"):
-        ends.product.decrypt(foreign, ends.reply)
-    for mixed in (to_a_foreign_input, with_a_foreign_key):
-        for each in (ends.owner, foreign):
-            with pytest.raises(KeyMismatch, match="damaged, or was made under another key"):
-                ends.product.decrypt(each, mixed)
-
-
-@pytest.mark.parametrize("ends", FLOODED, indirect=True)
-def test_damage_is_noticed_in_whichever_reply_it_is(ends: Ends) -> None:
-    """300 bytes of c₁, 40 random words or so."""
-    size = len(ends.reply) // ends.product.replies
-    # More than are tested together, or each by itself.
-    assert ends.product.replies > 4 or isinstance(ends.owner, SlotOwner)
-    for first in range(0, len(ends.reply), size):
-        damaged = bytearray(ends.reply)
-        damaged[first + 100 : first + 400] = bytes(300)
-        with pytest.raises(KeyMismatch, match="damaged"):
-            ends.product.decrypt(ends.owner, bytes(damaged))
+    damaged = bytearray(ends.reply)
+    damaged[100:400] = bytes(300)
+    true = np.asarray(ends.product.decrypt(ends.owner, ends.reply))
+    of_another = np.asarray(ends.product.decrypt(foreign, ends.reply))
+    assert not np.any(of_another == true)
+    wrong = np.asarray(ends.product.decrypt(ends.owner, bytes(damaged))) != true
+    assert np.count_nonzero(wrong) >= true.size // ends.product.replies // 2  # other replies' hold
 
 
 def test_replies_without_c1_are_refused_although_they_have_no_noise(ends: Ends) -> None:

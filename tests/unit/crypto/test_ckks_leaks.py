@@ -1,9 +1,14 @@
 """What a ckks reply and a released result would give away without each protection, and do not."""
 
+import os
+from math import prod
+from typing import Any
+
 import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
+from securevfl.arrays import RingArray
 from securevfl.auditing.figures import shared_values
 from securevfl.crypto import ckks
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
@@ -18,8 +23,10 @@ from securevfl.crypto.inspection import (
     ckks_slots,
     key_of,
 )
+from securevfl.crypto.residues import share_of, uniform_mask
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import coefficient_ciphertext, from_bytes, to_bytes
+from tests.ciphertexts import is_uniform
 
 ROWS = 64
 FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=1.0)
@@ -58,9 +65,7 @@ def test_c1_of_a_reply_is_not_the_matrix_times_c1_of_the_input(
     bare = seal.Ciphertext()
     operations = seal.Evaluator(ckks._context()[0])
     operations.multiply_plain(vector, plaintext, bare)
-    primes = [m.value() for m in ckks._parameters().coeff_modulus()][: ckks._DATA_PRIMES]
-    mask = ckks._mask_coefficients()
-    residues = np.stack([(mask % prime).astype(np.uint64) for prime in primes])
+    residues, _ = uniform_mask(ckks._data_primes(), 64, ckks.DEGREE)
     operations.transform_from_ntt_inplace(bare)
     bare.scale = 1.0
     operations.add_inplace(bare, coefficient_ciphertext(ckks._context()[0], residues))
@@ -78,32 +83,75 @@ def test_c1_of_a_reply_is_not_the_matrix_times_c1_of_the_input(
     assert not any(a == b for a, b in zip(got, again, strict=True))
 
 
-def test_every_coefficient_of_a_mask_is_uniform_to_its_last_bit() -> None:
-    low = ckks._mask_coefficients() + ckks._MASK_WIDTH
-    bits = (2 * ckks._MASK_WIDTH - 1).bit_length()
-    shares = [float(np.mean((low >> bit & 1).astype(np.float64))) for bit in range(bits)]
-    assert bits == 113
-    # 8192 flips for each of 113 bits, 6 standard deviations: false alarm 2.3e-7
-    assert np.max(np.abs(np.array(shares) - 0.5)) < 6 * 0.5 / ckks.DEGREE**0.5
+def narrow_mask(primes: list[int], plain_bits: int, count: int) -> tuple[RingArray, RingArray]:
+    """2^25 times as wide as a product, in place of the whole modulus."""
+    low, high = np.frombuffer(os.urandom(16 * count), np.uint64).reshape(2, count).astype(object)
+    mask = (high << 64 | low) % (1 << 113) - (1 << 112)
+    residues = np.stack([(mask % prime).astype(np.uint64) for prime in primes])
+    return residues, share_of(mask, prod(primes), plain_bits)
 
 
-@pytest.mark.parametrize("columns", [1, 64])
-@pytest.mark.parametrize("entry", [0, FORMAT.largest_entry])
-def test_every_slot_of_a_reply_is_masked_whatever_it_holds(
-    owner: CkksOwner, evaluator: CkksEvaluator, columns: int, entry: int
+def with_noise(encrypted: bytes, noise: int) -> bytes:
+    """An input with a word of its owner's choice added to the first coefficient of c₀."""
+    context, _ = ckks._context()
+    operations, vector = seal.Evaluator(context), ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
+    residues = np.zeros((ckks._DATA_PRIMES, ckks.DEGREE), np.uint64)
+    residues[:, 0] = [noise % prime for prime in ckks._data_primes()]
+    operations.transform_from_ntt_inplace(vector)
+    vector.scale = 1.0
+    operations.add_inplace(vector, coefficient_ciphertext(context, residues))
+    operations.transform_to_ntt_inplace(vector)
+    vector.scale = 2.0**ckks.VALUE_SCALE_BITS
+    return to_bytes(vector)
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_noise_that_the_owner_chose_reads_the_matrix_only_above_narrow_masks(
+    owner: CkksOwner, evaluator: CkksEvaluator, monkeypatch: pytest.MonkeyPatch, narrow: bool
 ) -> None:
-    matrix = np.full((ROWS, columns), entry)
-    encrypted = owner.encrypt(VALUES)
+    if narrow:
+        monkeypatch.setattr(ckks, "uniform_mask", narrow_mask)
+    largest = FORMAT.largest_entry
+    matrix = np.random.default_rng(3).integers(-largest, largest + 1, (ROWS, 64))
+    encrypted = with_noise(owner.encrypt(VALUES), 1 << 92)
     reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix)).ciphertext
-    slots = decrypted(owner, reply)
-    expected = 2.0**ckks.MASK_BITS * (ckks.DEGREE / 2 / 3) ** 0.5
-    for part in (slots.real, slots.imag):
-        for half in (part[:2048], part[2048:]):
-            # 6 standard deviations of each statistic, 4 x 2 x 4 of them: false alarm 7e-8
-            assert abs(half.std() / expected - 1) < 6 / (2 * 2048) ** 0.5
-            products = np.resize(VALUES / FORMAT.largest_value, 2048)
-            correlation = np.corrcoef(half, products)[0, 1]
-            assert abs(correlation) < 6 / 2048**0.5
+    read = decrypted(owner, reply).real.reshape(64, ROWS)
+    correlation = abs(np.corrcoef(read.ravel(), matrix.T.ravel())[0, 1])
+    # Of 4096 entries, by chance: 6 standard deviations.
+    assert correlation > 0.999 if narrow else correlation < 6 / 64
+
+
+@pytest.mark.parametrize("entry", [0, FORMAT.largest_entry])
+def test_every_coefficient_that_the_owner_decrypts_is_uniform(
+    owner: CkksOwner, evaluator: CkksEvaluator, monkeypatch: pytest.MonkeyPatch, entry: int
+) -> None:
+    prepared = evaluator.prepare(np.full((ROWS, 64), entry))
+    encrypted = owner.encrypt(VALUES)
+
+    def words() -> RingArray:
+        return owner._words(evaluator.masked_product(encrypted, prepared).ciphertext)
+
+    for drawn in (words(), words()):
+        assert is_uniform(drawn >> np.uint64(60), 16)
+        assert is_uniform(drawn & np.uint64(15), 16)
+    monkeypatch.setattr(ckks, "uniform_mask", narrow_mask)
+    assert not is_uniform(words() >> np.uint64(60), 16)
+
+
+def test_words_are_shares_of_a_products_coefficients_within_a_unit(
+    owner: CkksOwner, evaluator: CkksEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = []
+
+    def kept(*arguments: Any) -> tuple[RingArray, RingArray]:  # noqa: ANN401
+        shares.append(uniform_mask(*arguments))
+        return shares[-1]
+
+    monkeypatch.setattr(ckks, "uniform_mask", kept)
+    encrypted, nothing = owner.encrypt(VALUES), evaluator.prepare(np.zeros((ROWS, 64), np.int64))
+    reply = evaluator.masked_product(encrypted, nothing).ciphertext
+    difference = (owner._words(reply) - shares[0][1]).view(np.int64)
+    assert set(difference.tolist()) <= {-1, 0, 1}
 
 
 def test_released_sums_are_flooded_afresh_and_rounded(
@@ -112,8 +160,9 @@ def test_released_sums_are_flooded_afresh_and_rounded(
     reply = evaluator.masked_product(owner.encrypt(VALUES), evaluator.prepare(MATRIX))
     released = [owner.decrypt(reply.ciphertext, 64) for _ in range(20)]
     layout = owner._layout
-    assert layout.flood_bits == 8
-    grid = 1 << (layout.flood_bits + layout.exponent - ckks.QUANTUM_BITS)
+    assert layout.flood_bits == 8 + layout.unit_bits - ckks.QUANTUM_BITS
+    assert layout.unit_bits == 56  # 64 slots of 1 are 2^62
+    grid = 1 << layout.flood_bits
     assert not np.any(np.stack(released) % np.uint64(grid))
     changes = [unmask(again, released[0]) / grid for again in released[1:]]
     # flooding of ±1 grid steps, then rounding: steps of −2 to 2, of variance 2/3 + 1/6
@@ -145,7 +194,8 @@ def test_the_reencoded_decryption_is_the_key_and_what_is_released_is_not() -> No
     encrypted = owner.encrypt(np.array([one_row.largest_value // 3]))
     ones = np.full((1, ckks.SLOTS), one_row.largest_entry)
     reply = evaluator.masked_product(encrypted, evaluator.prepare(ones))
-    sums = unmask(owner.decrypt(reply.ciphertext, ckks.SLOTS), reply.mask)
+    masked = owner.decrypt(reply.ciphertext, ckks.SLOTS)
+    sums = unmask(masked, reply.mask, owner.modulus_bits)
     slots = sums / (one_row.largest_value * one_row.largest_entry)
     np.testing.assert_allclose(slots, 1 / 3, atol=1e-5)
     # float64 at 2^56 alone would spoil the guess too, so the flooding has a test of its own

@@ -23,14 +23,15 @@ import securevfl.crypto
 from securevfl.crypto import masks
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
-from securevfl.crypto.ckks import _MASK_WIDTH, CkksEvaluator, CkksOwner
-from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner, mask_bits
+from securevfl.crypto.ckks import PRIME_BITS, CkksEvaluator, CkksOwner
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
 from securevfl.crypto.paillier_fast import (
     EXPONENT_BITS,
     FastPaillierEvaluator,
     FastPaillierOwner,
     FullPaillierOwner,
 )
+from securevfl.crypto.paillier_slots import Slots
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from tests.small_keys import insecure
 
@@ -121,17 +122,17 @@ SCHEMES: dict[str, tuple[Callable[[], KeyOwner], Callable[[bytes], Evaluator], i
     "ckks": (
         lambda: CkksOwner(FORMAT),
         lambda public: CkksEvaluator(public, FORMAT),
-        DEGREE * _MASK_WIDTH.bit_length(),
+        DEGREE * sum(PRIME_BITS[:2]),
     ),
     "paillier": (
         lambda: insecure(FastPaillierOwner, FORMAT, KEY_BITS),
         lambda public: insecure(FastPaillierEvaluator, public, FORMAT),
-        COLUMNS * mask_bits(FORMAT),
+        Slots.of(FORMAT, KEY_BITS, packed=True).replies(COLUMNS) * KEY_BITS,
     ),
     "phe": (
         lambda: insecure(PaillierOwner, FORMAT, KEY_BITS),
         lambda public: insecure(PaillierEvaluator, public, FORMAT),
-        COLUMNS * mask_bits(FORMAT),
+        COLUMNS * KEY_BITS,
     ),
 }
 

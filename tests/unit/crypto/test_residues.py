@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from securevfl.arrays import RingArray
 from securevfl.crypto.residues import (
     combined,
+    exact_mask,
     pack,
     packed_size,
     scaled_message,
     uniform_mask,
-    uniform_noise,
     unpack,
 )
 from securevfl.errors import CryptoError
@@ -47,7 +47,7 @@ def test_messages_are_scaled_to_the_nearest_integer(plain_bits: int, data: st.Da
     values = data.draw(st.lists(st.integers(-half + 1, half - 1), min_size=1, max_size=20))
     modulus = prod(PRIMES)
     for prime in PRIMES:
-        found = scaled_message(np.array(values), modulus, plain_bits, prime)
+        found = scaled_message(np.array(values).view(np.uint64), modulus, 1 << plain_bits, prime)
         expected = [((modulus * v << 1) + (1 << plain_bits)) >> (plain_bits + 1) for v in values]
         assert found.tolist() == [each % prime for each in expected]
 
@@ -61,17 +61,31 @@ def _whole(residues: RingArray, primes: list[int]) -> tuple[NDArray[np.object_],
     return whole % modulus, modulus
 
 
-@pytest.mark.parametrize("bits", [1, 32, 33, 75, 112])
-def test_noise_is_the_same_integer_modulo_every_prime_and_uniform(bits: int) -> None:
-    """Chi-square over 16 bins of the range, false alarm 1e-6."""
-    noise = uniform_noise(bits, 4096, PRIMES)
-    whole, modulus = _whole(noise, PRIMES)
-    whole = np.where(whole > modulus // 2, whole - modulus, whole)
-    half = 1 << (bits - 1)
-    assert whole.min() >= -half
-    assert whole.max() < half
-    bins = min(16, 1 << bits)
-    assert is_uniform((whole + half) * bins >> bits, bins)
+@pytest.mark.parametrize("plain", [1 << 40, (1 << 47) + 5])
+@pytest.mark.parametrize("edge", [0, 1 << 30])
+def test_an_exact_mask_is_uniform_off_the_edges_and_its_share_is_rounded(
+    plain: int, edge: int
+) -> None:
+    """Chi-square over 16 bins of the range and between edges, false alarm 1e-6."""
+    residues, share = exact_mask(PRIMES, plain, edge, 4096)
+    whole, modulus = _whole(residues, PRIMES)
+    found = share.astype(object)
+    assert is_uniform(whole * 16 // modulus, 16)
+    assert is_uniform(found * 16 // plain, 16)
+    nearest = ((2 * modulus * found + plain) // (2 * plain)) % modulus  # round(q·z/t)
+    off = (whole - nearest + modulus // 2) % modulus - modulus // 2
+    reach = modulus // (2 * plain) - edge - 1
+    assert np.all(abs(off) <= reach)
+    assert is_uniform((off + reach) * 16 // (2 * reach + 1), 16)
+
+
+def test_an_exact_mask_reaches_its_ends() -> None:
+    """With few numbers between edges, each of them comes up, and those beyond never do."""
+    prime = PRIMES[1]
+    plain = prime // 14
+    residues, share = exact_mask([prime], plain, 3, 4096)
+    off = residues[0].astype(object) - (2 * prime * share.astype(object) + plain) // (2 * plain)
+    assert set(off % prime) == {value % prime for value in range(-3, 4)}
 
 
 @pytest.mark.parametrize("plain_bits", [2, 49, 59])

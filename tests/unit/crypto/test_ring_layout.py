@@ -1,12 +1,11 @@
 from dataclasses import replace
-from math import prod
+from math import log, prod, sqrt
 
 import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl.crypto.bfv_parameters import DEGREE, STATISTICAL_BITS
-from securevfl.crypto.flooded_sizes import LARGEST_NOISE
+from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat, _layout
 from securevfl.errors import RangeExceeded
 
@@ -27,18 +26,19 @@ FORMATS = [
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_flooding_covers_the_job_and_leaves_room_to_decrypt(fmt: RingProductFormat) -> None:
+def test_masks_hide_the_job_and_keep_off_the_edges(fmt: RingProductFormat) -> None:
     layout = RingLayout.of(fmt)
-    sizes, flooding = layout.sizes, 1 << layout.sizes.flood_bits
+    sizes, modulus = layout.sizes, prod(layout.sizes.primes())
     # Every entry that a reply's plaintexts can have, zeros beyond M's rows and columns among them.
-    norm = layout.side * layout.chunk * layout.chunks * fmt.matrix_bound
+    terms = layout.side * layout.chunk * layout.chunks
     revealed = layout.replies * len(layout.positions()) * fmt.products
-    assert (STATISTICAL_BITS, LARGEST_NOISE) == (40, 21 + 1 / 2)
-    assert 2 * flooding >= (43 * norm + 2 * DEGREE << 40) * revealed
-    # As in BFV's other products: the owner's test of four replies leaves them q/(16t).
-    modulus = prod(sizes.primes())
-    assert modulus >= 31 * flooding << 59
-    assert prod(sizes.primes()[: sizes.reply_primes]) >> 59 >= 2**11
+    # Deviations of a sum of noise (deviation √10.5 each) that is passed once in 2^40 jobs, and
+    # rounding of half a unit each at its worst.
+    sigmas = sqrt(2 * log(2.0**41 * revealed))
+    assert sizes.noise >= (sigmas * sqrt(10.5 * terms) + terms / 2) * fmt.matrix_bound + DEGREE
+    assert sizes.edge >= sizes.noise * prod(sizes.primes()[: sizes.reply_primes]) // modulus
+    of_reply = prod(sizes.primes()[: sizes.reply_primes])
+    assert 2 * sizes.edge * revealed << (59 + 40) <= of_reply
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -97,13 +97,7 @@ def test_many_columns_share_plaintexts() -> None:
         assert twenty.seconds < 20 * one.seconds
 
 
-def test_more_products_take_more_flooding() -> None:
-    fmt = RingProductFormat(1, 1, 1, 1 << 20)
-    more = RingLayout.of(replace(fmt, products=1024))
-    assert more.sizes.flood_bits == RingLayout.of(fmt).sizes.flood_bits + 10
-
-
-def test_flooding_that_does_not_fit_is_refused_with_its_numbers() -> None:
+def test_masks_that_do_not_fit_is_refused_with_its_numbers() -> None:
     fits = [_fits(replace(LONG, products=1 << power)) for power in range(70)]
     most = fits.index(False)
     assert all(fits[:most])

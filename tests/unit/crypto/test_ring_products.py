@@ -7,13 +7,12 @@ import pytest
 import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto import ring
-from securevfl.crypto.bfv_core import pack_reply, unpack_reply
-from securevfl.crypto.flooded_ends import Blinder
+from securevfl.crypto import residues, ring
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.seal_codec import _body, from_bytes, of_other_context, to_bytes
-from securevfl.errors import KeyMismatch, RangeExceeded
+from securevfl.errors import RangeExceeded
+from tests.ciphertexts import with_noise
 
 INNER, OUTPUTS, COLUMNS = 900, 60, 20
 FORMAT = RingProductFormat(INNER, OUTPUTS, COLUMNS, 1 << 12, products=5)
@@ -40,14 +39,14 @@ def encrypted(owner: RingProductOwner) -> bytes:
     return owner.encrypt(ring.uniform(INNER, COLUMNS))
 
 
-def test_no_more_products_are_made_than_flooding_covers() -> None:
+def test_no_more_products_are_made_than_masks_cover() -> None:
     fmt = RingProductFormat(4, 3, 2, 1, products=2)
     owner = RingProductOwner(fmt)
     evaluator, matrix = RingProductEvaluator(owner.public_bytes, fmt), np.ones((3, 4), np.int64)
     encrypted = owner.encrypt(ring.uniform(4, 2))
     for _ in range(fmt.products):
         evaluator.product(encrypted, matrix)
-    with pytest.raises(RangeExceeded, match="flooding covers 2 products"):
+    with pytest.raises(RangeExceeded, match="masks cover 2 products"):
         evaluator.product(encrypted, matrix)
 
 
@@ -113,7 +112,7 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
     most = [0, 0]
     made_before_replies: list[int] = []
     transformed, take_in = RingProductEvaluator._part, RingProductEvaluator._take_in
-    blinder = RingProductEvaluator._blinder
+    blinder = RingProductEvaluator._zero
 
     def watched(self: RingProductEvaluator, block: IntArray, chunk: int) -> seal.Plaintext | None:
         plain = transformed(self, block, chunk)
@@ -128,11 +127,11 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
             vectors.append(weakref.ref(vector))
             yield vector
 
-    def replied(self: RingProductEvaluator) -> Blinder:
+    def replied(self: RingProductEvaluator) -> seal.Ciphertext:
         made_before_replies.append(len(plaintexts))
         return blinder(self)
 
-    monkeypatch.setattr(RingProductEvaluator, "_blinder", replied)
+    monkeypatch.setattr(RingProductEvaluator, "_zero", replied)
     monkeypatch.setattr(RingProductEvaluator, "_part", watched)
     monkeypatch.setattr(RingProductEvaluator, "_take_in", seen)
     owner = RingProductOwner(fmt)
@@ -144,8 +143,9 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
     assert len(plaintexts) == layout.chunks * layout.sides - 1
     assert most[0] <= 2
     assert most[1] <= (layout.inputs if layout.inputs <= layout.replies else 2 * layout.groups)
-    # Where inputs are fewer, a sum becomes a reply before the next one is begun.
-    assert (made_before_replies[0] < len(plaintexts)) == (layout.inputs <= layout.replies)
+    # The constructor makes one blinder. Where inputs are fewer, a sum becomes a reply before the
+    # next one is begun.
+    assert (made_before_replies[1] < len(plaintexts)) == (layout.inputs <= layout.replies)
 
 
 def test_what_is_made_offline_is_used_once(
@@ -164,21 +164,30 @@ def test_what_is_made_offline_is_used_once(
     assert np.array_equal(ring.reduced(found[0]), ring.reduced(found[1]))
 
 
-@pytest.mark.parametrize("odd", [0, 1])
-def test_noise_is_noticed_at_every_other_place(odd: int) -> None:
-    """7/16 of what lies between two plaintexts: too little to change what is decrypted."""
-    fmt = RingProductFormat(4, 5, 1, 100)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_products_are_exact_at_the_edge_of_noise(
+    sign: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks as close to rounding edges as they come, and noise of the largest size."""
+    fmt = RingProductFormat(4, 5, 1, 100, products=2)
     owner = RingProductOwner(fmt)
+    evaluator = RingProductEvaluator(owner.public_bytes, fmt)
+    sizes, values = RingLayout.of(fmt).sizes, ring.uniform(4, 1)
+    reach = prod(sizes.primes()[: sizes.reply_primes]) // (2 << ring.RING_BITS) - sizes.edge - 1
+    dropped = prod(sizes.primes()[sizes.reply_primes :])
+
+    def at_the_edge(bound: int, count: int) -> tuple[list[int], RingArray]:
+        assert bound == 2 * reach + 1
+        extreme = (2 * reach if sign > 0 else 0).to_bytes(16, "little")
+        limbs = np.frombuffer(extreme, "<u4").astype(np.uint64)
+        return [1 << 32 * place for place in range(4)], np.repeat(limbs[:, None], count, axis=1)
+
+    monkeypatch.setattr(residues, "_uniform_limbs", at_the_edge)
     matrix = np.full((5, 4), 100)
-    encrypted = owner.encrypt(ring.uniform(4, 1))
-    reply, _ = RingProductEvaluator(owner.public_bytes, fmt).product(encrypted, matrix)
-    owner.decrypt(reply)
-    sizes, positions = owner._sizes, owner._layout.positions()
-    polynomials = unpack_reply(sizes, reply, positions)
-    primes = owner._primes[: sizes.reply_primes]
-    noise = (1 - 2 * odd) * (prod(primes) * 7 // 16 >> sizes.plain_bits)
-    for c0, prime in zip(polynomials[0], primes, strict=True):
-        moved = c0[positions[odd::2]].astype(object) + noise
-        c0[positions[odd::2]] = (moved % prime).astype(np.uint64)
-    with pytest.raises(KeyMismatch, match="damaged"):
-        owner.decrypt(pack_reply(sizes, polynomials, positions))
+    for share, exact in ((1 / 2, True), (2, False)):
+        # A word of noise in an input, at the entry that all rows multiply by 100.
+        word = int(share * sizes.edge) * dropped // 100
+        encrypted = with_noise(sizes, owner.encrypt(values), 0, sign * word)
+        reply, mask = evaluator.product(encrypted, matrix)
+        found = ring.reduced(owner.decrypt(reply) - mask)
+        assert np.array_equal(found, ring.reduced(matrix.view(np.uint64) @ values)) == exact

@@ -7,13 +7,12 @@ from hashlib import sha256
 from itertools import count
 from typing import Any
 
-import gmpy2
 import numpy as np
 import pytest
 
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
-from securevfl.crypto.paillier import PaillierEvaluator, PaillierKeyPeer, PaillierOwner, mask_bits
+from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
 from securevfl.crypto.paillier_fast import (
     FastPaillierEvaluator,
     FastPaillierOwner,
@@ -109,7 +108,7 @@ def test_engines_that_make_nothing_offline_say_so(scheme: str, engine: str | Non
     assert not owner.lacks_blinders()
     assert not evaluator.make_blinder()
     assert not evaluator.lacks_blinders(prepared)
-    assert evaluator.modulus_bits == 64
+    assert evaluator.modulus_bits == owner.modulus_bits
 
 
 KEY_BITS = 384
@@ -229,26 +228,6 @@ def test_a_matrix_that_another_scheme_prepared_is_refused(ends: tuple[KeyOwner, 
 def test_keys_are_named_by_their_bytes(ends: tuple[KeyOwner, Evaluator]) -> None:
     owner, _ = ends
     assert owner.fingerprint == sha256(owner.public_bytes).hexdigest()[:16]
-
-
-def test_a_paillier_key_holds_twice_the_largest_masked_product() -> None:
-    fmt = product_of(2**31, 2**30)
-    # Xᵀv + largest_product + r, r below 2^mask_bits.
-    largest = 2 * fmt.largest_product + 2 ** mask_bits(fmt) - 1
-    too_small, enough = nearest_modulus(2 * largest, -1), nearest_modulus(2 * largest, 1)
-    assert 2 * largest - 10_000 < too_small < 2 * largest < enough < 2 * largest + 10_000
-    insecure(PaillierKeyPeer, enough.to_bytes(16, "big"), fmt)
-    with pytest.raises(RangeExceeded, match="more than the 128 of the Paillier key"):
-        insecure(PaillierKeyPeer, too_small.to_bytes(16, "big"), fmt)
-
-
-def nearest_modulus(start: int, direction: int) -> int:
-    """The nearest odd number that passes for n: composite, without small factors."""
-    primes = gmpy2.primorial(1 << 16)
-    n = start + direction
-    while gmpy2.gcd(n, primes) != 1 or gmpy2.is_prime(n) or gmpy2.is_power(n):
-        n += 2 * direction
-    return n
 
 
 def test_a_pool_fills_to_its_capacity_and_gives_every_item_once() -> None:

@@ -3,24 +3,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tenseal.sealapi as seal
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
-from securevfl.crypto import slot_parameters
+from securevfl.crypto.bfv_core import unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.residues import packed_size, uniform_below
-from securevfl.crypto.seal_codec import coefficient_ciphertext
-from securevfl.crypto.slot_parameters import (
-    PLAIN_BITS,
-    REPLY_BITS,
-    SlotParameters,
-    failure_probability,
-)
-from securevfl.crypto.slot_products import REPLY_BYTES, SlotEvaluator, SlotOwner
+from securevfl.crypto.seal_codec import ciphertext_of
+from securevfl.crypto.slot_parameters import PLAIN_BITS, SlotParameters, failure_probability
+from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import CryptoError, RangeExceeded
 from tests.ciphertexts import is_uniform
+from tests.weakened import SlotMasksModuloT, SlotsEncryptNothing
 
 PARAMETERS = SlotParameters.of(100_000)
 LARGEST = 1 << 21
@@ -52,7 +47,7 @@ def test_shares_add_up_to_the_product(
     first, second = numbers(1, count, largest), numbers(2, count, largest)
     replies, shares = evaluator.multiply(owner.encrypt(second), first)
     others = owner.decrypt(replies, count)
-    assert [len(reply) for reply in replies] == [REPLY_BYTES] * 2
+    assert [len(reply) for reply in replies] == [PARAMETERS.reply_bytes] * 2
     found = (shares + others).view(np.int64) - products(first, second)
     # The largest products of all are beyond 2^-4 of p: a share of them may miss by p.
     wrong = np.abs(found) > 0
@@ -91,30 +86,36 @@ def test_what_is_no_pair_of_ciphertexts_is_refused(
 ) -> None:
     encrypted, parts = owner.encrypt(numbers(3, 4)), numbers(4, 4)
     replies, _ = evaluator.multiply(encrypted, parts)
-    with pytest.raises(CryptoError, match="two replies of"):
+    with pytest.raises(CryptoError, match="1 replies, 2 of a complex number"):
         owner.decrypt(replies[:1], 4)
     with pytest.raises(CryptoError, match="1 ciphertexts, 2 of a complex number expected"):
         evaluator.multiply(encrypted[:1], parts)
 
 
 @pytest.mark.parametrize("count", [1, 100_000, 10_000_000, 10**9])
-def test_flooding_covers_what_noise_tells(count: int) -> None:
+def test_masks_hide_the_job_and_hardly_any_share_is_rounded_the_other_way(count: int) -> None:
     parameters = SlotParameters.of(count)
     revealed = 2 * DEGREE * -(-count // DEGREE)
     # Deviations of a sum of 2·DEGREE products of noise (deviation √10.5) and p/2 that is passed
     # once in 2^40 jobs, and rounding of half a unit each at its worst.
     sigmas = np.sqrt(2 * np.log(2.0**41 * revealed))
     noise = (sigmas * np.sqrt(2 * DEGREE * 10.5) + DEGREE) * 2.0 ** (PLAIN_BITS - 1)
-    assert slot_parameters._largest_noise(revealed) >= noise
-    assert parameters.flood_bits >= 40 + log2(noise * revealed)
-    assert sum(parameters.prime_bits) >= parameters.flood_bits + PLAIN_BITS + 5
+    assert parameters.noise >= noise
+    # Dropping primes adds the rounding of c₀ and of c₁, which meets the ternary key.
+    switch = sigmas * np.sqrt((1 + DEGREE) / 12)
+    primes = parameters.primes()
+    of_reply = prod(primes[: parameters.reply_primes])
+    assert 4 * revealed * parameters.plain_modulus << 40 <= of_reply
+    on_the_wire = noise * of_reply / prod(primes) + switch
+    assert 2 * on_the_wire * revealed * parameters.plain_modulus * 2.0**20 <= of_reply
     assert sum(parameters.prime_bits) + 30 <= 218
     assert parameters.context().parameters_set()
+    assert parameters.edge == 0
 
 
 def test_too_many_products_are_refused() -> None:
-    with pytest.raises(RangeExceeded, match="does not fit"):
-        SlotParameters.of(10**11)
+    with pytest.raises(RangeExceeded, match="do not fit"):
+        SlotParameters.of(10**15)
 
 
 def test_parts_that_p_cannot_hold_are_refused(owner: SlotOwner) -> None:
@@ -135,25 +136,8 @@ class WithoutMasks(SlotEvaluator):
     """Lets the owner decrypt the products themselves."""
 
     @override
-    def _masks(self) -> RingArray:
-        return np.zeros((2, DEGREE), np.uint64)
-
-
-class WithoutFlooding(SlotEvaluator):
-    """Leaves the noise of the product as it is."""
-
-    @override
-    def _flooding(self) -> RingArray:
-        return np.zeros((len(self._primes), DEGREE), np.uint64)
-
-
-class WithoutEncryption(SlotEvaluator):
-    """Floods, but adds no encryption: c₁ is the owner's own times the plaintext."""
-
-    @override
-    def _flooded(self, plain: seal.Plaintext) -> seal.Ciphertext:
-        del plain  # c₁ knows nothing of it
-        return coefficient_ciphertext(self._context, self._flooding())
+    def _mask(self, count: int) -> tuple[RingArray, RingArray]:
+        return np.zeros((PARAMETERS.reply_primes, count), np.uint64), np.zeros(count, np.uint64)
 
 
 @pytest.mark.parametrize("build", [SlotEvaluator, WithoutMasks])
@@ -174,37 +158,33 @@ def test_what_the_owner_decrypts_is_uniform(owner: SlotOwner, build: type[SlotEv
     assert found > 0.9 if build is WithoutMasks else found < 0.05
 
 
-@pytest.mark.parametrize("build", [SlotEvaluator, WithoutFlooding])
-def test_noise_hides_what_the_product_adds_to_it(
-    owner: SlotOwner, build: type[SlotEvaluator], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("build", [SlotEvaluator, SlotMasksModuloT])
+def test_what_the_owner_decrypts_is_uniform_between_plaintexts(
+    owner: SlotOwner, build: type[SlotEvaluator]
 ) -> None:
-    """Noise of replies before the switch, which only takes away, by SEAL's own measure."""
+    """The phase modulo q'/p: the noise of the product, unless the mask covers it."""
     evaluator = build(owner.public_bytes, PARAMETERS)
-    seen = []
-
-    def kept(self: SlotEvaluator, total: seal.Ciphertext, blinder: seal.Ciphertext) -> RingArray:
-        self._evaluator.transform_from_ntt_inplace(total)
-        self._evaluator.add_inplace(total, blinder)
-        seen.append(owner._decryptor.invariant_noise_budget(total))
-        return np.zeros((2, 1, DEGREE), np.uint64)
-
-    monkeypatch.setattr(SlotEvaluator, "_finished", kept)
-    evaluator.multiply(owner.encrypt(numbers(8, DEGREE)), numbers(9, DEGREE))
-    room = log2(prod(PARAMETERS.primes())) - PLAIN_BITS
-    noise_bits = room - 1 - np.array(seen)
-    revealed = 2 * DEGREE * -(-100_000 // DEGREE)
-    largest = log2(slot_parameters._largest_noise(revealed))
-    if build is WithoutFlooding:
-        assert np.all(noise_bits <= largest)
+    (reply, _), _ = evaluator.multiply(owner.encrypt(numbers(8, DEGREE)), numbers(9, DEGREE))
+    everything = np.arange(DEGREE)
+    polynomials = unpack_reply(PARAMETERS, reply, everything)
+    level = PARAMETERS.reply_level()
+    ciphertext = ciphertext_of(PARAMETERS.context(), level, polynomials)
+    # SEAL's budget: log2 of the distance that is left of what lies between two plaintexts.
+    left = owner._decryptor.invariant_noise_budget(ciphertext)
+    distance = log2(prod(PARAMETERS.primes()[: PARAMETERS.reply_primes])) - PLAIN_BITS
+    noise_bits = distance - 1 - left
+    if build is SlotMasksModuloT:
+        of_reply = prod(PARAMETERS.primes()[: PARAMETERS.reply_primes])
+        assert noise_bits <= log2(PARAMETERS.noise * of_reply / prod(PARAMETERS.primes()) + 300)
     else:
-        assert np.all(noise_bits >= largest + 40 + log2(revealed) - 1)
+        assert left == 0
 
 
-@pytest.mark.parametrize("build", [SlotEvaluator, WithoutEncryption])
+@pytest.mark.parametrize("build", [SlotEvaluator, SlotsEncryptNothing])
 def test_a_guess_is_not_confirmed_by_c1(owner: SlotOwner, build: type[SlotEvaluator]) -> None:
     """The owner knows its input, and would compute the reply's c₁ for the numbers it guesses."""
     evaluator = build(owner.public_bytes, PARAMETERS)
     encrypted, parts = owner.encrypt(numbers(10, 4)), numbers(11, 4)
-    end = packed_size(DEGREE, REPLY_BITS)
+    end = packed_size(DEGREE, PARAMETERS.reply_bits[0])
     sent, guessed = (evaluator.multiply(encrypted, parts)[0][0][:end] for _ in range(2))
-    assert (sent == guessed) == (build is WithoutEncryption)
+    assert (sent == guessed) == (build is SlotsEncryptNothing)

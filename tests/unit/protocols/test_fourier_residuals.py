@@ -11,7 +11,6 @@ from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.slot_parameters import SlotParameters, pairs_of
-from securevfl.crypto.slot_products import REPLY_BYTES
 from securevfl.errors import (
     CryptoError,
     MalformedMessage,
@@ -62,7 +61,7 @@ def shares_of(values: FloatArray) -> dict[str, RingArray]:
     return {"bank": words, "shop": others}
 
 
-def test_flooding_counts_every_pair_of_ciphertexts_of_every_block(
+def test_masks_count_every_pair_of_ciphertexts_of_every_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found: list[int] = []
@@ -133,9 +132,10 @@ def test_bytes_offline_and_in_a_round(done: Simulated[Any]) -> None:
     bank, shop = (done.costs[name] for name in NAMES)
     pairs = 1 + -(-(ROWS - BATCH) * FORMAT.terms // 8192)
     assert bank.messages["EncryptedPhaseProducts"] == shop.messages["EncryptedPhases"] == pairs
-    assert bank.bytes_sent["EncryptedPhaseProducts"] < pairs * (2 * REPLY_BYTES + 200)
+    sizes = SlotParameters.of(pairs * 8192)
+    assert bank.bytes_sent["EncryptedPhaseProducts"] < pairs * (2 * sizes.reply_bytes + 200)
     offline_bytes = bank.bytes_sent["EncryptedPhaseProducts"] + shop.bytes_sent["EncryptedPhases"]
-    assert offline_bytes / (pairs * 8192) < 72  # a row and term
+    assert offline_bytes / (pairs * 8192) < 105  # a row and term
     for costs in (bank, shop):
         assert costs.bytes_sent["MaskedPhases"] < ROWS // BATCH * (2 * BATCH + 200)
         assert costs.seconds[CORRELATED_RANDOMNESS] > 0
@@ -181,7 +181,7 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
         (EncryptedPhases, lambda each: EncryptedPhases(0, each.parts[:1]), MalformedMessage),
         (
             EncryptedPhaseProducts,
-            lambda each: EncryptedPhaseProducts(0, (each.parts[0], bytes(REPLY_BYTES))),
+            lambda each: EncryptedPhaseProducts(0, (each.parts[0], bytes(len(each.parts[1])))),
             MalformedMessage,
         ),
         (MaskedPhases, lambda each: MaskedPhases(0, each.phases[:-1]), UnexpectedMessage),
