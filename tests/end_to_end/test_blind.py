@@ -13,6 +13,7 @@ from securevfl.crypto import ring
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import FeatureLeakRefused, PeerViolation, RangeExceeded
+from securevfl.models.scores import auc
 from securevfl.protocols.blind.fixed_point import require_rare, sigmoid_series
 from securevfl.protocols.blind.links import Corrections
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
@@ -214,6 +215,24 @@ def test_predictions_beyond_half_a_period_fail_the_job(monkeypatch: pytest.Monke
     monkeypatch.setattr("securevfl.protocols.blind.rounds.LARGEST_PERIOD", 24)
     with pytest.raises(RangeExceeded, match="asked for: take fewer rounds"):
         run(dataset, blind(period=24), **job)
+
+
+def test_heavy_tails_lengthen_the_period_that_their_predictions_would_leave() -> None:
+    generator = np.random.default_rng(0)
+    features = [generator.standard_t(2, (400, 3)) for _ in range(2)]
+    inputs = np.hstack(features)
+    scores = np.arcsinh(inputs / np.median(np.abs(inputs), axis=0)).sum(axis=1)
+    labels = (scores > np.median(scores)).astype(np.int64)
+    dataset = dataset_of(features, labels, standardize=True)
+    job: dict[str, Any] = {"loss": "logistic", "rounds": 20}
+    found, longer = run(dataset, **job), run(dataset, blind(period=256), **job)
+    assert np.abs(longer.predictions).max() > 40
+    assert np.std(found.predictions - longer.predictions) < 0.03 * np.std(longer.predictions)
+    aucs = [auc(each.predictions, labels) for each in (found, longer, run(dataset, "plain", **job))]
+    assert np.ptp(aucs) < 0.002
+    # A job that sets the period that otherwise follows from its rounds keeps it.
+    with pytest.raises(RangeExceeded, match="left half the period of 72"):
+        run(dataset, blind(period=72), **job)
 
 
 def test_a_period_is_as_long_as_predictions_from_heavy_tails_ask_for() -> None:

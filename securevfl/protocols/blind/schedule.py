@@ -33,6 +33,7 @@ from securevfl.protocols.blind.fixed_point import (
     require_rare,
     sigmoid_series,
 )
+from securevfl.protocols.blind.rehearsal import agreed_doublings, doublings_for, rehearsed_reach
 from securevfl.protocols.exchange import Batch, PartyBatches
 from securevfl.protocols.guards.failed_checks import require_trust
 from securevfl.protocols.guards.label_guard import commitments
@@ -276,11 +277,12 @@ class BlindJob:
             party, plan.hash, features, len(part.held_out), commitments=committed
         )
         del features
-        series = sigmoid_series(plan)
-        widths = Widths.of(plan, agreement, series)
         async with party.costs.compute(SETUP):
             batches = PartyBatches(plan, training.workplace.data, part.inputs)
             rows = [batches.at(each) for each in range(plan.rounds)]
+        series = await _agreed_series(training, agreement, rows)
+        widths = Widths.of(plan, agreement, series)
+        async with party.costs.compute(SETUP):
             schedule = _schedule(training, agreement, rows, whitening)
             scales = schedule.scales(widths)
             matrices = schedule.matrices(widths, scales)
@@ -290,10 +292,30 @@ class BlindJob:
 def _schedule(
     training: Training, agreement: Agreement, batches: Sequence[Batch], whitening: Whitening
 ) -> Schedule:
-    plan, part = training.plan, training.part
+    return Schedule(batches, _steps(training, agreement), whitening, _penalty(training))
+
+
+async def _agreed_series(
+    training: Training, agreement: Agreement, batches: Sequence[Batch]
+) -> SigmoidSeries | None:
+    """The series for σ: as the job sets it, or as long as rehearsals of all parties ask for."""
+    party, plan = training.party, training.plan
+    series = sigmoid_series(plan)
+    if series is None or plan.job.exchange.period is not None:
+        return series
+    async with party.costs.compute(SETUP):
+        steps, penalty = _steps(training, agreement), _penalty(training)
+        reach = rehearsed_reach(training.part.inputs, batches, steps, penalty)
+    return series.lengthened(await agreed_doublings(party, doublings_for(series, reach)))
+
+
+def _steps(training: Training, agreement: Agreement) -> LocalSteps:
     columns = sum((agreement.own_columns, *agreement.columns.values()))
-    steps = plan.steps(part.model, part.inputs, columns)
-    penalty = np.full(len(part.model.weights), plan.l2)
-    if part.model.intercept:
+    return training.plan.steps(training.part.model, training.part.inputs, columns)
+
+
+def _penalty(training: Training) -> FloatArray:
+    penalty = np.full(len(training.part.model.weights), training.plan.l2)
+    if training.part.model.intercept:
         penalty[-1] = 0.0
-    return Schedule(batches, steps, whitening, penalty)
+    return penalty
