@@ -35,7 +35,7 @@ from securevfl.arrays import RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.equality import EqualityTest
 from securevfl.crypto.ring_layout import RingProductFormat
-from securevfl.errors import PeerViolation
+from securevfl.errors import PeerError, PeerViolation
 from securevfl.lazy import Lazy
 from securevfl.protocols.blind.checks import Combinations, OpenedCheck, ProvenReplies
 from securevfl.protocols.blind.fixed_point import EXTRAPOLATION_BITS, Widths
@@ -412,7 +412,8 @@ class PartyLinks:
         """Check a block's replies on every link, see `checks`.
 
         Raises:
-            CheckFailed: a peer's replies are no products of one matrix. The peer is recorded.
+            CheckFailed: a peer's replies are no products of one matrix, or it does not answer. The
+                peer is recorded.
         """
         party, holder, plan = self.party, self._holder, self._plan
         tests: dict[str, EqualityTest] = {}
@@ -434,10 +435,14 @@ class PartyLinks:
             proof = ProvenReplies(step, test.point, checked(holder, test.tag, opened.point))
         self._masks.clear()
         await party.channel.send(holder, proof)
-        answers = await collect(party.channel, list(tests), ProvenReplies, step)
-        for name, answer in answers.items():
-            async with party.costs.compute(CORRELATED_RANDOMNESS):
-                equal = checked(name, tests[name].accepts, answer.point, answer.tag)
+        for name, test in tests.items():
+            try:
+                _, answer = await party.channel.receive([name], ProvenReplies, step)
+                async with party.costs.compute(CORRELATED_RANDOMNESS):
+                    equal = checked(name, test.accepts, answer.point, answer.tag)
+            except PeerError as error:
+                # ρ may have shown it that it would not pass.
+                raise failed_check(self._place.guard_directory, plan, name) from error
             if not equal:
                 raise failed_check(self._place.guard_directory, plan, name)
 
