@@ -18,6 +18,7 @@ from securevfl.protocols.guards.label_ends import BITS
 from securevfl.protocols.guards.person_record import PersonRecord
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Hello
+from securevfl.protocols.session.joint_seed import SeedOpening
 from securevfl.sparse import require_dense
 from securevfl.training import Environment, TrainingResult
 from securevfl.wire.codec import decode
@@ -200,7 +201,7 @@ def test_others_learn_of_a_refusal_nothing_but_that_it_is_one(tmp_path: Path) ->
 
     with pytest.raises(LabelLeakRefused):
         run(tmp_path, labelled(24, 2, 12), {"tamper": noted})
-    assert [kind for sender, kind in sent if sender == "party0"] == [Hello]
+    assert [kind for sender, kind in sent if sender == "party0"] == [Hello, SeedOpening]
 
 
 def test_most_of_the_same_people_share_a_count(tmp_path: Path) -> None:
