@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.documents import OUTSIDE
-from bench.experiment import HERE, experiment, experiments
+from bench.experiment import HERE, experiment, experiments, main
 
 NAMES = experiments()
 
@@ -61,14 +61,25 @@ def test_a_small_run_writes_rows(name: str, tmp_path: Path) -> None:
         assert "<svg" in (tmp_path / f"{first}.html").read_text(encoding="utf-8")
 
 
-def test_mistakes_are_one_line_and_status_2() -> None:
-    for arguments, expected in (
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
         (("nothing",), "no run 'nothing': there are theorem1"),
         (("--set", "rounds=many"), "--set rounds: "),
         (("--set", "epochs=3"), "--set epochs: "),
         (("--set", "rounds"), "expected KEY=VALUE"),
         (("--html", "plots"), "--html: theorem1 has no page of plots"),
-    ):
-        done = run("theorem1", *arguments)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert expected in done.stderr
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(
+    arguments: tuple[str, ...],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["theorem1", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main(experiment("theorem1"))
+    shown = capsys.readouterr().err
+    assert (ended.value.code, shown.count("\n")) == (2, 1)
+    assert expected in shown

@@ -271,7 +271,7 @@ def test_processes_give_the_same_rows_and_json_holds_no_infinity() -> None:
 
 def test_a_killed_sweep_goes_on_and_fresh_forgets(capsys: Capture) -> None:
     sweep = [*SWEEP.split(), "--learning-rate", "0.3", "--workers", "1"]
-    arguments = [*sweep, "--repeats", "30"]
+    arguments = [*sweep, "--repeats", "16"]
     folder = Path(os.environ["XDG_CACHE_HOME"]) / "securevfl" / "sweeps"
     with started(*arguments) as process:
         wait_until(process, lambda: any(path.stat().st_size > 2000 for path in folder.glob("*")))
@@ -280,7 +280,7 @@ def test_a_killed_sweep_goes_on_and_fresh_forgets(capsys: Capture) -> None:
     assert run(*arguments, "--json", "out.json") == 0
     assert "going on: " in capsys.readouterr().err
     assert list(folder.iterdir()) == []
-    assert len(rows_of("out.json", "sweep noise")[0]["aucs"]) == 30
+    assert len(rows_of("out.json", "sweep noise")[0]["aucs"]) == 16
     (folder / "journal").touch()
     assert run(*sweep, "--fresh") == 0
     assert "going on" not in capsys.readouterr().err

