@@ -118,13 +118,14 @@ def show(*, json: options.Json = None, quiet: options.Quiet = False) -> None:
         return
     from rich.console import Console
 
-    from securevfl.protocols.guards.failed_checks import failures
+    from securevfl.protocols.guards.failed_checks import checks
 
     console = Console(highlight=False, markup=False)
-    for each in failures(options.guard_directory()):
+    for each in checks(options.guard_directory()):
+        what = "failed" if each.failed else "left"
         console.print(
-            f"{each.peer}: encrypted replies failed a check in job {each.job.name!r} of "
-            f"{each.job.day}; no job with it starts (`securevfl guard trust {each.peer}`)"
+            f"{each.peer}: {what} a check of encrypted replies in job {each.job.name!r} of "
+            f"{each.job.day} (`securevfl guard trust {each.peer}`)"
         )
     if not rows:
         console.print(f"no job has been counted in {options.guard_directory()}")
@@ -144,14 +145,16 @@ def trust(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Allow jobs with a party again whose encrypted replies failed a check."""
+    """Allow jobs with a party again that failed a check of encrypted replies, or left it."""
     from securevfl.protocols.guards import failed_checks
 
     directory = options.guard_directory()
-    found = [each for each in failed_checks.failures(directory) if each.peer == peer]
+    found = [each for each in failed_checks.checks(directory) if each.peer == peer]
     if not found:
         raise ConfigError(f"no check of {peer!r} is on record in {directory}")
-    typer.echo(f"{peer}: failed checks: {len(found)}, the last in job {found[-1].job.name!r}")
+    failed = sum(each.failed for each in found)
+    typer.echo(f"{peer}: failed {failed} checks, left {len(found) - failed}; the last in job")
+    typer.echo(f"{found[-1].job.name!r} of {found[-1].job.day}.")
     typer.echo(
         "A party that cheats passes one check in 2^κ, and learns a bit from each that fails."
     )

@@ -1,12 +1,12 @@
 """Whether two parties' secrets are equal, and nothing else: one guess a run.
 
 SPEKE (Jablon, 1996; ISO/IEC 11770-4) as an equality test: the *first* party sends g^a with g =
-H(secret)², the *second* replies with g^b and a tag under H(g^ab), which the first checks. The group
-is that of squares modulo the safe prime of RFC 3526, section 5 (3072 bits).
+H(secret)², the *second* replies with g^b and a tag under H(g^ab), and the first confirms with
+another tag. The group is that of squares modulo the safe prime of RFC 3526, section 5 (3072 bits).
 
 Learns:
-    first: whether the secrets are equal; otherwise nothing, even if its own is a guess.
-    second: nothing. With a reply of its choice it makes one guess, which the first's check answers.
+    both: whether the secrets are equal; otherwise nothing, even if one is a guess. The first knows
+        it before the second, and may leave then.
 Neither can try guesses by itself, however few bits a secret has: a hash of it would allow that.
 """
 
@@ -54,19 +54,27 @@ class EqualityTest:
 
     def tag(self, first: bytes) -> bytes:
         """The second party's tag, in answer to the first's point; a CryptoError if that is none."""
-        return self._tag(first, self.point, first)
+        return self._tag(first, self.point, first, b"second")
 
     def accepts(self, second: bytes, tag: bytes) -> bool:
         """Whether the second party's point and tag, in answer to this one's, show its equality."""
-        return hmac.compare_digest(tag, self._tag(self.point, second, second))
+        return hmac.compare_digest(tag, self._tag(self.point, second, second, b"second"))
 
-    def _tag(self, first: bytes, second: bytes, theirs: bytes) -> bytes:
+    def confirmation(self, second: bytes) -> bytes:
+        """The first party's tag, in answer to the second's point."""
+        return self._tag(self.point, second, second, b"first")
+
+    def confirmed(self, first: bytes, tag: bytes) -> bool:
+        """Whether the first party's tag shows that its secret is this one's."""
+        return hmac.compare_digest(tag, self._tag(first, self.point, first, b"first"))
+
+    def _tag(self, first: bytes, second: bytes, theirs: bytes, of: bytes) -> bytes:
         value = int.from_bytes(theirs, "big")
         if len(theirs) != POINT_BYTES or not 1 < value < _PRIME - 1:
             raise CryptoError(f"{len(theirs)} bytes that are no element of the equality test")
         # Squared, so that no factor of −1 tells a bit of the exponent.
         shared = _bytes_of(_power(value * value % _PRIME, self._exponent))
-        info = b"".join((_LABEL, first, second, self._context))
+        info = b"".join((_LABEL, of, first, second, self._context))
         return HKDF(SHA256(), TAG_BYTES, salt=None, info=info).derive(shared)
 
 

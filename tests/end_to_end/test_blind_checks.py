@@ -16,12 +16,18 @@ from typing_extensions import override
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring, ring_products
 from securevfl.crypto.bfv_core import pack_reply, reply_bytes, unpack_reply
+from securevfl.crypto.equality import EqualityTest
 from securevfl.crypto.inspection import owner_secret
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.errors import CheckFailed, ConfigError, PeerUnreachable
 from securevfl.job import Job
-from securevfl.protocols.blind.checks import Combinations, OpenedCheck, ProvenReplies
+from securevfl.protocols.blind.checks import (
+    Combinations,
+    ConfirmedCheck,
+    OpenedCheck,
+    ProvenReplies,
+)
 from securevfl.protocols.guards import failed_checks
 from securevfl.runtime.channel import NetworkEnd
 from securevfl.training import Environment, TrainingResult, train
@@ -80,28 +86,47 @@ def test_an_owner_whose_replies_are_no_products_is_caught_and_recorded(tmp_path:
     place = Environment(guard_directory=tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         assert cheated(patch, job(checks=0), Environment()).rounds == 4
-        with pytest.raises(CheckFailed, match="no products of one matrix, or it left"):
+        with pytest.raises(CheckFailed, match="not what the protocol computes"):
             cheated(patch, job(), Environment())
-        with pytest.raises(CheckFailed, match=r"until `securevfl guard trust party[01]`"):
+        with pytest.raises(CheckFailed, match=r"`securevfl guard trust party[01]` allows others"):
             cheated(patch, job(), place)
-    (recorded, *_) = failed_checks.failures(tmp_path)
+    (recorded, *_) = (each for each in failed_checks.checks(tmp_path) if each.failed)
     assert recorded.job.name == "job"
     # Nothing goes on without a person's word, in this job or another.
-    for settings in (job(), job(rounds=3), job(checks=0)):
-        with pytest.raises(ConfigError, match=f"{recorded.peer!r} failed a check in job 'job'"):
+    for settings in (job(), job(rounds=3), job(checks=0), Job.of(exchange={"scheme": "plain"})):
+        with pytest.raises(ConfigError, match=f"{recorded.peer!r} failed a check of encrypted"):
             train(settings, DATASET, place)
-    for each in {failure.peer for failure in failed_checks.failures(tmp_path)}:
-        assert failed_checks.trust(tmp_path, each)
+    for each in {check.peer for check in failed_checks.checks(tmp_path)}:
+        failed_checks.trust(tmp_path, each)
     assert train(job(), DATASET, place).rounds == 4
+    assert failed_checks.checks(tmp_path) == []
+
+
+def test_a_holder_whose_combinations_are_others_is_caught_and_recorded(tmp_path: Path) -> None:
+    """It would ask what M makes of them: one guess a block, which the owner would not hear of."""
+    extended = Combinations.extended
+
+    def others(self: Combinations, columns: RingArray) -> RingArray:
+        both = extended(self, columns)
+        both[0, columns.shape[1] :] += np.uint64(1)
+        return both
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Combinations, "extended", others)
+        # It goes on whatever the test says.
+        patch.setattr(EqualityTest, "accepts", lambda *_: True)
+        with pytest.raises(CheckFailed):
+            train(job(), DATASET, Environment(guard_directory=tmp_path))
+    assert any(each.failed for each in failed_checks.checks(tmp_path))
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
-def test_checks_change_no_model_and_take_two_messages_a_link_and_block(loss: str) -> None:
+def test_checks_change_no_model_and_take_three_messages_a_link_and_block(loss: str) -> None:
     results = [train(job(checks, loss=loss), DATASET) for checks in (0, 1, 40)]
     for result in results[1:]:
         assert np.abs(all_weights(result) - all_weights(results[0])).max() <= 2.0**-8
         more = result.costs().messages - results[0].costs().messages
-        assert more == 4
+        assert more == 6
     assert results[1].costs().offline_bytes < results[2].costs().offline_bytes
 
 
@@ -110,8 +135,7 @@ def test_checks_change_no_model_and_take_two_messages_a_link_and_block(loss: str
     [
         (OpenedCheck, lambda m: OpenedCheck(m.step, bytes([m.seed[0] ^ 1]) + m.seed[1:], m.point)),
         (ProvenReplies, lambda m: ProvenReplies(m.step, m.point, bytes(32))),
-        (ProvenReplies, lambda m: ProvenReplies(m.step, b"", m.tag)),
-        (ProvenReplies, lambda m: ProvenReplies(m.step + 1, m.point, m.tag)),
+        (ConfirmedCheck, lambda m: ConfirmedCheck(m.step, bytes(32))),
     ],
 )
 def test_another_seed_and_another_tag_fail(
@@ -121,28 +145,34 @@ def test_another_seed_and_another_tag_fail(
         train(job(), DATASET, Environment(tamper=changed(kind, change)))
 
 
-def test_an_owner_that_leaves_in_place_of_an_answer_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [ProvenReplies, ConfirmedCheck])
+def test_a_peer_that_leaves_a_check_is_recorded_and_refused_after_a_few(
+    kind: type[Message], tmp_path: Path
 ) -> None:
-    """From ρ it may see that it would not pass, and another job would be another try."""
-    receive = NetworkEnd.receive
+    """From what was opened it may see that it would fail; another job would be another try."""
+    receive, place = NetworkEnd.receive, Environment(guard_directory=tmp_path)
 
     async def left(
         self: NetworkEnd,
         senders: Collection[str],
-        kind: type[Message],
+        awaited: type[Message],
         step: int | None = None,
         *,
         timeout_seconds: float | None = None,
     ) -> tuple[str, Message]:
-        if kind is ProvenReplies:
+        if awaited is kind and self.name == "party0":
             raise PeerUnreachable(f"{senders} left")
-        return await receive(self, senders, kind, step, timeout_seconds=timeout_seconds)
+        return await receive(self, senders, awaited, step, timeout_seconds=timeout_seconds)
 
-    monkeypatch.setattr(NetworkEnd, "receive", left)
-    with pytest.raises(CheckFailed, match="left when they were checked"):
-        train(job(), DATASET, Environment(guard_directory=tmp_path))
-    assert failed_checks.failures(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NetworkEnd, "receive", left)
+        for _ in range(failed_checks.MOST_LEFT + 1):
+            with pytest.raises(PeerUnreachable):
+                train(job(), DATASET, place)
+    of_peer = [each for each in failed_checks.checks(tmp_path) if each.peer == "party1"]
+    assert [each.failed for each in of_peer] == [False] * (failed_checks.MOST_LEFT + 1)
+    with pytest.raises(ConfigError, match="left 4 jobs when encrypted replies were checked"):
+        train(job(), DATASET, place)
 
 
 @pytest.mark.parametrize("checks", [1, 2, 4])

@@ -93,11 +93,13 @@ def test_a_peer_whose_replies_failed_is_shown_and_trusted_again(capsys: Capture)
     folder = Path("state", "securevfl", "label-guard")
     folder.mkdir(parents=True)
     job = {"name": "credit", "hash": "0" * 16, "day": "2026-11-28"}
-    (folder / failed_checks.NAME).write_text(json.dumps([{"peer": "party1", "job": job}]))
+    (folder / failed_checks.NAME).write_text(
+        json.dumps([{"peer": "party1", "job": job, "failed": True}])
+    )
     assert run("guard", "show") == 0
     shown = capsys.readouterr().out.replace("\n", " ")
-    assert "party1: encrypted replies failed a check in job 'credit' of 2026-11-28" in shown
-    Path("job.toml").write_text(JOB.format(seed=0).replace("bfv", "blind"))
+    assert "party1: failed a check of encrypted replies in job 'credit' of 2026-11-28" in shown
+    Path("job.toml").write_text(JOB.format(seed=0))
     assert run("train", "job.toml", "--quiet", "--force") == 2
     assert "find out why, then say `securevfl guard trust party1`" in capsys.readouterr().err
     assert run("guard", "trust", "party2") == 2

@@ -113,7 +113,7 @@ NAMES_FROM = {
     "EncryptedPhaseProducts MaskedPhases PredictionShares",
     70: "HeldOutShares",
     73: "Scales MaskedShares EncryptedPoints StaysInRange OpenedCheck ProvenReplies",
-    79: "NamePads ModelSent BlockUpload Doublings",
+    79: "NamePads ModelSent BlockUpload Doublings ConfirmedCheck",
     90: "Ready Roster MaskedUpload Closed CompressedUpload",
 }
 

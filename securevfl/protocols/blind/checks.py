@@ -9,7 +9,8 @@ Learns:
     owner: nothing: ρ, when its replies are in.
     holder: whether all replies are columns of one product. An owner passes with replies of another
         kind if it guesses what they change (docs/explanation/blind.md#checks-on-replies).
-    A holder whose combinations are others, of its choice, learns a guess of what M makes of them.
+    A holder whose combinations are others, of its choice, makes one guess of what M makes of them,
+        a block. A wrong one ends the job, and the owner records it.
 """
 
 import hashlib
@@ -40,6 +41,13 @@ class ProvenReplies(StepMessage):
     """The owner's point, and its tag."""
 
     point: bytes
+    tag: bytes
+
+
+@message_kind(83, stage="offline")
+class ConfirmedCheck(StepMessage):
+    """The holder's tag: its side is the owner's."""
+
     tag: bytes
 
 

@@ -35,9 +35,14 @@ from securevfl.arrays import RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.equality import EqualityTest
 from securevfl.crypto.ring_layout import RingProductFormat
-from securevfl.errors import PeerError, PeerViolation
+from securevfl.errors import PeerViolation
 from securevfl.lazy import Lazy
-from securevfl.protocols.blind.checks import Combinations, OpenedCheck, ProvenReplies
+from securevfl.protocols.blind.checks import (
+    Combinations,
+    ConfirmedCheck,
+    OpenedCheck,
+    ProvenReplies,
+)
 from securevfl.protocols.blind.fixed_point import EXTRAPOLATION_BITS, Widths
 from securevfl.protocols.blind.schedule import (
     LARGEST_SCALE,
@@ -49,7 +54,7 @@ from securevfl.protocols.blind.schedule import (
     owners_held_by,
 )
 from securevfl.protocols.exchanges.homomorphic import checked, expect_count
-from securevfl.protocols.guards.failed_checks import failed_check
+from securevfl.protocols.guards.failed_checks import on_record
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.keys import PublicKey, take_key
 from securevfl.runtime.channel import collect, expect_shape
@@ -412,39 +417,44 @@ class PartyLinks:
         """Check a block's replies on every link, see `checks`.
 
         Raises:
-            CheckFailed: a peer's replies are no products of one matrix, or it does not answer. The
-                peer is recorded.
+            CheckFailed: a peer's replies, or its combinations, are not what they should be. The
+                peer is recorded, as is one that leaves.
         """
         party, holder, plan = self.party, self._holder, self._plan
+        peers = {*self._holdings, holder}
         tests: dict[str, EqualityTest] = {}
 
         def context(owner: str, holder: str) -> bytes:
             return repr((plan.hash.hex(), owner, holder, step)).encode()
 
-        for name, holding in self._holdings.items():
-            async with party.costs.compute(CORRELATED_RANDOMNESS):
-                tests[name] = holding.combinations.test(context(name, party.name))
-            seed = holding.combinations.seed
-            await party.channel.send(name, OpenedCheck(step, seed, tests[name].point))
-        _, opened = await party.channel.receive([holder], OpenedCheck, step)
-        async with party.costs.compute(CORRELATED_RANDOMNESS):
-            own = Combinations(plan.checks, opened.seed)
-            for masks, rounds in self._masks:
-                own.take_mask(masks, rounds)
-            test = own.test(context(party.name, holder))
-            proof = ProvenReplies(step, test.point, checked(holder, test.tag, opened.point))
-        self._masks.clear()
-        await party.channel.send(holder, proof)
-        for name, test in tests.items():
-            try:
-                _, answer = await party.channel.receive([name], ProvenReplies, step)
+        with on_record(self._place.guard_directory, plan, peers) as failed:
+            for name, holding in self._holdings.items():
                 async with party.costs.compute(CORRELATED_RANDOMNESS):
-                    equal = checked(name, test.accepts, answer.point, answer.tag)
-            except PeerError as error:
-                # ρ may have shown it that it would not pass.
-                raise failed_check(self._place.guard_directory, plan, name) from error
-            if not equal:
-                raise failed_check(self._place.guard_directory, plan, name)
+                    tests[name] = holding.combinations.test(context(name, party.name))
+                seed = holding.combinations.seed
+                await party.channel.send(name, OpenedCheck(step, seed, tests[name].point))
+            _, opened = await party.channel.receive([holder], OpenedCheck, step)
+            async with party.costs.compute(CORRELATED_RANDOMNESS):
+                own = Combinations(plan.checks, opened.seed)
+                for masks, rounds in self._masks:
+                    own.take_mask(masks, rounds)
+                test = own.test(context(party.name, holder))
+                proof = ProvenReplies(step, test.point, checked(holder, test.tag, opened.point))
+            self._masks.clear()
+            await party.channel.send(holder, proof)
+            proofs = await collect(party.channel, list(tests), ProvenReplies, step)
+            for name, proof in proofs.items():
+                async with party.costs.compute(CORRELATED_RANDOMNESS):
+                    if not checked(name, tests[name].accepts, proof.point, proof.tag):
+                        failed.append(name)
+                        continue
+                    tag = tests[name].confirmation(proof.point)
+                await party.channel.send(name, ConfirmedCheck(step, tag))
+            if not failed:
+                _, end = await party.channel.receive([holder], ConfirmedCheck, step)
+                async with party.costs.compute(CORRELATED_RANDOMNESS):
+                    if not test.confirmed(opened.point, end.tag):
+                        failed.append(holder)
 
     async def end(self, rounds: Sequence[PlannedRound]) -> None:
         """Check the replies of a block, and exchange the corrections that end it."""

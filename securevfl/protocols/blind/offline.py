@@ -28,6 +28,7 @@ from securevfl.protocols.blind.schedule import (
     computing_parties,
     owners_held_by,
 )
+from securevfl.protocols.guards.failed_checks import require_trust
 from securevfl.protocols.session.pad_store import Pads, PadsHeader, agree_on_pads
 from securevfl.protocols.vertical.runner import MadeOffline, Training
 
@@ -180,7 +181,7 @@ async def make_offline(training: Training) -> MadeOffline:
     """One party's part of the offline phase of a whole job, stored on disk.
 
     Raises:
-        ConfigError: the job sets `offline_rounds`.
+        ConfigError: the job sets `offline_rounds`, or a peer failed a check before.
         RangeExceeded: fixed point has no room for the job.
         DataError: pads cannot be written.
     """
@@ -188,6 +189,7 @@ async def make_offline(training: Training) -> MadeOffline:
     assert store is not None  # noqa: S101
     if plan.job.exchange.offline_rounds is not None:
         raise ConfigError("--offline makes pads of all rounds: drop offline_rounds")
+    require_trust(training.workplace.guard_directory, party.others)
     job = await BlindJob.of(training)
     store.require_room(expected_bytes(job))
     batch = await agree_on_pads(party, None)

@@ -35,7 +35,6 @@ from securevfl.protocols.blind.fixed_point import (
 )
 from securevfl.protocols.blind.rehearsal import agreed_doublings, doublings_for, rehearsed_reach
 from securevfl.protocols.exchange import Batch, PartyBatches
-from securevfl.protocols.guards.failed_checks import require_trust
 from securevfl.protocols.guards.label_guard import commitments
 from securevfl.protocols.local_steps import LocalSteps, Planned
 from securevfl.protocols.session.agreement import Agreement, agree
@@ -262,10 +261,8 @@ class BlindJob:
 
         Raises:
             RangeExceeded: fixed point has no room for the job.
-            ConfigError: a peer's replies failed a check before.
         """
         party, plan, part = training.party, training.plan, training.part
-        require_trust(training.workplace.guard_directory, party.others)
         async with party.costs.compute(SETUP):
             curvature = Curvature(part.model, part.inputs, plan.loss.curvature, plan.l2)
             whitening = whitening or curvature.whitening

@@ -1,10 +1,13 @@
-"""Peers whose encrypted replies failed a check: on record until a person says otherwise.
+"""Peers that failed a check of encrypted replies: on record until a person says otherwise.
 
-A failed check tells the peer a bit about this party's key, and with 1/2^κ a cheat passes. Tried all
-day it would pass, so no job with this peer starts until somebody has looked into it.
+A failed check tells the peer a bit, and with 1/2^κ a cheat passes. Tried all day it would pass, so
+no job with this peer starts until somebody has looked into it. A check that the peer left is on
+record too: it may have seen that it would fail. A connection can break in this moment, so a few of
+these pass.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -15,65 +18,93 @@ from securevfl.protocols.guards.people import CountedJob
 from securevfl.protocols.plan import Plan
 
 NAME, _RECORD = "failed_checks.json", "record of failed checks"
+MOST_LEFT = 3
 
 
-class Failure(BaseModel):
-    """One failed check."""
+class Check(BaseModel):
+    """A check that failed, or that was not finished."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     peer: str
     job: CountedJob
+    failed: bool = False
 
 
-_FAILURES = TypeAdapter(list[Failure])
+_CHECKS = TypeAdapter(list[Check])
 
 
-def failures(directory: Path) -> list[Failure]:
+def checks(directory: Path) -> list[Check]:
     """All on record; a DataError if the file cannot be read."""
     path = directory / NAME
     try:
-        return _FAILURES.validate_json(path.read_bytes()) if path.exists() else []
+        return _CHECKS.validate_json(path.read_bytes()) if path.exists() else []
     except (OSError, ValidationError) as error:
         raise DataError(f"{_RECORD} {path} cannot be read: {error}") from error
 
 
-def failed_check(directory: Path | None, plan: Plan, peer: str) -> CheckFailed:
-    """Record that a peer's replies failed; the error that ends the job."""
-    told = ""
-    if directory is not None:
-        with only_one(directory / NAME, _RECORD):
-            failure = Failure(peer=peer, job=CountedJob.of(plan.job, plan.hash))
-            found = [*failures(directory), failure]
-            replace_file(directory / NAME, _FAILURES.dump_json(found), _RECORD)
-        told = f"; no job with {peer!r} starts until `securevfl guard trust {peer}`"
-    return CheckFailed(
-        f"encrypted replies of {peer!r} are no products of one matrix, or it left when they were "
-        f"checked: it tried to read this party's key, or its machine or connection is broken; the "
-        f"job ends and its keys are gone{told}"
-    )
+@contextmanager
+def on_record(directory: Path | None, plan: Plan, peers: Collection[str]) -> Iterator[list[str]]:
+    """Note checks with peers, which are struck out at the end unless it fails.
+
+    Yields:
+        A list for the names of peers that fail.
+
+    Raises:
+        CheckFailed: the list is not empty at the end.
+    """
+    job, failed = CountedJob.of(plan.job, plan.hash), list[str]()
+    begun = [Check(peer=peer, job=job) for peer in peers]
+    _change(directory, add=begun)
+    yield failed
+    lost = [Check(peer=peer, job=job, failed=True) for peer in failed]
+    _change(directory, add=lost, strike=begun)
+    if failed:
+        names = ", ".join(map(repr, failed))
+        kept = "" if directory is None else f": `securevfl guard trust {failed[0]}` allows others"
+        raise CheckFailed(
+            f"encrypted replies or requests of {names} are not what the protocol computes: a party "
+            f"tried to read what is another's, or its machine is broken; the job ends, and its "
+            f"keys are gone{kept}"
+        )
 
 
-def require_trust(directory: Path | None, peers: Iterable[str]) -> None:
+def require_trust(directory: Path | None, peers: Collection[str]) -> None:
     """Refuse to start with a peer on record.
 
     Raises:
-        ConfigError: a check of this peer's replies failed before.
+        ConfigError: it failed a check, or left several.
         DataError: the record cannot be read.
     """
-    for each in [] if directory is None else failures(directory):
-        if each.peer in peers:
+    for peer in peers if directory is not None else ():
+        assert directory is not None  # noqa: S101
+        of_peer = [each for each in checks(directory) if each.peer == peer]
+        failed = [each for each in of_peer if each.failed]
+        if failed or len(of_peer) > MOST_LEFT:
+            (last, what) = (
+                (failed[-1], "failed a check of encrypted replies")
+                if failed
+                else (of_peer[-1], f"left {len(of_peer)} jobs when encrypted replies were checked")
+            )
             raise ConfigError(
-                f"encrypted replies of {each.peer!r} failed a check in job {each.job.name!r} of "
-                f"{each.job.day} ({each.job.hash}): find out why, then say `securevfl guard trust "
-                f"{each.peer}`"
+                f"{peer!r} {what}, the last time in job {last.job.name!r} of {last.job.day} "
+                f"({last.job.hash}): find out why, then say `securevfl guard trust {peer}`"
             )
 
 
-def trust(directory: Path, peer: str) -> list[Failure]:
-    """Take a peer off the record; returns its failures."""
+def trust(directory: Path, peer: str) -> None:
+    """Take a peer off the record."""
+    _change(directory, strike=[each for each in checks(directory) if each.peer == peer])
+
+
+def _change(
+    directory: Path | None, add: Collection[Check] = (), strike: Collection[Check] = ()
+) -> None:
+    if directory is None:
+        return
     with only_one(directory / NAME, _RECORD):
-        found = failures(directory)
-        staying = [each for each in found if each.peer != peer]
-        replace_file(directory / NAME, _FAILURES.dump_json(staying), _RECORD)
-    return [each for each in found if each.peer == peer]
+        found = checks(directory)
+        for each in strike:
+            if each in found:
+                found.remove(each)
+        replace_file(directory / NAME, _CHECKS.dump_json([*found, *add]), _RECORD)

@@ -26,6 +26,7 @@ from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import save_model
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Lookahead, Session, TrainsOnShares
+from securevfl.protocols.guards.failed_checks import require_trust
 from securevfl.protocols.guards.feature_guard import FeatureGuard
 from securevfl.protocols.guards.label_guard import commitments, require_guard
 from securevfl.protocols.plan import Plan
@@ -227,6 +228,7 @@ async def run_party(
     if state is not None and plan.never_resumes is not None:
         raise ConfigError(plan.never_resumes)
     # Before any party records anything.
+    require_trust(place.guard_directory, party.others)
     shows = FeatureGuard(party, plan, place, local.inputs, local.held_out)
     shows.require()
     part = made(training)

@@ -8,7 +8,9 @@ from securevfl.errors import CryptoError
 
 def accepted(first: bytes, second: bytes, contexts: tuple[bytes, bytes] = (b"job", b"job")) -> bool:
     one, other = EqualityTest(first, contexts[0]), EqualityTest(second, contexts[1])
-    return one.accepts(other.point, other.tag(one.point))
+    accepted = one.accepts(other.point, other.tag(one.point))
+    assert accepted == other.confirmed(one.point, one.confirmation(other.point))
+    return accepted
 
 
 def test_equal_secrets_are_accepted_and_no_others() -> None:
@@ -65,4 +67,9 @@ def test_minus_an_element_gives_the_same_tag() -> None:
     first, second = EqualityTest(b"secret", b""), EqualityTest(b"secret", b"")
     value = int.from_bytes(first.point, "big")
     minus = (equality._PRIME - value).to_bytes(POINT_BYTES, "big")
-    assert second._tag(b"", b"", first.point) == second._tag(b"", b"", minus)
+    assert second._tag(b"", b"", first.point, b"") == second._tag(b"", b"", minus, b"")
+
+
+def test_a_tag_sent_back_is_no_confirmation() -> None:
+    one, other = EqualityTest(b"same", b""), EqualityTest(b"same", b"")
+    assert not other.confirmed(one.point, other.tag(one.point))
