@@ -1,7 +1,7 @@
 """What a party can compute from ciphertexts and its secrets: for the audit, never for protocols.
 
-Only this module reads private members of the schemes' classes. The attacks that draw conclusions
-from these numbers are in securevfl.attacks.
+Only this module and `crafted` read private members of the schemes' classes. The attacks that draw
+conclusions from these numbers are in securevfl.attacks.
 
 BFV: an owner knows its key, hence the noise e of its own inputs and the noise of every reply. CKKS:
 an evaluator knows the ciphertexts that it multiplied, and may guess what they contain. Polynomials
@@ -9,8 +9,6 @@ are compared in NTT form modulo the first prime, in their first values. Paillier
 compute a ciphertext's Jacobi symbol.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import cycle
 from math import prod
 
 import gmpy2
@@ -25,7 +23,6 @@ from securevfl.crypto.bfv_core import (
     BfvKeyHolder,
     BfvMultiplier,
     inputs_of,
-    pack_reply,
     reply_bytes,
     unpack_reply,
 )
@@ -39,6 +36,7 @@ from securevfl.crypto.seal_codec import (
     coefficients_of,
     plaintext,
     polynomials_of,
+    split,
 )
 
 CHECKED = 200
@@ -89,6 +87,12 @@ class Phases:
     def noise_of(self, reply: RingArray) -> FloatArray:
         """The noise of a reply's polynomials, shape (DEGREE,)."""
         return self.noise(ciphertext_of(self.context, self.sizes.reply_level(), reply))
+
+    def read(self, replies: list[RingArray], positions: NDArray[np.int64], unit: int) -> FloatArray:
+        """The noise at these coefficients of all replies, in whole units of an input's noise."""
+        dropped = prod(self.primes[self.sizes.reply_primes :])
+        seen = np.concatenate([self.noise_of(each)[positions] for each in replies])
+        return np.rint(seen * (dropped / unit))
 
     def equations(
         self, encrypted: bytes, positions: NDArray[np.int64], chunk: int, rows: int, columns: int
@@ -168,46 +172,6 @@ def owner_secret(owner: BfvKeyHolder) -> IntArray:
     return np.where(words == (1 << bits) - 1, -1, words)
 
 
-def crafted_replies(
-    product_format: ProductFormat, columns: Sequence[int]
-) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
-    """Replies, valid under every key, that decrypt to the secret, W ternary digits per value.
-
-    c₀ = 0 and c₁ = Σᵢ round(q·3^i/t)·x^shiftᵢ decrypt to Σᵢ 3^i·s·x^shiftᵢ, which stays below t/2
-    for 3^W < t; t is that of products, without guard bits.
-    `columns` are the P of all evaluators that take part, in turns.
-
-    Yields:
-        A reply, and which coefficients of s its values contain, digit by digit, shape (P, W), up to
-        the sign that x^DEGREE = −1 gives those of wrapped indices (≥ DEGREE).
-    """
-    parameters = BfvParameters.of(product_format)
-    primes = parameters.primes()[: parameters.reply_primes]
-    modulus, side = prod(primes), parameters.columns_per_reply
-    half = 1 << (parameters.product_bits - 1)
-    scales: list[int] = []
-    while 3 ** (len(scales) + 1) < 2 * half:
-        scales.append((modulus * 3 ** len(scales) + half) >> parameters.product_bits)
-    unread, target = np.ones(DEGREE, dtype=np.bool_), 0
-    for width in cycle(columns):
-        if not unread.any():
-            return
-        positions = parameters.positions(width)
-        pieces, places = [], np.empty((width, len(scales)), np.int64)
-        for first in range(0, width, side):
-            read = positions[: min(side, width - first)]
-            polynomials = np.zeros((2, len(primes), DEGREE), np.uint64)
-            for digit, scale in enumerate(scales):
-                target = int(unread.argmax()) if unread.any() else target + 1
-                # x^shift moves coefficient i of s to i + shift.
-                shift = int((read[0] - target) % DEGREE)
-                polynomials[1, :, shift] = [scale % prime for prime in primes]
-                places[first : first + side, digit] = (read - shift) % (2 * DEGREE)
-                unread[places[first : first + side, digit] % DEGREE] = False
-            pieces.append(pack_reply(parameters, polynomials, positions))
-        yield b"".join(pieces), places
-
-
 class RingOpening(Phases):
     """What follows from an owner's secret key and public bytes, for products of one input.
 
@@ -252,6 +216,25 @@ def ckks_matrix(prepared: ckks.PreparedSlots) -> list[int]:
     plain = prepared.plaintexts[0][0]
     assert plain is not None  # noqa: S101
     return [plain[at] for at in range(CHECKED)]
+
+
+def ckks_seen(owner: ckks.CkksOwner, reply: bytes, columns: int) -> FloatArray:
+    """The slots of the first reply as its owner decrypts them, up to their scale, (SLOTS,)."""
+    replies = split(reply, owner._layout.replies(columns), ckks._LARGEST_CIPHERTEXT)
+    plain = seal.Plaintext()
+    owner._decryptor.decrypt(ckks._load(replies[0], PRODUCT_SCALE_BITS), plain)
+    return _slots_of(plain)
+
+
+def ckks_entries(prepared: ckks.PreparedSlots) -> FloatArray:
+    """X in the slots of the first reply, up to its scale, (SLOTS,)."""
+    plain = prepared.plaintexts[0][0]
+    assert plain is not None  # noqa: S101
+    return _slots_of(plain)
+
+
+def _slots_of(plain: seal.Plaintext) -> FloatArray:
+    return np.array(ckks._context()[1].decode_complex(plain)).real
 
 
 def ckks_slots(product_format: ProductFormat, values: FloatArray) -> FloatArray:

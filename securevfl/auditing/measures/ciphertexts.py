@@ -8,16 +8,13 @@ its own, on some of a feature party's columns and rows.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, sqrt
+from math import sqrt
 
 import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.ciphertexts import (
-    parities_from_symbols,
-    secret_from_crafted_queries,
-)
+from securevfl.attacks.ciphertexts import parities_from_symbols
 from securevfl.auditing.figures import shared_values
 from securevfl.auditing.judging import RECOVERED, Finding, Metric
 from securevfl.auditing.measuring import Attack, Reason, add_attack
@@ -25,7 +22,6 @@ from securevfl.auditing.subject import Recording, Subject, local_part, with_sect
 from securevfl.auditing.views import blobs_of
 from securevfl.crypto import ring
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
-from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import encode
 from securevfl.crypto.inspection import (
@@ -37,7 +33,6 @@ from securevfl.crypto.inspection import (
     ckks_matrix,
     ckks_ratio,
     ckks_slots,
-    crafted_replies,
     jacobi_symbols,
     owner_secret,
 )
@@ -63,10 +58,6 @@ SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
 KEY_ROWS = 8
 OFFLINE_ROWS, OFFLINE_COLUMNS = 32, 32
 EXACT = "exact schemes release no approximations"
-CRAFTED_OFFLINE = (
-    "decryptions of the offline phase come back under a pad, except for queries made from the "
-    "pad's own ciphertext, an oracle for the key: see tests/end_to_end/test_blind_cheats.py"
-)
 
 
 class RememberedKeys(KeyMaker):
@@ -116,7 +107,7 @@ class Exchanged:
         return encode(inputs, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
 
 
-def _immune(**schemes: str) -> Reason:
+def unless_encrypted(**schemes: str) -> Reason:
     """Immune if nothing is encrypted, or for the given reason, by scheme."""
 
     def reason(subject: Subject) -> str:
@@ -131,14 +122,14 @@ def _immune(**schemes: str) -> Reason:
     "ciphertext_ratio",
     "label party",
     OWN_KEY,
-    immune=_immune(paillier="not an RLWE scheme: there is no c1"),
+    immune=unless_encrypted(paillier="not an RLWE scheme: there is no c1"),
     place=160,
 )
 def ratio(subject: Subject) -> Finding:
     """X from c₁ of replies and inputs."""
     if subject.exchange.shares_parameters:
         return _offline_ratio(subject)
-    run = _run(subject, ROWS, 2)
+    run = run_of(subject, ROWS, 2)
     if isinstance(run.owner, CkksOwner):
         evaluator = CkksEvaluator(run.owner.public_bytes, run.product_format)
         truth = ckks_matrix(evaluator.prepare(run.matrix))
@@ -162,7 +153,7 @@ def ratio(subject: Subject) -> Finding:
     "ciphertext_noise",
     "label party",
     f"{OWN_KEY}, its noise e",
-    immune=_immune(paillier="Paillier's ciphertexts hold no noise"),
+    immune=unless_encrypted(paillier="Paillier's ciphertexts hold no noise"),
     place=170,
     cost=2.0,
 )
@@ -170,7 +161,7 @@ def noise(subject: Subject) -> Finding:
     """X from the noise of replies, which the owner sees and of which it can compute X·e."""
     if subject.exchange.shares_parameters:
         return _offline_noise(subject)
-    run = _run(subject, ROWS, QUERIES)
+    run = run_of(subject, ROWS, QUERIES)
     if not isinstance(run.owner, BfvOwner):
         raise ConfigError("ciphertext_noise supports bfv")
     opening = BfvOpening(run.product_format, owner_secret(run.owner))
@@ -189,14 +180,14 @@ def noise(subject: Subject) -> Finding:
     "jacobi_symbol",
     "anybody",
     "that batches repeat",
-    immune=_immune(**dict.fromkeys(("bfv", "ckks", "blind"), "symbols are Paillier's")),
+    immune=unless_encrypted(**dict.fromkeys(("bfv", "ckks", "blind"), "symbols are Paillier's")),
     place=180,
 )
 def symbols(subject: Subject) -> Finding:
     """Parities of X from Jacobi symbols."""
     if subject.scheme != "paillier":
         raise ConfigError("symbols are Paillier's")
-    run = _run(subject, SYMBOL_ROWS, SYMBOL_QUERIES)
+    run = run_of(subject, SYMBOL_ROWS, SYMBOL_QUERIES)
     modulus = run.owner.public_bytes
     equations = np.array(
         [
@@ -217,12 +208,12 @@ def symbols(subject: Subject) -> Finding:
     "ckks_key",
     "feature party",
     "batches of fewer rows than its columns",
-    immune=_immune(bfv=EXACT, paillier=EXACT, blind=EXACT),
+    immune=unless_encrypted(bfv=EXACT, paillier=EXACT, blind=EXACT),
     place=190,
 )
 def approximate_key(subject: Subject) -> Finding:
     """The CKKS key from an input whose plaintext the decrypted products reveal."""
-    run = _run(subject, KEY_ROWS, 2)
+    run = run_of(subject, KEY_ROWS, 2)
     if not isinstance(run.owner, CkksOwner):
         raise ConfigError("ckks_key supports ckks")
     adversary = run.recording.adversary(subject.feature_party)
@@ -235,50 +226,7 @@ def approximate_key(subject: Subject) -> Finding:
     return Finding(RECOVERED, value, chance=0.0)
 
 
-@add_attack
-@partial(
-    Attack,
-    "crafted_query",
-    "malicious feature party",
-    "that its replies are decrypted",
-    immune=_immune(),
-    place=200,
-)
-def crafted_query(subject: Subject) -> Finding:
-    """The BFV key, and every residual, by an evaluator that deviates from the protocol."""
-    if subject.exchange.shares_parameters:
-        raise ConfigError(CRAFTED_OFFLINE)
-    if subject.scheme != "bfv":
-        raise ConfigError("crafted_query supports bfv")
-    run = _run(subject, subject.plan.most_batch_rows, 2)
-    owner, fmt = run.owner, run.product_format
-    assert isinstance(owner, BfvOwner)  # noqa: S101
-    names = run.recording.plan.facts.names
-    columns = {each: len(run.recording.adversary(each).model.weights) for each in names}
-    del columns[subject.dataset.label_party]
-    queries = list(crafted_replies(fmt, [columns[subject.feature_party]]))
-    pooled = list(crafted_replies(fmt, list(columns.values())))
-    secret = secret_from_crafted_queries(queries, owner.decrypt, owner.modulus_bits, DEGREE)
-    opening, true_secret = BfvOpening(fmt, secret), owner_secret(owner)
-    truth = BfvOpening(fmt, true_secret)
-    pairs = [(opening.decrypted(each), truth.decrypted(each)) for each in run.inputs]
-    first = np.concatenate([places.ravel() for _, places in queries[: fmt.vectors]]) % DEGREE
-    return Finding(
-        RECOVERED,
-        float(np.mean(secret == true_secret)),
-        chance=1 / 3,
-        detail={
-            "columns": columns[subject.feature_party],
-            "digits_a_value": queries[0][1].shape[1],
-            "rounds": ceil(len(queries) / fmt.vectors),
-            "rounds_if_all_peers_pool": ceil(len(pooled) / (fmt.vectors * len(columns))),
-            "key_after_one_round": len(np.unique(first)) / DEGREE,
-            "residuals_read": float(np.mean([shared_values(*pair) for pair in pairs])),
-        },
-    )
-
-
-def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
+def run_of(subject: Subject, rows: int, rounds: int) -> Exchanged:
     """An encrypted run with full batches of a few rows."""
     keys = RememberedKeys(subject.keys)
     job = with_section(subject.job, "exchange", predictions="clear", round_trips=2)
@@ -325,7 +273,7 @@ def _from_noise(noise: list[FloatArray], equations: list[FloatArray], matrix: In
 
 def _offline_ratio(subject: Subject) -> Finding:
     """X from c₁ of a reply, as if it were neither re-randomized nor masked."""
-    matrix, owner, evaluator = _offline(subject)
+    matrix, owner, evaluator = offline_ends(subject)
     encrypted = owner.encrypt(ring.uniform(matrix.shape[1], 1))
     reply, _ = evaluator.product(encrypted, matrix)
     seen = RingOpening(owner).replies(reply)[0][1]
@@ -334,7 +282,7 @@ def _offline_ratio(subject: Subject) -> Finding:
 
 
 def _offline_noise(subject: Subject) -> Finding:
-    matrix, owner, evaluator = _offline(subject)
+    matrix, owner, evaluator = offline_ends(subject)
     opening = RingOpening(owner)
     equations, seen = [], []
     for _ in range(QUERIES):
@@ -345,12 +293,14 @@ def _offline_noise(subject: Subject) -> Finding:
     return _from_noise(seen, equations, matrix[: opening.layout.side])
 
 
-def _offline(subject: Subject) -> tuple[IntArray, RingProductOwner, RingProductEvaluator]:
+def offline_ends(
+    subject: Subject, vectors: int = 1
+) -> tuple[IntArray, RingProductOwner, RingProductEvaluator]:
     """Some of the feature party's X in fixed point, and both ends of an offline product."""
     inputs = local_part(subject.plan, subject.dataset, subject.feature_party).inputs
     part = require_dense(inputs, "an audit")[:OFFLINE_ROWS, :OFFLINE_COLUMNS]
     matrix = encode(part, FEATURE_BITS, float(np.max(np.abs(part), initial=0.0)), "features")
     outputs, inner = matrix.shape
     largest = max(int(np.abs(matrix).max()), 1)
-    owner = RingProductOwner(RingProductFormat(inner, outputs, 1, largest, products=QUERIES))
+    owner = RingProductOwner(RingProductFormat(inner, outputs, vectors, largest, products=QUERIES))
     return matrix, owner, RingProductEvaluator(owner.public_bytes, owner.product_format)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner, PreparedPolynomials
+from securevfl.crypto.crafted import with_noise
 from securevfl.crypto.fixed_point import shifted, unmask
 from securevfl.crypto.seal_codec import SEED_BYTES
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
-from tests.ciphertexts import drawn, format_of, with_noise
+from tests.ciphertexts import drawn, format_of
 
 ROWS, COLUMNS = 100, 200
 FORMAT = format_of(ROWS, COLUMNS, 4.0, (18, 12), rounds=100)

@@ -1,7 +1,5 @@
 """What a ckks reply and a released result would give away without each protection, and do not."""
 
-import os
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ from securevfl.arrays import RingArray
 from securevfl.auditing.figures import shared_values
 from securevfl.crypto import ckks
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
+from securevfl.crypto.crafted import ckks_with_noise
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.inspection import (
     CHECKED,
@@ -23,10 +22,11 @@ from securevfl.crypto.inspection import (
     ckks_slots,
     key_of,
 )
-from securevfl.crypto.residues import share_of, uniform_mask
+from securevfl.crypto.residues import uniform_mask
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.seal_codec import coefficient_ciphertext, from_bytes, to_bytes
 from tests.ciphertexts import is_uniform
+from tests.weakened import narrow_ckks_mask
 
 ROWS = 64
 FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=1.0)
@@ -83,37 +83,15 @@ def test_c1_of_a_reply_is_not_the_matrix_times_c1_of_the_input(
     assert not any(a == b for a, b in zip(got, again, strict=True))
 
 
-def narrow_mask(primes: list[int], plain_bits: int, count: int) -> tuple[RingArray, RingArray]:
-    """2^25 times as wide as a product, in place of the whole modulus."""
-    low, high = np.frombuffer(os.urandom(16 * count), np.uint64).reshape(2, count).astype(object)
-    mask = (high << 64 | low) % (1 << 113) - (1 << 112)
-    residues = np.stack([(mask % prime).astype(np.uint64) for prime in primes])
-    return residues, share_of(mask, prod(primes), plain_bits)
-
-
-def with_noise(encrypted: bytes, noise: int) -> bytes:
-    """An input with a word of its owner's choice added to the first coefficient of c₀."""
-    context, _ = ckks._context()
-    operations, vector = seal.Evaluator(context), ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
-    residues = np.zeros((ckks._DATA_PRIMES, ckks.DEGREE), np.uint64)
-    residues[:, 0] = [noise % prime for prime in ckks._data_primes()]
-    operations.transform_from_ntt_inplace(vector)
-    vector.scale = 1.0
-    operations.add_inplace(vector, coefficient_ciphertext(context, residues))
-    operations.transform_to_ntt_inplace(vector)
-    vector.scale = 2.0**ckks.VALUE_SCALE_BITS
-    return to_bytes(vector)
-
-
 @pytest.mark.parametrize("narrow", [True, False])
-def test_noise_that_the_owner_chose_reads_the_matrix_only_above_narrow_masks(
+def test_noise_that_the_owner_chose_reads_the_matrix_only_above_narrow_ckks_masks(
     owner: CkksOwner, evaluator: CkksEvaluator, monkeypatch: pytest.MonkeyPatch, narrow: bool
 ) -> None:
     if narrow:
-        monkeypatch.setattr(ckks, "uniform_mask", narrow_mask)
+        monkeypatch.setattr(ckks, "uniform_mask", narrow_ckks_mask)
     largest = FORMAT.largest_entry
     matrix = np.random.default_rng(3).integers(-largest, largest + 1, (ROWS, 64))
-    encrypted = with_noise(owner.encrypt(VALUES), 1 << 92)
+    encrypted = ckks_with_noise(owner, owner.encrypt(VALUES), 1 << 92)
     reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix)).ciphertext
     read = decrypted(owner, reply).real.reshape(64, ROWS)
     correlation = abs(np.corrcoef(read.ravel(), matrix.T.ravel())[0, 1])
@@ -134,7 +112,7 @@ def test_every_coefficient_that_the_owner_decrypts_is_uniform(
     for drawn in (words(), words()):
         assert is_uniform(drawn >> np.uint64(60), 16)
         assert is_uniform(drawn & np.uint64(15), 16)
-    monkeypatch.setattr(ckks, "uniform_mask", narrow_mask)
+    monkeypatch.setattr(ckks, "uniform_mask", narrow_ckks_mask)
     assert not is_uniform(words() >> np.uint64(60), 16)
 
 
