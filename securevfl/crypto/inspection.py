@@ -1,7 +1,8 @@
 """What a party can compute from ciphertexts and its secrets: for the audit, never for protocols.
 
-Only this module and `crafted` read private members of the schemes' classes. The attacks that draw
-conclusions from these numbers are in securevfl.attacks.
+And what a party can send that cheats: replies that hold digits of a key, and inputs that put a
+matrix where a mask as wide as a product ends. Only this module reads private members of the
+schemes' classes. The attacks that draw conclusions from these numbers are in securevfl.attacks.
 
 BFV: an owner knows its key, hence the noise e of its own inputs and the noise of every reply. CKKS:
 an evaluator knows the ciphertexts that it multiplied, and may guess what they contain. Polynomials
@@ -9,7 +10,9 @@ are compared in NTT form modulo the first prime, in their first values. Paillier
 compute a ciphertext's Jacobi symbol.
 """
 
-from math import prod
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from math import log2, prod
 
 import gmpy2
 import numpy as np
@@ -23,20 +26,25 @@ from securevfl.crypto.bfv_core import (
     BfvKeyHolder,
     BfvMultiplier,
     inputs_of,
+    pack_reply,
     reply_bytes,
     unpack_reply,
 )
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
+from securevfl.crypto.paillier import PaillierKeyOwner
 from securevfl.crypto.paillier_modulus import ROOTS
-from securevfl.crypto.ring_layout import RingLayout
-from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
+from securevfl.crypto.residues import pack, packed_size, unpack
+from securevfl.crypto.ring import RING_BITS
+from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
+from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner, _of_replies
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     ciphertext_of,
+    coefficient_ciphertext,
     coefficients_of,
     plaintext,
     polynomials_of,
-    split,
+    to_bytes,
 )
 
 CHECKED = 200
@@ -87,12 +95,6 @@ class Phases:
     def noise_of(self, reply: RingArray) -> FloatArray:
         """The noise of a reply's polynomials, shape (DEGREE,)."""
         return self.noise(ciphertext_of(self.context, self.sizes.reply_level(), reply))
-
-    def read(self, replies: list[RingArray], positions: NDArray[np.int64], unit: int) -> FloatArray:
-        """The noise at these coefficients of all replies, in whole units of an input's noise."""
-        dropped = prod(self.primes[self.sizes.reply_primes :])
-        seen = np.concatenate([self.noise_of(each)[positions] for each in replies])
-        return np.rint(seen * (dropped / unit))
 
     def equations(
         self, encrypted: bytes, positions: NDArray[np.int64], chunk: int, rows: int, columns: int
@@ -172,6 +174,116 @@ def owner_secret(owner: BfvKeyHolder) -> IntArray:
     return np.where(words == (1 << bits) - 1, -1, words)
 
 
+def crafted_replies(
+    product_format: ProductFormat, columns: Sequence[int]
+) -> Iterator[tuple[bytes, NDArray[np.int64]]]:
+    """Replies, valid under every key, that decrypt to the secret, W ternary digits per value.
+
+    c₀ = 0 and c₁ = Σᵢ round(q·3^i/t)·x^shiftᵢ decrypt to Σᵢ 3^i·s·x^shiftᵢ, which stays below t/2
+    for 3^W < t; t is that of products, without guard bits.
+    `columns` are the P of all evaluators that take part, in turns.
+
+    Yields:
+        A reply, and which coefficients of s its values contain, digit by digit, shape (P, W), up to
+        the sign that x^DEGREE = −1 gives those of wrapped indices (≥ DEGREE).
+    """
+    parameters = BfvParameters.of(product_format)
+    primes = parameters.primes()[: parameters.reply_primes]
+    modulus, side = prod(primes), parameters.columns_per_reply
+    half = 1 << (parameters.product_bits - 1)
+    scales: list[int] = []
+    while 3 ** (len(scales) + 1) < 2 * half:
+        scales.append((modulus * 3 ** len(scales) + half) >> parameters.product_bits)
+    unread, target = np.ones(DEGREE, dtype=np.bool_), 0
+    for width in cycle(columns):
+        if not unread.any():
+            return
+        positions = parameters.positions(width)
+        pieces, places = [], np.empty((width, len(scales)), np.int64)
+        for first in range(0, width, side):
+            read = positions[: min(side, width - first)]
+            polynomials = np.zeros((2, len(primes), DEGREE), np.uint64)
+            for digit, scale in enumerate(scales):
+                target = int(unread.argmax()) if unread.any() else target + 1
+                # x^shift moves coefficient i of s to i + shift.
+                shift = int((read[0] - target) % DEGREE)
+                polynomials[1, :, shift] = [scale % prime for prime in primes]
+                places[first : first + side, digit] = (read - shift) % (2 * DEGREE)
+                unread[places[first : first + side, digit] % DEGREE] = False
+            pieces.append(pack_reply(parameters, polynomials, positions))
+        yield b"".join(pieces), places
+
+
+def with_digits(product_format: RingProductFormat, reply: bytes) -> tuple[bytes, IntArray]:
+    """A product's reply with its owner's secret added, W ternary digits a word.
+
+    Returns also which coefficients each word then has, as `crafted_replies` does: (words, W).
+    """
+    layout = RingLayout.of(product_format)
+    sizes, positions = layout.sizes, layout.positions()
+    primes, size = sizes.primes()[: sizes.reply_primes], reply_bytes(sizes, len(positions))
+    digits, pieces = range(int(RING_BITS / log2(3))), []
+    for at in range(0, len(reply), size):
+        polynomials = unpack_reply(sizes, reply[at : at + size], positions)
+        for c1, prime in zip(polynomials[1], primes, strict=True):
+            for digit in digits:
+                c1[digit] = (int(c1[digit]) + (3**digit * prod(primes) >> RING_BITS)) % prime
+        pieces.append(pack_reply(sizes, polynomials, positions))
+    places = (np.tile((positions - each) % (2 * DEGREE), (len(pieces), 1)) for each in digits)
+    ordered = [_of_replies(layout, each.astype(np.uint64)) for each in places]
+    return b"".join(pieces), np.stack(ordered, axis=-1).reshape(-1, len(digits)).astype(np.int64)
+
+
+def with_noise(sizes: BfvSizes, encrypted: bytes, at: int, noise: int) -> bytes:
+    """A BFV input with a word of its owner's choice added to one coefficient of c₀."""
+    changed, start = bytearray(encrypted), 0
+    for bits, prime in zip(sizes.prime_bits, sizes.primes(), strict=True):
+        part = slice(start, start + packed_size(DEGREE, bits))
+        residues = unpack(encrypted[part], DEGREE, bits)
+        residues[at] = (int(residues[at]) + noise) % prime
+        changed[part] = pack(residues, bits)
+        start = part.stop
+    return bytes(changed)
+
+
+def ckks_with_noise(encrypted: bytes, noise: int) -> bytes:
+    """A CKKS vector with a word of its owner's choice added to the first coefficient of c₀."""
+    context, _ = ckks._context()
+    operations, vector = seal.Evaluator(context), ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
+    others = encrypted[int.from_bytes(encrypted[8:16], "little") :]
+    residues = np.zeros((ckks._DATA_PRIMES, ckks.DEGREE), np.uint64)
+    residues[:, 0] = [noise % prime for prime in ckks._data_primes()]
+    operations.transform_from_ntt_inplace(vector)
+    vector.scale = 1.0
+    operations.add_inplace(vector, coefficient_ciphertext(context, residues))
+    operations.transform_to_ntt_inplace(vector)
+    vector.scale = 2.0**ckks.VALUE_SCALE_BITS
+    return to_bytes(vector) + others
+
+
+class Oversized:
+    """A Paillier plaintext that puts an entry of X into the top bits of what its owner decrypts.
+
+    There are 20 bits at least, of which a mask on all of them shows one number at random.
+    """
+
+    def __init__(self, owner: PaillierKeyOwner) -> None:
+        self._private, self._n = owner._private_key, owner._public_key.n
+        bits = max(owner._format.largest_entry.bit_length() + 2, 20)
+        self._first = self._n.bit_length() - 2 - bits
+
+    def encrypted(self) -> bytes:
+        """One ciphertext, (1 + n)^v: a cheat needs no randomness."""
+        number: int = 1 + (self._n << self._first)
+        return number.to_bytes(2 * self._n.bit_length() // 8, "big")
+
+    def entry(self, reply: bytes) -> int:
+        """The entry of a product with this number alone."""
+        plain: int = self._private.raw_decrypt(int.from_bytes(reply, "big"))
+        above = plain - self._n if plain > self._n // 2 else plain
+        return int(above + (1 << self._first >> 1) >> self._first)
+
+
 class RingOpening(Phases):
     """What follows from an owner's secret key and public bytes, for products of one input.
 
@@ -218,22 +330,20 @@ def ckks_matrix(prepared: ckks.PreparedSlots) -> list[int]:
     return [plain[at] for at in range(CHECKED)]
 
 
-def ckks_seen(owner: ckks.CkksOwner, reply: bytes, columns: int) -> FloatArray:
-    """The slots of the first reply as its owner decrypts them, up to their scale, (SLOTS,)."""
-    replies = split(reply, owner._layout.replies(columns), ckks._LARGEST_CIPHERTEXT)
+def ckks_seen(owner: ckks.CkksOwner, reply: bytes) -> FloatArray:
+    """The slots of the first ciphertext as its owner decrypts them, up to their scale, (SLOTS,)."""
     plain = seal.Plaintext()
-    owner._decryptor.decrypt(ckks._load(replies[0], PRODUCT_SCALE_BITS), plain)
-    return _slots_of(plain)
+    owner._decryptor.decrypt(ckks._load(reply, PRODUCT_SCALE_BITS), plain)
+    return _decoded(plain)
 
 
-def ckks_entries(prepared: ckks.PreparedSlots) -> FloatArray:
+def ckks_entries(prepared: object) -> FloatArray:
     """X in the slots of the first reply, up to its scale, (SLOTS,)."""
-    plain = prepared.plaintexts[0][0]
-    assert plain is not None  # noqa: S101
-    return _slots_of(plain)
+    assert isinstance(prepared, ckks.PreparedSlots)  # noqa: S101
+    return _decoded(prepared.plaintexts[0][0])
 
 
-def _slots_of(plain: seal.Plaintext) -> FloatArray:
+def _decoded(plain: seal.Plaintext) -> FloatArray:
     return np.array(ckks._context()[1].decode_complex(plain)).real
 
 

@@ -5,42 +5,53 @@ where no audit can read them. For these the audit attacks products of the same c
 its own, on some of a feature party's columns and rows.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
-from math import sqrt
+from math import ceil, prod, sqrt
 
 import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.ciphertexts import parities_from_symbols
+from securevfl.attacks.ciphertexts import parities_from_symbols, secret_from_crafted_queries
 from securevfl.auditing.figures import shared_values
-from securevfl.auditing.judging import RECOVERED, Finding, Metric
+from securevfl.auditing.judging import CORRELATION, RECOVERED, Finding, Metric
 from securevfl.auditing.measuring import Attack, Reason, add_attack
 from securevfl.auditing.subject import Recording, Subject, local_part, with_section
 from securevfl.auditing.views import blobs_of
 from securevfl.crypto import ring
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import encode
 from securevfl.crypto.inspection import (
     BfvOpening,
+    Oversized,
+    Phases,
     RingOpening,
     c1_without_protection,
+    ckks_entries,
     ckks_key,
     ckks_key_guess,
     ckks_matrix,
     ckks_ratio,
+    ckks_seen,
     ckks_slots,
+    ckks_with_noise,
+    crafted_replies,
     jacobi_symbols,
     owner_secret,
+    with_digits,
+    with_noise,
 )
+from securevfl.crypto.paillier import PaillierKeyOwner
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.scheme import MODULUS_BITS, Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings
+from securevfl.protocols.blind.checks import Combinations
 from securevfl.protocols.blind.fixed_point import FEATURE_BITS
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.runtime.views import View
@@ -57,7 +68,15 @@ ENDLESS: dict[str, object] = {"local_steps": 1, "learning_rate": 1e-3, "toleranc
 SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
 KEY_ROWS = 8
 OFFLINE_ROWS, OFFLINE_COLUMNS = 32, 32
+# Rows of X that are read by crafted inputs, one a reply
+READ, FEW_READ = 8, 3
+CKKS_NOISE = 1 << 94
+CHEATED_ROUNDS = 20
 EXACT = "exact schemes release no approximations"
+NO_KEY = (
+    "no reply is known to tell Paillier's key; which plaintexts an evaluator may choose: see "
+    "selection_matrix"
+)
 
 
 class RememberedKeys(KeyMaker):
@@ -107,7 +126,7 @@ class Exchanged:
         return encode(inputs, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
 
 
-def unless_encrypted(**schemes: str) -> Reason:
+def _immune(**schemes: str) -> Reason:
     """Immune if nothing is encrypted, or for the given reason, by scheme."""
 
     def reason(subject: Subject) -> str:
@@ -122,14 +141,14 @@ def unless_encrypted(**schemes: str) -> Reason:
     "ciphertext_ratio",
     "label party",
     OWN_KEY,
-    immune=unless_encrypted(paillier="not an RLWE scheme: there is no c1"),
+    immune=_immune(paillier="not an RLWE scheme: there is no c1"),
     place=160,
 )
 def ratio(subject: Subject) -> Finding:
     """X from c₁ of replies and inputs."""
     if subject.exchange.shares_parameters:
         return _offline_ratio(subject)
-    run = run_of(subject, ROWS, 2)
+    run = _run(subject, ROWS, 2)
     if isinstance(run.owner, CkksOwner):
         evaluator = CkksEvaluator(run.owner.public_bytes, run.product_format)
         truth = ckks_matrix(evaluator.prepare(run.matrix))
@@ -153,7 +172,7 @@ def ratio(subject: Subject) -> Finding:
     "ciphertext_noise",
     "label party",
     f"{OWN_KEY}, its noise e",
-    immune=unless_encrypted(paillier="Paillier's ciphertexts hold no noise"),
+    immune=_immune(paillier="Paillier's ciphertexts hold no noise"),
     place=170,
     cost=2.0,
 )
@@ -161,7 +180,7 @@ def noise(subject: Subject) -> Finding:
     """X from the noise of replies, which the owner sees and of which it can compute X·e."""
     if subject.exchange.shares_parameters:
         return _offline_noise(subject)
-    run = run_of(subject, ROWS, QUERIES)
+    run = _run(subject, ROWS, QUERIES)
     if not isinstance(run.owner, BfvOwner):
         raise ConfigError("ciphertext_noise supports bfv")
     opening = BfvOpening(run.product_format, owner_secret(run.owner))
@@ -180,14 +199,14 @@ def noise(subject: Subject) -> Finding:
     "jacobi_symbol",
     "anybody",
     "that batches repeat",
-    immune=unless_encrypted(**dict.fromkeys(("bfv", "ckks", "blind"), "symbols are Paillier's")),
+    immune=_immune(**dict.fromkeys(("bfv", "ckks", "blind"), "symbols are Paillier's")),
     place=180,
 )
 def symbols(subject: Subject) -> Finding:
     """Parities of X from Jacobi symbols."""
     if subject.scheme != "paillier":
         raise ConfigError("symbols are Paillier's")
-    run = run_of(subject, SYMBOL_ROWS, SYMBOL_QUERIES)
+    run = _run(subject, SYMBOL_ROWS, SYMBOL_QUERIES)
     modulus = run.owner.public_bytes
     equations = np.array(
         [
@@ -208,12 +227,12 @@ def symbols(subject: Subject) -> Finding:
     "ckks_key",
     "feature party",
     "batches of fewer rows than its columns",
-    immune=unless_encrypted(bfv=EXACT, paillier=EXACT, blind=EXACT),
+    immune=_immune(bfv=EXACT, paillier=EXACT, blind=EXACT),
     place=190,
 )
 def approximate_key(subject: Subject) -> Finding:
     """The CKKS key from an input whose plaintext the decrypted products reveal."""
-    run = run_of(subject, KEY_ROWS, 2)
+    run = _run(subject, KEY_ROWS, 2)
     if not isinstance(run.owner, CkksOwner):
         raise ConfigError("ckks_key supports ckks")
     adversary = run.recording.adversary(subject.feature_party)
@@ -226,7 +245,94 @@ def approximate_key(subject: Subject) -> Finding:
     return Finding(RECOVERED, value, chance=0.0)
 
 
-def run_of(subject: Subject, rows: int, rounds: int) -> Exchanged:
+@add_attack
+@partial(
+    Attack,
+    "crafted_inputs",
+    "malicious label party",
+    "its own key, with noise or numbers of its choice",
+    immune=_immune(),
+    place=195,
+)
+def crafted_inputs(subject: Subject) -> Finding:
+    """X, by a key owner that encrypts what no honest one does, from where masks might end."""
+    if subject.exchange.shares_parameters:
+        return _crafted_offline(subject)
+    run = _run(subject, SYMBOL_ROWS if subject.is_slow else ROWS, 1)
+    matrix, settings, most = run.matrix, subject.job.exchange, subject.plan.most_batch_rows
+    fmt = replace(run.product_format, rows=most, rounds=subject.job.job.rounds)
+    owner, nothing = subject.keys.owner(settings, fmt), np.zeros(len(matrix), np.int64)
+    evaluator = subject.keys.evaluator(settings, owner.public_bytes, fmt)
+    if isinstance(owner, PaillierKeyOwner):
+        crafted, entries = Oversized(owner), matrix[:FEW_READ, :1]
+        each = (evaluator.prepare(entry[None, :]) for entry in entries)
+        replies = (evaluator.masked_product(crafted.encrypted(), one) for one in each)
+        return _share([crafted.entry(reply.ciphertext) for reply in replies], entries)
+    prepared = evaluator.prepare(matrix)
+    if isinstance(owner, CkksOwner):
+        encrypted = ckks_with_noise(owner.encrypt(nothing), CKKS_NOISE)
+        seen = ckks_seen(owner, evaluator.masked_product(encrypted, prepared).ciphertext)
+        value = abs(float(np.corrcoef(seen, ckks_entries(prepared))[0, 1]))
+        detail: dict[str, object] = {"numbers": len(seen)}
+        return Finding(CORRELATION, value, 0.0, error=1 / sqrt(len(seen)), detail=detail)
+    if not isinstance(owner, BfvOwner):
+        raise ConfigError("crafted_inputs supports bfv, ckks, paillier and blind")
+    opening, columns = BfvOpening(fmt, owner_secret(owner)), matrix.shape[1]
+
+    def noise_of_reply(encrypted: bytes) -> FloatArray:
+        reply = evaluator.masked_product(encrypted, prepared).ciphertext
+        return opening.reply_noise(reply, columns).ravel()
+
+    known = matrix[:, : opening.parameters.columns_per_reply]  # those of the first reply
+    return _from_chosen_noise(opening, owner.encrypt(nothing), noise_of_reply, known)
+
+
+@add_attack
+@partial(
+    Attack,
+    "crafted_query",
+    "malicious feature party",
+    "that its replies are decrypted",
+    immune=_immune(),
+    place=200,
+)
+def crafted_query(subject: Subject) -> Finding:
+    """The BFV key, and every residual, by an evaluator that deviates from the protocol."""
+    if subject.exchange.shares_parameters:
+        return _digits_offline(subject)
+    if subject.scheme == "paillier":
+        raise ConfigError(NO_KEY)
+    if subject.scheme != "bfv":
+        raise ConfigError("crafted_query supports bfv and blind")
+    run = _run(subject, subject.plan.most_batch_rows, 2)
+    owner, fmt = run.owner, run.product_format
+    assert isinstance(owner, BfvOwner)  # noqa: S101
+    names = run.recording.plan.facts.names
+    columns = {each: len(run.recording.adversary(each).model.weights) for each in names}
+    del columns[subject.dataset.label_party]
+    queries = list(crafted_replies(fmt, [columns[subject.feature_party]]))
+    pooled = list(crafted_replies(fmt, list(columns.values())))
+    secret = secret_from_crafted_queries(queries, owner.decrypt, owner.modulus_bits, DEGREE)
+    opening, true_secret = BfvOpening(fmt, secret), owner_secret(owner)
+    truth = BfvOpening(fmt, true_secret)
+    pairs = [(opening.decrypted(each), truth.decrypted(each)) for each in run.inputs]
+    first = np.concatenate([places.ravel() for _, places in queries[: fmt.vectors]]) % DEGREE
+    return Finding(
+        RECOVERED,
+        float(np.mean(secret == true_secret)),
+        chance=1 / 3,
+        detail={
+            "columns": columns[subject.feature_party],
+            "digits_a_value": queries[0][1].shape[1],
+            "rounds": ceil(len(queries) / fmt.vectors),
+            "rounds_if_all_peers_pool": ceil(len(pooled) / (fmt.vectors * len(columns))),
+            "key_after_one_round": len(np.unique(first)) / DEGREE,
+            "residuals_read": float(np.mean([shared_values(*pair) for pair in pairs])),
+        },
+    )
+
+
+def _run(subject: Subject, rows: int, rounds: int) -> Exchanged:
     """An encrypted run with full batches of a few rows."""
     keys = RememberedKeys(subject.keys)
     job = with_section(subject.job, "exchange", predictions="clear", round_trips=2)
@@ -273,7 +379,7 @@ def _from_noise(noise: list[FloatArray], equations: list[FloatArray], matrix: In
 
 def _offline_ratio(subject: Subject) -> Finding:
     """X from c₁ of a reply, as if it were neither re-randomized nor masked."""
-    matrix, owner, evaluator = offline_ends(subject)
+    matrix, owner, evaluator = _offline(subject)
     encrypted = owner.encrypt(ring.uniform(matrix.shape[1], 1))
     reply, _ = evaluator.product(encrypted, matrix)
     seen = RingOpening(owner).replies(reply)[0][1]
@@ -282,7 +388,7 @@ def _offline_ratio(subject: Subject) -> Finding:
 
 
 def _offline_noise(subject: Subject) -> Finding:
-    matrix, owner, evaluator = offline_ends(subject)
+    matrix, owner, evaluator = _offline(subject)
     opening = RingOpening(owner)
     equations, seen = [], []
     for _ in range(QUERIES):
@@ -293,7 +399,7 @@ def _offline_noise(subject: Subject) -> Finding:
     return _from_noise(seen, equations, matrix[: opening.layout.side])
 
 
-def offline_ends(
+def _offline(
     subject: Subject, vectors: int = 1
 ) -> tuple[IntArray, RingProductOwner, RingProductEvaluator]:
     """Some of the feature party's X in fixed point, and both ends of an offline product."""
@@ -304,3 +410,56 @@ def offline_ends(
     largest = max(int(np.abs(matrix).max()), 1)
     owner = RingProductOwner(RingProductFormat(inner, outputs, vectors, largest, products=QUERIES))
     return matrix, owner, RingProductEvaluator(owner.public_bytes, owner.product_format)
+
+
+def _from_chosen_noise(
+    opening: Phases, nothing: bytes, noise_of_reply: Callable[[bytes], FloatArray], matrix: IntArray
+) -> Finding:
+    """Rows of X in the noise of replies to encryptions of nothing, each with a word of noise."""
+    truth, sizes, primes = matrix[:READ], opening.sizes, opening.primes
+    # Between two plaintexts is room for 2^17 such units, of which a mask on all of it shows any.
+    largest = max(int(np.abs(matrix).max(initial=0)), 1 << 16)
+    unit = 9 * prod(primes) // (20 * largest) >> sizes.plain_bits
+    seen = [noise_of_reply(with_noise(sizes, nothing, row, unit)) for row in range(len(truth))]
+    found = np.rint(np.stack(seen) * (prod(primes[sizes.reply_primes :]) / unit))
+    return _share(found[:, : truth.shape[1]].ravel(), truth)
+
+
+def _crafted_offline(subject: Subject) -> Finding:
+    matrix, owner, evaluator = _offline(subject)
+    opening, nothing = RingOpening(owner), owner.encrypt(np.zeros((matrix.shape[1], 1), np.uint64))
+
+    def noise_of_reply(encrypted: bytes) -> FloatArray:
+        return opening.noise_of_reply(evaluator.product(encrypted, matrix)[0])
+
+    known = matrix[: opening.layout.side].T
+    return _from_chosen_noise(opening, nothing, noise_of_reply, known)
+
+
+def _share(found: Iterable[int], truth: IntArray) -> Finding:
+    """The share of X's entries that were read exactly."""
+    value = shared_values(found, truth.ravel())
+    return Finding(RECOVERED, value, chance=0.0, detail={"entries": truth.size})
+
+
+def _digits_offline(subject: Subject) -> Finding:
+    """Digits of the holder's key that come into what it uses, if its check lets replies pass."""
+    rounds, checks = min(subject.job.job.rounds, CHEATED_ROUNDS), subject.plan.checks
+    matrix, owner, evaluator = _offline(subject, rounds + checks)
+    holder = Combinations(checks)
+    columns = holder.extended(ring.uniform(matrix.shape[1], rounds))
+    honest, masks = evaluator.product(owner.encrypt(columns), matrix)
+    reply, places = with_digits(owner.product_format, honest)
+    words, cheat = owner.decrypt(reply), Combinations(checks, holder.seed)
+    holder.take(words)
+    cheat.take_mask(masks, rounds)
+    first, second = (each.test(b"audit") for each in (holder, cheat))
+    passed = not checks or first.accepts(second.point, second.tag(first.point))
+    digits = (words - masks - ring.Factor(matrix) @ columns).ravel()
+    digits <<= np.uint64(MODULUS_BITS - ring.RING_BITS)
+    queries = [(reply, places)]
+    secret = secret_from_crafted_queries(queries, lambda *_: digits, ring.RING_BITS, DEGREE)
+    read = np.unique(places % DEGREE)
+    share = float(np.sum((secret == owner_secret(owner))[read]) / DEGREE)
+    detail = {"checks": checks, "digits_a_word": places.shape[1], "digits_in_replies": share}
+    return Finding(RECOVERED, share if passed else 0.0, chance=0.0, detail=detail)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner, PreparedPolynomials
-from securevfl.crypto.crafted import with_noise
 from securevfl.crypto.fixed_point import shifted, unmask
+from securevfl.crypto.inspection import with_noise
 from securevfl.crypto.seal_codec import SEED_BYTES
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
 from tests.ciphertexts import drawn, format_of

@@ -18,9 +18,8 @@ from securevfl.crypto import bfv, bfv_core, bfv_parameters
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_core import BfvMultiplier, pack_reply, unpack_reply
 from securevfl.crypto.bfv_parameters import CARRY_BITS, DEGREE, BfvParameters
-from securevfl.crypto.crafted import crafted_replies, with_noise
 from securevfl.crypto.fixed_point import shifted, unmask
-from securevfl.crypto.inspection import BfvOpening, owner_secret
+from securevfl.crypto.inspection import BfvOpening, crafted_replies, owner_secret, with_noise
 from securevfl.crypto.seal_codec import ciphertext_of
 from securevfl.errors import CryptoError
 from tests.ciphertexts import drawn, format_of, is_uniform

@@ -10,7 +10,6 @@ from securevfl.arrays import RingArray
 from securevfl.auditing.figures import shared_values
 from securevfl.crypto import ckks
 from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
-from securevfl.crypto.crafted import ckks_with_noise
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.inspection import (
     CHECKED,
@@ -20,6 +19,7 @@ from securevfl.crypto.inspection import (
     ckks_matrix,
     ckks_ratio,
     ckks_slots,
+    ckks_with_noise,
     key_of,
 )
 from securevfl.crypto.residues import uniform_mask
@@ -91,7 +91,7 @@ def test_noise_that_the_owner_chose_reads_the_matrix_only_above_narrow_ckks_mask
         monkeypatch.setattr(ckks, "uniform_mask", narrow_ckks_mask)
     largest = FORMAT.largest_entry
     matrix = np.random.default_rng(3).integers(-largest, largest + 1, (ROWS, 64))
-    encrypted = ckks_with_noise(owner, owner.encrypt(VALUES), 1 << 92)
+    encrypted = ckks_with_noise(owner.encrypt(VALUES), 1 << 92)
     reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix)).ciphertext
     read = decrypted(owner, reply).real.reshape(64, ROWS)
     correlation = abs(np.corrcoef(read.ravel(), matrix.T.ravel())[0, 1])

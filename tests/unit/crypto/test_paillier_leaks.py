@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from securevfl.crypto import paillier_slots
-from securevfl.crypto.crafted import Oversized
 from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.inspection import Oversized
 from securevfl.crypto.paillier import (
     PaillierEvaluator,
     PaillierKeyOwner,
@@ -54,16 +54,13 @@ def test_oversized_plaintexts_read_entries_only_above_narrow_masks(
 ) -> None:
     _, honest, weak = ENGINES[engine]
     evaluator = insecure(weak if narrow else honest, owner.public_bytes, FORMAT)
-    crafted, largest = Oversized(owner, FORMAT.columns), FORMAT.largest_entry
-    matrix = np.random.default_rng(1).integers(-largest, largest + 1, (4, crafted.columns))
-    replies = [
-        evaluator.masked_product(crafted.encrypted(), evaluator.prepare(row[None, :])).ciphertext
-        for row in matrix
-    ]
-    right = np.stack(list(map(crafted.read, replies))) == matrix[:, crafted.top :: crafted.side]
-    assert right.size == (12 if engine == "fast" else 60)
-    # By chance, one entry of the 60 in 2^14 times.
-    assert right.all() if narrow else np.count_nonzero(right) <= 2
+    crafted, largest = Oversized(owner), FORMAT.largest_entry
+    entries = np.random.default_rng(1).integers(-largest, largest + 1, (10, 1, 1))
+    each = map(evaluator.prepare, entries)
+    replies = (evaluator.masked_product(crafted.encrypted(), one) for one in each)
+    found = [crafted.entry(reply.ciphertext) for reply in replies]
+    # By chance, one entry of ten in 2^17 times.
+    assert np.count_nonzero(found == entries.ravel()) in ({10} if narrow else {0, 1})
 
 
 Encryption = Callable[[PaillierKeyOwner], bytes]
@@ -73,7 +70,7 @@ Encryption = Callable[[PaillierKeyOwner], bytes]
     "encrypt",
     [
         lambda owner: owner.encrypt(np.array([FORMAT.largest_value])),
-        lambda owner: Oversized(owner, FORMAT.columns).encrypted(),
+        lambda owner: Oversized(owner).encrypted(),
     ],
     ids=["honest", "oversized"],
 )

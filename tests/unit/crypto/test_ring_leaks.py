@@ -12,8 +12,7 @@ from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.bfv_core import reply_bytes, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.crafted import with_noise
-from securevfl.crypto.inspection import Phases, owner_secret
+from securevfl.crypto.inspection import Phases, owner_secret, with_noise
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from tests.ciphertexts import is_uniform

@@ -8,7 +8,7 @@ import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import residues, ring
-from securevfl.crypto.crafted import with_noise
+from securevfl.crypto.inspection import with_noise
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.seal_codec import _body, from_bytes, of_other_context, to_bytes
