@@ -104,7 +104,7 @@ class Advisor:
         few = some_rows(self.dataset, PROBE_ROWS)
         if attack.immune(Subject(other.with_settings(batch_size="full"), few, seed=0)):
             return "immune"
-        if attack.name == "crafted_query" and plan.exchange.shares_parameters and plan.checks:
+        if attack.name == "crafted_query" and plan.exchange.shares_parameters:
             return "checked"
         refusal, counts = GUARDS.get(attack.name, NONE)
         uncounted = before is refusal if isinstance(before, type) else not counts(before)
