@@ -259,7 +259,8 @@ def crafted_inputs(subject: Subject) -> Finding:
     if subject.exchange.shares_parameters:
         return _crafted_offline(subject)
     run = _run(subject, SYMBOL_ROWS if subject.is_slow else ROWS, 1)
-    matrix, settings, most = run.matrix, subject.job.exchange, subject.plan.most_batch_rows
+    settings, most = subject.job.exchange, subject.plan.most_batch_rows
+    matrix = run.matrix[:most, run.matrix[:most].any(axis=0)]  # zeros are skipped, as all see
     fmt = replace(run.product_format, rows=most, rounds=subject.job.job.rounds)
     owner, nothing = subject.keys.owner(settings, fmt), np.zeros(len(matrix), np.int64)
     evaluator = subject.keys.evaluator(settings, owner.public_bytes, fmt)
