@@ -62,7 +62,7 @@ class RangeExceeded(CryptoError):
 
 
 class LabelLeakRefused(ConfigError):
-    """The aggregated gradients of this job would reveal too much about the labels."""
+    """Gradients or the final model of this job would reveal too much about the labels."""
 
 
 class FeatureLeakRefused(ConfigError):

@@ -94,14 +94,12 @@ def _draw(kind: str, fresh: Callable[[], Words]) -> Words:
     return fresh() if current is None else current.draw(kind, fresh)
 
 
-class ClearOwner(RingProductOwner):
-    def __init__(self, product_format: RingProductFormat) -> None:
-        self.product_format = product_format
+IN_CLEAR = b"in clear"
 
-    @property
-    @override
-    def public_bytes(self) -> bytes:
-        return b"in clear"
+
+class ClearOwner(RingProductOwner):
+    def __init__(self, product_format: RingProductFormat, seed: bytes | None = None) -> None:
+        self.product_format, self._public_bytes = product_format, (seed or b"") + IN_CLEAR
 
     @override
     def encrypt(self, values: RingArray) -> bytes:
@@ -117,7 +115,7 @@ class _ClearEvaluator(RingProductEvaluator):
     masks = staticmethod(ring.uniform)
 
     def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
-        assert public_bytes == b"in clear"
+        assert public_bytes.endswith(IN_CLEAR)
         self.product_format = product_format
 
     @override
@@ -129,8 +127,8 @@ class _ClearEvaluator(RingProductEvaluator):
 
 
 class _ClearSlotOwner(SlotOwner):
-    def __init__(self, parameters: SlotParameters) -> None:
-        self._parameters, self._public_bytes = parameters, b"in clear"
+    def __init__(self, parameters: SlotParameters, seed: bytes | None = None) -> None:
+        self._parameters, self._public_bytes = parameters, (seed or b"") + IN_CLEAR
 
     @override
     def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:
@@ -144,7 +142,7 @@ class _ClearSlotOwner(SlotOwner):
 
 class _ClearSlotEvaluator(SlotEvaluator):
     def __init__(self, public_bytes: bytes, parameters: SlotParameters) -> None:
-        assert public_bytes == b"in clear"
+        assert public_bytes.endswith(IN_CLEAR)
         self._parameters = parameters
 
     @override

@@ -47,11 +47,13 @@ class SmallKeys(KeyMaker):
     """Paillier keys that no job can ask for, on any engine: real arithmetic, quick enough."""
 
     @override
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+    def owner(
+        self, settings: ExchangeSettings, product_format: ProductFormat, seed: bytes
+    ) -> KeyOwner:
         if settings.scheme == "paillier":
             engine = OWNERS[settings.engine or default_engine("paillier")]
             return insecure(engine, product_format, SMALL_KEY_BITS)
-        return super().owner(settings, product_format)
+        return super().owner(settings, product_format, seed)
 
     @override
     def evaluator(

@@ -38,7 +38,7 @@ def agreement_of(
     others = {f"party {number}": count for number, count in enumerate(columns[1:])}
     masks = MaskKey.generate().agree("first", {}, b"job")
     return Agreement(
-        columns[0], others, feature_bound, fraction_bits, masks, dict.fromkeys(others, b"")
+        columns[0], others, feature_bound, fraction_bits, masks, dict.fromkeys(others, b""), b""
     )
 
 

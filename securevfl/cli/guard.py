@@ -72,6 +72,7 @@ class _Kept:
     def _shown(self, number: int, population: "Population") -> tuple[int, str]:
         import numpy as np
 
+        from securevfl.protocols.guards.label_ends import BITS
         from securevfl.protocols.guards.person_record import (
             MODEL_LIMIT,
             OTHERS_LIMIT,
@@ -80,13 +81,16 @@ class _Kept:
 
         record, there = self.record, np.flatnonzero(self.record.of == number)
         if isinstance(record, PersonRecord):
-            if population.variance is None:
-                return len(there), "no gradient"
-            model, others = record.revealed(there, population.variance)
-            return len(there), (
-                f"{model / MODEL_LIMIT:.0%} of what gradients of all rows may, "
-                f"{others / OTHERS_LIMIT:.0%} of what others may"
-            )
+            shown, ends = "no gradient", BITS * float(record.ends[there].max(initial=0.0))
+            if population.variance is not None:
+                model, others = record.revealed(there, population.variance)
+                shown = (
+                    f"{model / MODEL_LIMIT:.0%} of what gradients of all rows may, "
+                    f"{others / OTHERS_LIMIT:.0%} of what others may"
+                )
+            if ends:
+                shown += f"; {ends:.2g} bits of each label by final models of 'blind'"
+            return len(there), shown
         trained, scored = (int(n[there].max(initial=0)) for n in (record.trained, record.scored))
         shown = f"{trained} columns of predictions by rounds, {scored} by scorings"
         return population.people, shown

@@ -264,7 +264,6 @@ def train(
     on_pads = outputs.settle_pads(plan, places, offline=offline, resume=resume, force=force)
     if not quiet:
         _tell_first(plan, dataset, session, on_pads)
-    _tell_range(plan, dataset)
     if offline:
         made = make_offline(described, dataset, Environment(pads=places))
         outputs.show_made(made, quiet=quiet)
@@ -330,14 +329,6 @@ def _tell_first(
     if on_pads is not None:
         lines.append(on_pads)
     _write(sys.stderr, *lines)
-
-
-def _tell_range(plan: "Plan", dataset: "VerticalDataset[Matrix]") -> None:
-    """Before the work of a blind job that its end would throw away."""
-    from securevfl.protocols.blind.dry_run import beyond_range
-
-    if (beyond := beyond_range(plan, dataset)) is not None:
-        _write(sys.stderr, f"securevfl: warning: {beyond.warning}")
 
 
 def _rounds_of(session: Mapping[str, "SessionState"]) -> int:

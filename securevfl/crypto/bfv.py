@@ -40,10 +40,11 @@ from securevfl.errors import CryptoError, RangeExceeded
 class BfvOwner(BfvKeyHolder, KeyOwner):
     """The party with the secret key."""
 
-    def __init__(self, product_format: ProductFormat) -> None:
+    def __init__(self, product_format: ProductFormat, seed: bytes | None = None) -> None:
         self._format = product_format
         self._parameters = parameters = BfvParameters.of(product_format)
-        super().__init__(parameters, parameters.chunk, parameters.inputs * product_format.vectors)
+        capacity = parameters.inputs * product_format.vectors
+        super().__init__(parameters, parameters.chunk, capacity, seed)
 
     @property
     @override

@@ -4,13 +4,12 @@ Wire format, without spare bits: an input is its c₀ modulo each prime and the 
 reply is, for each remaining prime, its c₁ and the c₀ coefficients that the owner needs.
 
 A reply's c₁ is that of a fresh public-key encryption plus a·X. Without this encryption the owner,
-who knows a, could divide it out (200 of 200 coefficients of X). Every coefficient of c₀ that is
-sent has a mask modulo the reply's modulus q': a uniform one (bfv), or one that leaves exact shares
-(ring_products, slot_products).
+who knows a, could divide it out (200 of 200 coefficients of X), and so it could if it chose p₁ of
+its public key (seeded_keys). Every coefficient of c₀ that is sent has a mask modulo the reply's
+modulus q': a uniform one (bfv), or one that leaves exact shares (ring_products, slot_products).
 
 A reply is no checksum: most changes of its bytes change numbers. Connections must be authenticated.
-Not protected: an evaluator that has a crafted ciphertext decrypted, and an owner that chooses its
-public key; see SECURITY.md.
+Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURITY.md.
 """
 
 from collections.abc import Iterator
@@ -35,19 +34,14 @@ from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     ciphertext_of,
     coefficients_of,
-    from_bytes,
     from_seeded,
-    of_other_context,
     plaintext,
     polynomials_of,
     seal_errors,
     seeded_parts,
-    split,
-    to_bytes,
 )
+from securevfl.crypto.seeded_keys import make_public_bytes, public_key
 from securevfl.errors import CryptoError, KeyMismatch
-
-_LARGEST_KEY = 1 << 20
 
 
 def inputs_of(
@@ -106,14 +100,14 @@ class BfvKeyHolder:
     are made offline.
     """
 
-    def __init__(self, sizes: BfvSizes, extent: int, capacity: int) -> None:
+    def __init__(
+        self, sizes: BfvSizes, extent: int, capacity: int, seed: bytes | None = None
+    ) -> None:
         self._sizes = sizes
         self._extent = extent
         self._context = sizes.context()
         generator = seal.KeyGenerator(self._context)
-        public_key = seal.PublicKey()
-        generator.create_public_key(public_key)
-        self._public_bytes = to_bytes(public_key)
+        self._public_bytes = make_public_bytes(self._context, generator.secret_key(), seed)
         # Encrypting with the secret key allows c₁ to be sent as a seed.
         self._encryptor = seal.Encryptor(self._context, generator.secret_key())
         self._decryptor = seal.Decryptor(self._context, generator.secret_key())
@@ -124,7 +118,7 @@ class BfvKeyHolder:
 
     @property
     def public_bytes(self) -> bytes:
-        """The public key in SEAL's serialization."""
+        """The public key, see seeded_keys."""
         return self._public_bytes
 
     def make_blinder(self) -> bool:
@@ -186,7 +180,8 @@ class BfvMultiplier:
     without multiple precision, in half the time.
 
     Raises:
-        KeyMismatch: the bytes are not a public key of these sizes.
+        KeyMismatch: the key is one of other sizes.
+        CryptoError: the bytes are no public key.
     """
 
     def __init__(
@@ -203,13 +198,8 @@ class BfvMultiplier:
         self._primes = sizes.primes()
         self._entry_mask = np.uint64((1 << (matrix_bits or sizes.plain_bits)) - 1)
         self._reply_level = sizes.reply_level(matrix_bits)
-        (piece,) = split(public_bytes, 1, _LARGEST_KEY)
-        public_key = from_bytes(sizes.context(), seal.PublicKey(), piece)
-        if matrix_bits is not None:
-            public_key = of_other_context(self._context, public_key)
-        self._encryptor = seal.Encryptor(self._context, public_key)
-        if self._zero().is_transparent():
-            raise KeyMismatch("encryption under this BFV public key hides nothing")
+        key = public_key(sizes.context(), public_bytes, self._context)
+        self._encryptor = seal.Encryptor(self._context, key)
 
     def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
         size = self._sizes.input_bytes + SEED_BYTES

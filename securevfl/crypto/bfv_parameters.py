@@ -197,15 +197,18 @@ class ExactSizes(BfvSizes):
     """Ring and primes of products that stay in shares, which are exact.
 
     A mask keeps off the edges at which a share would be rounded the other way: its distance from
-    them is at least `edge`, the largest noise of a reply. It is uniform modulo q' otherwise. So a
-    coefficient's distribution is within 2·edge·t/q' of the uniform one, whatever it contains, and
-    A coefficients of a job are within 2^−STATISTICAL_BITS of it together.
+    them is more than `edge`. It is uniform modulo q' otherwise. So a coefficient's distribution is
+    within 2·(edge + 1)·t/q' of the uniform one, whatever it contains, and A coefficients of a job
+    are within 2^−STATISTICAL_BITS of it together. Noise beyond the edge can round a share the other
+    way, in a job with probability 2^−carry_bits.
 
     Attributes:
+        carry_bits: STATISTICAL_BITS with an edge as large as noise, or less without one.
         noise: bound on the noise of a reply before primes are dropped.
         switch: bound on what dropping primes adds.
     """
 
+    carry_bits: ClassVar[int] = STATISTICAL_BITS
     noise: int
     switch: int
 
@@ -222,8 +225,8 @@ class ExactSizes(BfvSizes):
         noise, switch = ceil(of_inputs * entry) + DEGREE, ceil(deviations * ROUNDING_NOISE)
         # Half of the distance is the product's, half the switch's.
         modulus_bits, kept_bits = (
-            ceil(STATISTICAL_BITS + plain_bits + log2(4.02 * revealed * each))
-            for each in (noise, switch)
+            ceil(plain_bits + log2(4.02 * revealed) + max(cls.carry_bits + log2(each), least))
+            for each, least in ((noise, 0), (switch, STATISTICAL_BITS))
         )
         return [
             cls(plain_bits, prime_bits, kept, noise, switch)

@@ -58,6 +58,7 @@ from securevfl.crypto.seal_codec import (
     split,
     to_bytes,
 )
+from securevfl.crypto.seeded_keys import make_public_bytes, public_key
 from securevfl.errors import ConfigError, CryptoError, KeyMismatch
 
 DEGREE = 8192
@@ -72,7 +73,6 @@ FLOOD_BITS = 5
 
 _DATA_PRIMES = len(PRIME_BITS) - 1
 _LARGEST_CIPHERTEXT = 2 * _DATA_PRIMES * DEGREE * 8 + 4096
-_LARGEST_KEY = 2 * len(PRIME_BITS) * DEGREE * 8 + 4096
 
 
 @dataclass(frozen=True)
@@ -157,16 +157,14 @@ class CkksLayout:
 class CkksOwner(KeyOwner):
     """The party with the secret key."""
 
-    def __init__(self, product_format: ProductFormat) -> None:
+    def __init__(self, product_format: ProductFormat, seed: bytes | None = None) -> None:
         self._format = product_format
         self._layout = CkksLayout.of(product_format)
         self._context, _ = _context()
         context = self._context
         self._evaluator = seal.Evaluator(context)
         generator = seal.KeyGenerator(context)
-        public_key = seal.PublicKey()
-        generator.create_public_key(public_key)
-        self._public_bytes = to_bytes(public_key)
+        self._public_bytes = make_public_bytes(context, generator.secret_key(), seed)
         # Encrypting with the secret key halves the bytes: c₁ is sent as a seed.
         self._encryptor = seal.Encryptor(context, generator.secret_key())
         self._decryptor = seal.Decryptor(context, generator.secret_key())
@@ -174,7 +172,7 @@ class CkksOwner(KeyOwner):
     @property
     @override
     def public_bytes(self) -> bytes:
-        """The public key in SEAL's serialization; parameters are fixed."""
+        """The public key, see seeded_keys; parameters are fixed."""
         return self._public_bytes
 
     @property
@@ -244,11 +242,7 @@ class CkksEvaluator(Evaluator):
         self._layout = CkksLayout.of(product_format)
         self._context, _ = _context()
         self._evaluator = seal.Evaluator(self._context)
-        (piece,) = split(public_bytes, 1, _LARGEST_KEY)
-        public_key = from_bytes(self._context, seal.PublicKey(), piece)
-        if public_key.data().is_transparent():
-            raise KeyMismatch("encryption under this CKKS public key hides nothing")
-        self._encryptor = seal.Encryptor(self._context, public_key)
+        self._encryptor = seal.Encryptor(self._context, public_key(self._context, public_bytes))
 
     @property
     @override

@@ -5,7 +5,7 @@ take b/4 ≥ 8 bytes, which are read and written as two overlapping 64-bit words
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -23,12 +23,17 @@ def uniform_words(count: int) -> RingArray:
     return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
-def uniform_below(modulus: int, count: int) -> RingArray:
-    """Exactly uniform integers in [0, modulus) from the operating system, shape (count,)."""
-    mask = np.uint64((1 << (modulus - 1).bit_length()) - 1)
-    words = uniform_words(count) & mask
+def uniform_below(
+    modulus: int, count: int, source: Callable[[int], RingArray] | None = None
+) -> RingArray:
+    """Exactly uniform integers in [0, modulus), shape (count,).
+
+    `source` gives uniform 64-bit words, by default from the operating system.
+    """
+    mask, source = np.uint64((1 << (modulus - 1).bit_length()) - 1), source or uniform_words
+    words = source(count) & mask
     while (beyond := np.flatnonzero(words >= np.uint64(modulus))).size:
-        words[beyond] = uniform_words(beyond.size) & mask
+        words[beyond] = source(beyond.size) & mask
     return words
 
 

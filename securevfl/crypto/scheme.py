@@ -20,6 +20,7 @@ from securevfl.errors import RangeExceeded
 
 MODULUS_BITS = 64
 PAILLIER_KEY_SIZES = (3072, 2048)
+KEY_SEED_BYTES = 32  # at the start of a lattice scheme's public key, see seeded_keys
 T = TypeVar("T")
 
 

@@ -19,7 +19,7 @@ from securevfl.errors import ConfigError
 Ends = tuple[Callable[..., KeyOwner], Callable[..., Evaluator]]
 """Functions that make an owner from a format, and an evaluator from public bytes and a format.
 
-If a scheme has key sizes, the size is a further argument.
+If a scheme has key sizes, the size is a further argument; an owner's is the seed if it has one.
 """
 
 
@@ -37,6 +37,7 @@ class Scheme:
         exact: integers stay integers, so features may have few fraction bits.
         seconds: estimated time of one product without latency, for schemes of which a job may take
             one round trip.
+        seeded: whether public keys depend on a seed that parties draw, see seeded_keys.
         is_slow: whether a round takes seconds, so that audits use fewer and smaller ones.
     """
 
@@ -47,6 +48,7 @@ class Scheme:
     handy_bits: int = MODULUS_BITS
     exact: bool = True
     seconds: Callable[[ProductFormat], float] | None = None
+    seeded: bool = False
     is_slow: bool = False
 
 
@@ -89,6 +91,7 @@ SCHEMES: Mapping[str, Scheme] = {
         fraction_bits=((20, 14), (19, 13), *((bits, 12) for bits in range(18, 12, -1))),
         handy_bits=HANDY_BITS,
         seconds=lambda product_format: BfvParameters.of(product_format).seconds(product_format),
+        seeded=True,
     ),
     "paillier": Scheme(
         "Paillier on phe's keys: exact, 3072 bits (2048 is 112-bit security); phe is the baseline",
@@ -100,6 +103,7 @@ SCHEMES: Mapping[str, Scheme] = {
         "CKKS through TenSEAL: approximate; for benchmarks only",
         {"tenseal": _ckks},
         exact=False,
+        seeded=True,
     ),
 }
 
@@ -136,15 +140,18 @@ def make_owner(
     *,
     key_bits: int | None = None,
     engine: str | None = None,
+    seed: bytes | None = None,
 ) -> KeyOwner:
     """A fresh key pair; by default 3072 bits for Paillier, and the scheme's first engine.
+
+    Seeded schemes take the `seed` that parties drew, or one of their own, which no peer accepts.
 
     Raises:
         ConfigError: an unknown scheme, engine or key size, or too few bits for ckks.
         RangeExceeded: a format whose products do not fit the scheme.
     """
     bits, (owner, _) = _choose(scheme, key_bits, engine)
-    return owner(product_format, *bits)
+    return owner(product_format, seed) if SCHEMES[scheme].seeded else owner(product_format, *bits)
 
 
 def make_evaluator(

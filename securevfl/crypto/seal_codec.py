@@ -58,13 +58,6 @@ def from_bytes(
     return empty
 
 
-def of_other_context(context: seal.SEALContext, key: seal.PublicKey) -> seal.PublicKey:
-    """A public key for a context that differs from its own only in the plaintext modulus."""
-    named = struct.pack("<4Q", *context.key_parms_id())
-    parts = _framed([named, _body(to_bytes(key))[len(named) :]])
-    return from_bytes(context, seal.PublicKey(), *parts)
-
-
 def split(data: bytes, count: int, largest: int) -> list[bytes]:
     """Split concatenated serializations by their headers; a CryptoError if they do not fit."""
     pieces: list[bytes] = []
@@ -111,6 +104,12 @@ def ciphertext_of(
     """The ciphertext of two polynomials, (2, primes, DEGREE); a KeyMismatch if they do not fit."""
     members = _members(parms_id, polynomials.shape[1], polynomials.shape[2], ntt=ntt)
     return from_bytes(context, seal.Ciphertext(), *_framed([members, *_array(polynomials)]))
+
+
+def public_key_of(context: seal.SEALContext, polynomials: RingArray) -> seal.PublicKey:
+    """The public key (p₀, p₁) in NTT form, (2, all primes, DEGREE); KeyMismatch as above."""
+    members = _members(context.key_parms_id(), *polynomials.shape[1:], ntt=True)
+    return from_bytes(context, seal.PublicKey(), *_framed([members, *_array(polynomials)]))
 
 
 def polynomials_of(ciphertext: seal.Ciphertext) -> RingArray:

@@ -5,7 +5,9 @@ then represents its values at DEGREE roots of unity, the *slots*, and products a
 prime of 48 bits takes two thirds of the bytes of two primes of 30 bits.
 
 A plaintext in slots has coefficients up to p/2 whatever its values. One unit at one coefficient
-changes every slot, so shares have to be exact (`ExactSizes`).
+changes every slot, so shares have to be exact. Edges as large as their noise would take another
+prime in large jobs. So masks have none, and some share is rounded the other way in a job, whose end
+is then wrong, with probability 2^−CARRY_BITS (`ExactSizes`).
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
@@ -14,7 +16,7 @@ from typing import Self
 
 from typing_extensions import override
 
-from securevfl.crypto.bfv_parameters import DEGREE, LARGEST_MODULUS_BITS, ExactSizes
+from securevfl.crypto.bfv_parameters import CARRY_BITS, DEGREE, LARGEST_MODULUS_BITS, ExactSizes
 from securevfl.errors import RangeExceeded
 
 PLAIN_BITS = 48
@@ -25,6 +27,8 @@ class SlotParameters(ExactSizes):
     """The parameters of a job's products in slots."""
 
     batching = True
+    carry_bits = CARRY_BITS
+    edge = 0
 
     @classmethod
     def of(cls, products: int) -> Self:

@@ -36,8 +36,8 @@ _ALL = np.arange(DEGREE)
 class SlotOwner(BfvKeyHolder):
     """The party with the secret key."""
 
-    def __init__(self, parameters: SlotParameters) -> None:
-        super().__init__(parameters, extent=DEGREE, capacity=0)
+    def __init__(self, parameters: SlotParameters, seed: bytes | None = None) -> None:
+        super().__init__(parameters, extent=DEGREE, capacity=0, seed=seed)
         self._parameters = parameters
         self._encoder = seal.BatchEncoder(self._context)
 

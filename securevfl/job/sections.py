@@ -127,7 +127,7 @@ class JobSettings(Section):
         label_guard: how the label guard counts a linear model's gradients: once per distinct batch
             (batches), or at every visit (visits), which also covers a peer that deviates from the
             protocol.
-        allow_label_leak: run even if the aggregated gradients reveal too much about the labels.
+        allow_label_leak: run even if gradients or the final model reveal too much about the labels.
         allow_feature_leak: run even if evaluations reveal too much about held-out rows' features.
     """
 
@@ -267,7 +267,9 @@ class ExchangeSettings(Section):
         prediction_bound: public bound on |H_k| for losses with unbounded residuals. Values beyond
             it are clipped and counted if both sides are hidden, and refused otherwise.
         period: period of the series that approximates the sigmoid on secret shares. It is accurate
-            while |H| stays 4 below half the period. The default follows from the number of rounds.
+            while |H| stays 4 below half the period. The default follows from the number of rounds,
+            and is doubled, in a cheaper series, as often as a party's columns with heavy tails ask
+            for; what they ask for is told to all parties.
         scores: what `blind` and hide = "both" reveal about held-out rows to the label party. sums
             reveals only sums per class (of squared errors for real-valued targets). rows reveals
             each row's prediction H, which an exact AUC and log loss require; with two parties this

@@ -9,7 +9,12 @@ by Poisson's summation of σ′, whose Fourier transform is πω/sinh(πω). Up 
 *range*, it is within 0.018 of σ − ½, with the largest error at the ends. Beyond Λ/2 it has the
 wrong sign. Coefficients decrease by a factor of e^(4π²/Λ) per term. Λ/8 terms are within 0.0045 of
 σ − ½ up to |H| = Λ/4 or 8, whichever is less, and within 0.021 over the range.
-Source: docs/decisions/0034-logistic-residuals-in-shares.md.
+
+*Doublings* lengthen the period to Λ·2^o by Λ/18 terms each where a longer Λ would take twice as
+many: the low frequencies, which say on which side of 0 a large H lies, come on a mesh that is
+halved o times, and the others stay. Least squares give the coefficients, for errors that may grow
+to 0.2 beyond 0.4·Λ. So rows far out have about the right residual, and do not run away.
+Source: docs/decisions/0034-logistic-residuals-in-shares.md and, of doublings, 0047.
 """
 
 from dataclasses import dataclass
@@ -23,8 +28,13 @@ from securevfl.errors import ConfigError
 
 PERIOD_BITS = 20
 LEAST_PERIOD, LARGEST_PERIOD = 24, 512
+MOST_DOUBLINGS = 6
 # Omitted terms sum to 0.0046 at most.
 TERMS_PER_PERIOD = 4 / 32
+_PERIOD_PER_ADDED_TERM = 18
+_NEAR, _FAR, _EDGE, _STEEPNESS = 0.003, 0.2, 0.4, 6
+# Of fitted coefficients, so that no machine's linear algebra shows.
+_COEFFICIENT_BITS = 26
 _MARGIN = 4.0
 _REACH_AFTER_20, _ROUNDS_THAT_MATTER = 30.0, 100
 
@@ -34,6 +44,7 @@ class SigmoidSeries:
     """The first terms of the series; phases are multiplier·H modulo 2^PERIOD_BITS, as integers."""
 
     multiplier: int
+    doublings: int = 0
 
     @classmethod
     def of_period(cls, period: int) -> "SigmoidSeries":
@@ -56,32 +67,53 @@ class SigmoidSeries:
         terms = ceil(TERMS_PER_PERIOD * 2 * (reach + _MARGIN))
         return cls.of_period(max(floor(terms / TERMS_PER_PERIOD), LEAST_PERIOD))
 
+    def lengthened(self, doublings: int) -> "SigmoidSeries":
+        """This series of Λ with a period of Λ·2^doublings, up to 2^MOST_DOUBLINGS."""
+        return SigmoidSeries(round(self.multiplier / 2**doublings), doublings)
+
     @property
     def period(self) -> float:
-        """Λ."""
+        """Λ·2^doublings."""
         return (1 << PERIOD_BITS) / self.multiplier
 
     @property
     def terms(self) -> int:
         """Number of terms."""
-        return ceil(TERMS_PER_PERIOD * (self.period - 0.5))
+        return len(self.harmonics)
 
     @property
     def range(self) -> float:
-        """The largest |H| for which the series is accurate."""
+        """The largest |H| for which the series is accurate, or nearly so after doublings."""
         return self.period / 2 - _MARGIN
 
     @cached_property
     def harmonics(self) -> IntArray:
-        """The odd m, shape (terms,)."""
-        return np.arange(1, 2 * self.terms, 2)
+        """The m, shape (terms,), odd without doublings."""
+        of_base = self.period / 2**self.doublings
+        odd = np.arange(1, 2 * ceil(TERMS_PER_PERIOD * (of_base - 0.5)), 2)
+        if not self.doublings:
+            return odd
+        cut = 2 * round(of_base / _PERIOD_PER_ADDED_TERM)
+        low, high = odd[odd < cut], odd[odd > cut] << self.doublings
+        return np.concatenate([low, *(cut + low << each for each in range(self.doublings)), high])
 
     @cached_property
     def coefficients(self) -> FloatArray:
         """b_m, shape (terms,)."""
+        if self.doublings:
+            fitted = np.asarray(np.linalg.lstsq(*self.fitted_to(), rcond=None)[0], np.float64)
+            return np.ldexp(np.rint(np.ldexp(fitted, _COEFFICIENT_BITS)), -_COEFFICIENT_BITS)
         frequencies = 2 * np.pi * self.harmonics / self.period
         found: FloatArray = 4 * np.pi / self.period / np.sinh(np.pi * frequencies)
         return found
+
+    def fitted_to(self) -> tuple[FloatArray, FloatArray]:
+        """Waves at some H, shape (points, terms), and σ − ½ there, both divided by tolerances."""
+        at = np.arange(0.25, self.range, 0.5)
+        beyond = (at / (_EDGE * self.period / 2**self.doublings)) ** _STEEPNESS
+        tolerances = _NEAR + _FAR * beyond / (1 + beyond)
+        waves = np.sin(np.multiply.outer(2 * np.pi / self.period * at, self.harmonics))
+        return waves / tolerances[:, None], np.tanh(at / 2) / 2 / tolerances
 
     def values(self, predictions: FloatArray) -> FloatArray:
         """The approximation of σ(H) − ½, for predictions of any shape."""

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.protocols.guards.label_ends import BITS, label_bits, visited
 from securevfl.protocols.guards.person_record import label_variance
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MOST_CLASSES, MOST_NAMES = 3, 3
-FEW_RESIDUALS = 8
 # Where peers' own parts of the model rank training rows by some 0.02 AUC better than others.
 BY_HEART = 1 / 25
 # A round that took as long says enough; after a shorter one the next, which has nothing to prepare,
@@ -71,7 +71,7 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
         *to_do_first(plan),
         *_determined(plan, dataset),
         *_by_heart(plan, dataset),
-        *_unguarded(plan, dataset),
+        *_told_at_the_end(plan, dataset),
     ]
     output = plan.job.output
     if plan.account is not None:
@@ -146,25 +146,19 @@ def _by_heart(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
         )
 
 
-def _unguarded(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
-    """What no guard counts of parameters that are in shares until the end.
-
-    From a zero start few residuals, 1/2 − y to begin with, are read off their sums: up to 8 for
-    every number (docs/explanation/blind.md).
-    """
+def _told_at_the_end(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
+    """What peers learn of labels, and when, if parameters are in shares until the end."""
     if not plan.exchange.shares_parameters:
         return
-    most = max(len(each.columns) for each in dataset.parties if each.name != plan.facts.label_party)
-    visits = sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
+    peers = [table for table in dataset.parties if table.name != plan.facts.label_party]
+    columns, labels = sum(len(each.columns) for each in peers), dataset.train_labels[visited(plan)]
+    bits = label_bits(labels) * len(labels)
+    warning = ", and can be read off it" if BITS * columns > bits else ""
     yield (
-        f"no label guard counts what the final model reveals: at most {most} numbers to a feature "
-        f"party, about the residuals of {plan.facts.rows} rows in {plan.rounds} rounds"
+        f"the final model tells feature parties {columns} numbers of labels, which count as "
+        f"{BITS * columns} bits over all jobs on these people; the labels of {len(labels)} rows "
+        f"have {bits:.0f}{warning}"
     )
-    if visits < FEW_RESIDUALS * most:
-        yield (
-            f"labels can be read off it: {visits} residuals are fewer than {FEW_RESIDUALS} per "
-            "number; use more rounds or a larger batch_size"
-        )
 
 
 def _classes(dataset: VerticalDataset[Matrix]) -> str:

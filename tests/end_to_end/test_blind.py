@@ -12,7 +12,8 @@ from securevfl.arrays import FloatArray
 from securevfl.crypto import ring
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import FeatureLeakRefused, LabelLeakRefused, PeerViolation, RangeExceeded
+from securevfl.errors import FeatureLeakRefused, PeerViolation, RangeExceeded
+from securevfl.models.scores import auc
 from securevfl.protocols.blind.fixed_point import require_rare, sigmoid_series
 from securevfl.protocols.blind.links import Corrections
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
@@ -109,6 +110,7 @@ def test_a_random_start_ends_where_zero_does() -> None:
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_pads_of_a_few_rounds_at_a_time_serve_as_well(loss: str) -> None:
     dataset, job = made(9), dict[str, Any](loss=loss, rounds=7, batch_size=40, local_steps=2)
+    job["allow_label_leak"] = True  # of so few rows
     together, parted = (
         run(dataset, blind(offline_rounds=size, checks=0), **job) for size in (None, 3)
     )
@@ -154,23 +156,6 @@ def test_one_round_is_not_advised_to_take_fewer() -> None:
         require_rare(1.0, "steps", 1)
     with pytest.raises(RangeExceeded, match="use fewer rounds or smaller batches"):
         require_rare(1.0, "steps", 2)
-
-
-def test_a_job_that_visits_too_few_rows_for_its_columns_is_refused() -> None:
-    """Labels have no more bits than the end: of 4 columns and 12 bits, 48."""
-    dataset = made(8)
-    steps: dict[str, Any] = {"rounds": 1, "sampling": "shuffle", "local_steps": 2}
-    steps["learning_rate"] = 0.1
-    with pytest.raises(LabelLeakRefused, match="labels of 40 rows can be read from the 4"):
-        run(dataset, batch_size=40, **steps)
-    run(dataset, batch_size=60, **steps)
-    run(made(8, rows=48), batch_size="full", **steps)
-    run(dataset, batch_size=40, allow_label_leak=True, **steps)
-    # Rows that come again count once.
-    steps["rounds"] = 2
-    run(dataset, batch_size=40, **steps)
-    with pytest.raises(LabelLeakRefused, match="labels of 40 rows"):
-        run(made(8, rows=40), batch_size="full", **steps)
 
 
 def test_weights_that_no_job_has_are_no_model() -> None:
@@ -230,6 +215,24 @@ def test_predictions_beyond_half_a_period_fail_the_job(monkeypatch: pytest.Monke
     monkeypatch.setattr("securevfl.protocols.blind.rounds.LARGEST_PERIOD", 24)
     with pytest.raises(RangeExceeded, match="asked for: take fewer rounds"):
         run(dataset, blind(period=24), **job)
+
+
+def test_heavy_tails_lengthen_the_period_that_their_predictions_would_leave() -> None:
+    generator = np.random.default_rng(0)
+    features = [generator.standard_t(2, (400, 3)) for _ in range(2)]
+    inputs = np.hstack(features)
+    scores = np.arcsinh(inputs / np.median(np.abs(inputs), axis=0)).sum(axis=1)
+    labels = (scores > np.median(scores)).astype(np.int64)
+    dataset = dataset_of(features, labels, standardize=True)
+    job: dict[str, Any] = {"loss": "logistic", "rounds": 20}
+    found, longer = run(dataset, **job), run(dataset, blind(period=256), **job)
+    assert np.abs(longer.predictions).max() > 40
+    assert np.std(found.predictions - longer.predictions) < 0.03 * np.std(longer.predictions)
+    aucs = [auc(each.predictions, labels) for each in (found, longer, run(dataset, "plain", **job))]
+    assert np.ptp(aucs) < 0.002
+    # A job that sets the period that otherwise follows from its rounds keeps it.
+    with pytest.raises(RangeExceeded, match="left half the period of 72"):
+        run(dataset, blind(period=72), **job)
 
 
 def test_a_period_is_as_long_as_predictions_from_heavy_tails_ask_for() -> None:

@@ -47,7 +47,12 @@ DROPPED = SCALES.step_bits - WIDTHS.weight_bits
 
 
 def job(**settings: object) -> Job:
-    steps = {"batch_size": "full", "loss": "taylor-logistic", "eval_every": "never", **settings}
+    steps: dict[str, object] = {
+        "batch_size": "full",
+        "loss": "taylor-logistic",
+        "eval_every": "never",
+    }
+    steps |= {"allow_label_leak": True, **settings}  # of so few rows
     return Job.of(job=steps, exchange={"scheme": "blind", "checks": 0})
 
 

@@ -4,7 +4,7 @@ The cheat adds ⌊q/t⌋ to one coefficient of a reply's c₁. Its holder then d
 coefficients of its own key, as in attacks 2 and 3 of docs/explanation/blind.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from securevfl.crypto.bfv_core import pack_reply, reply_bytes, unpack_reply
 from securevfl.crypto.inspection import owner_secret
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.errors import CheckFailed, ConfigError
+from securevfl.errors import CheckFailed, ConfigError, PeerUnreachable
 from securevfl.job import Job
 from securevfl.protocols.blind.checks import Combinations, OpenedCheck, ProvenReplies
 from securevfl.protocols.guards import failed_checks
+from securevfl.runtime.channel import NetworkEnd
 from securevfl.training import Environment, TrainingResult, train
 from securevfl.wire.codec import Message
 from tests.jobs import all_weights
@@ -33,7 +34,8 @@ DATASET = made(5, rows=60, columns=3)
 
 
 def job(checks: int | None = None, **settings: object) -> Job:
-    steps = {"batch_size": "full", "loss": "taylor-logistic", "rounds": 4, "eval_every": "never"}
+    steps: dict[str, object] = {"batch_size": "full", "loss": "taylor-logistic", "rounds": 4}
+    steps |= {"eval_every": "never", "allow_label_leak": True}  # of 60 people, several times
     exchange = {"scheme": "blind"} if checks is None else {"scheme": "blind", "checks": checks}
     return Job.of(job={**steps, **settings}, exchange=exchange)
 
@@ -78,7 +80,7 @@ def test_an_owner_whose_replies_are_no_products_is_caught_and_recorded(tmp_path:
     place = Environment(guard_directory=tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         assert cheated(patch, job(checks=0), Environment()).rounds == 4
-        with pytest.raises(CheckFailed, match="no products of one matrix"):
+        with pytest.raises(CheckFailed, match="no products of one matrix, or it left"):
             cheated(patch, job(), Environment())
         with pytest.raises(CheckFailed, match=r"until `securevfl guard trust party[01]`"):
             cheated(patch, job(), place)
@@ -108,6 +110,8 @@ def test_checks_change_no_model_and_take_two_messages_a_link_and_block(loss: str
     [
         (OpenedCheck, lambda m: OpenedCheck(m.step, bytes([m.seed[0] ^ 1]) + m.seed[1:], m.point)),
         (ProvenReplies, lambda m: ProvenReplies(m.step, m.point, bytes(32))),
+        (ProvenReplies, lambda m: ProvenReplies(m.step, b"", m.tag)),
+        (ProvenReplies, lambda m: ProvenReplies(m.step + 1, m.point, m.tag)),
     ],
 )
 def test_another_seed_and_another_tag_fail(
@@ -115,6 +119,30 @@ def test_another_seed_and_another_tag_fail(
 ) -> None:
     with pytest.raises(CheckFailed):
         train(job(), DATASET, Environment(tamper=changed(kind, change)))
+
+
+def test_an_owner_that_leaves_in_place_of_an_answer_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From ρ it may see that it would not pass, and another job would be another try."""
+    receive = NetworkEnd.receive
+
+    async def left(
+        self: NetworkEnd,
+        senders: Collection[str],
+        kind: type[Message],
+        step: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> tuple[str, Message]:
+        if kind is ProvenReplies:
+            raise PeerUnreachable(f"{senders} left")
+        return await receive(self, senders, kind, step, timeout_seconds=timeout_seconds)
+
+    monkeypatch.setattr(NetworkEnd, "receive", left)
+    with pytest.raises(CheckFailed, match="left when they were checked"):
+        train(job(), DATASET, Environment(guard_directory=tmp_path))
+    assert failed_checks.failures(tmp_path)
 
 
 @pytest.mark.parametrize("checks", [1, 2, 4])

@@ -44,9 +44,11 @@ class FormatsSeen(SmallKeys):
         self.of_evaluators: list[ProductFormat] = []
 
     @override
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+    def owner(
+        self, settings: ExchangeSettings, product_format: ProductFormat, seed: bytes
+    ) -> KeyOwner:
         self.of_owners.append(product_format)
-        return super().owner(settings, product_format)
+        return super().owner(settings, product_format, seed)
 
     @override
     def evaluator(

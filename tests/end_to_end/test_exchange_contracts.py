@@ -27,6 +27,7 @@ from securevfl.protocols.session.gathering import (
     MaskedPredictions,
     Predictions,
 )
+from securevfl.protocols.session.joint_seed import SeedOpening
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.runtime.views import View
 from securevfl.training import TrainingResult
@@ -123,7 +124,8 @@ def test_round_trips_are_counted_along_the_longest_chain(exchange: Settings, tri
 def test_the_set_up_shows_counts_bounds_and_keys_only() -> None:
     for name, view in run(PAILLIER, 3).views.items():
         kinds = Counter(type(e.message) for e in view.received() if e.message.stage == "setup")
-        assert kinds == ({Hello: 2} if name == "party1" else {Hello: 2, PublicKey: 1})
+        greeting = {Hello: 2, SeedOpening: 2}
+        assert kinds == (greeting if name == "party1" else {**greeting, PublicKey: 1})
 
 
 ENCRYPTED = {EncryptedValues: 1, DecryptedProducts: 1}

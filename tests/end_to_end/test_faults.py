@@ -20,6 +20,7 @@ from securevfl.protocols.exchanges.plain import HeadResiduals, Residuals
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.early_stopping import Decision
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedPredictions, Predictions
+from securevfl.protocols.session.joint_seed import SeedOpening
 from securevfl.protocols.session.keys import KeyMaker, PublicKey
 from securevfl.protocols.transfer.sides import (
     EncryptedComponents,
@@ -269,7 +270,7 @@ def test_products_that_could_overflow_are_refused_before_anything_is_encrypted(s
 
     with pytest.raises(errors.RangeExceeded, match="bits"):
         run({"scheme": scheme, "value_fraction_bits": 40, "feature_fraction_bits": 32}, watch)
-    assert sent == {Hello}
+    assert sent == {Hello, SeedOpening}
 
 
 def test_residuals_beyond_the_agreed_bound_are_refused_not_wrapped() -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from securevfl.models.storage import load_model
-from securevfl.protocols.blind.dry_run import Beyond
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.reports.training import Forecast
 from tests.end_to_end.commands import (
@@ -280,29 +279,24 @@ def test_a_process_that_is_stopped_can_go_on(how: signal.Signals) -> None:
     assert not list(Path("models").glob(".*.safetensors-*")) or how == signal.SIGKILL
 
 
-def test_blind_says_what_no_guard_counts_and_how_likely_it_fails(capsys: Capture) -> None:
+def test_blind_says_what_its_end_tells_and_how_likely_it_fails(capsys: Capture) -> None:
     assert run("train", job("blind")) in {0, 4}
     printed = capsys.readouterr()
     words = " ".join(printed.err.split())
     assert "fedbcd-p under blind: 12 rounds of all rows" in words
-    assert "no label guard counts what the final model reveals: at most 2 numbers" in words
-    assert "can be read off" not in words
+    assert "tells feature parties 2 numbers of labels, which count as 40 bits" in words
+    assert "read off" not in words
     said_after = re.search(r"the result with it, with probability (\S+)", printed.out)
     assert said_after is not None
     assert 0 < float(said_after[1]) < 2.0**-6
     assert max(map(len, (printed.out + printed.err).splitlines())) <= 80
 
 
-def test_blind_warns_of_ends_that_few_residuals_make_and_that_are_none(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blind_warns_of_an_end_that_few_rows_make(capsys: Capture) -> None:
     few = job("blind", rounds=1, batch_size=10, allow_label_leak=True)
-    beyond = Beyond("shop", 40.0, 50.0, 72.0)
-    monkeypatch.setattr("securevfl.protocols.blind.dry_run.beyond_range", lambda *_: beyond)
     assert run("train", few) in {0, 3, 4}
-    printed = capsys.readouterr().err
-    assert "labels can be read off it: " in " ".join(printed.split())
-    assert printed.index(f"securevfl: warning: {beyond.warning}\n") < printed.index("offline phase")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"of 1\d rows have .* and can be read off it", printed)
 
 
 def test_the_example_job_runs_as_it_is_and_its_models_load_again(capsys: Capture) -> None:

@@ -101,7 +101,7 @@ def test_arrays_in_another_order_in_memory_arrive_the_same() -> None:
 NAMES_FROM = {
     0: "Hello PublicKey Predictions MaskedPredictions Residuals EncryptedValues EncryptedProducts "
     "EncryptedStep DecryptedProducts HeldOutPredictions MaskedHeldOutPredictions Verdict "
-    "PushedPredictions PulledSums Decision",
+    "PushedPredictions PulledSums Decision SeedOpening",
     20: "EncryptedHeldOut EncryptedHeldOutProducts HeldOutMasks",
     30: "LabelComponents FeatureComponents ScoreVector EncryptedComponents EncryptedScoreVector "
     "EncryptedScores ScoreMasks",
@@ -113,7 +113,7 @@ NAMES_FROM = {
     "EncryptedPhaseProducts MaskedPhases PredictionShares",
     70: "HeldOutShares",
     73: "Scales MaskedShares EncryptedPoints StaysInRange OpenedCheck ProvenReplies",
-    79: "NamePads ModelSent BlockUpload",
+    79: "NamePads ModelSent BlockUpload Doublings",
     90: "Ready Roster MaskedUpload Closed CompressedUpload",
 }
 

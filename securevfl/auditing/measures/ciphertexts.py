@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, prod, sqrt
+from secrets import token_bytes
 
 import numpy as np
 from typing_extensions import override
@@ -48,7 +49,7 @@ from securevfl.crypto.inspection import (
 from securevfl.crypto.paillier import PaillierKeyOwner
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.scheme import MODULUS_BITS, Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.scheme import KEY_SEED_BYTES, MODULUS_BITS, Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings
 from securevfl.protocols.blind.checks import Combinations
@@ -92,9 +93,11 @@ class RememberedKeys(KeyMaker):
         self.formats: list[ProductFormat] = []
 
     @override
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+    def owner(
+        self, settings: ExchangeSettings, product_format: ProductFormat, seed: bytes
+    ) -> KeyOwner:
         """A fresh key, recorded in `made`."""
-        made = self._keys.owner(settings, product_format)
+        made = self._keys.owner(settings, product_format, seed)
         self.made.append((made, product_format))
         return made
 
@@ -262,7 +265,8 @@ def crafted_inputs(subject: Subject) -> Finding:
     settings, most = subject.job.exchange, subject.plan.most_batch_rows
     matrix = run.matrix[:most, run.matrix[:most].any(axis=0)]  # zeros are skipped, as all see
     fmt = replace(run.product_format, rows=most, rounds=subject.job.job.rounds)
-    owner, nothing = subject.keys.owner(settings, fmt), np.zeros(len(matrix), np.int64)
+    owner = subject.keys.owner(settings, fmt, token_bytes(KEY_SEED_BYTES))
+    nothing = np.zeros(len(matrix), np.int64)
     evaluator = subject.keys.evaluator(settings, owner.public_bytes, fmt)
     if isinstance(owner, PaillierKeyOwner):
         crafted, entries = Oversized(owner), matrix[:FEW_READ, :1]

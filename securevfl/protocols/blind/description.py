@@ -85,7 +85,8 @@ class Blind(Exchange):
             shown += ", or of squared errors of real targets"
         end = "its own θ_k at the end, rounded"
         if job.job.loss == "logistic":
-            end += ", and of each other party whether its H stayed in range"
+            end += ", and of each other party how far its rows could move and whether its H "
+            end += "stayed in range"
         return Learns(
             label_party=f"nothing in rounds; {end}, and {shown}",
             label_party_not="others' H, G and θ",

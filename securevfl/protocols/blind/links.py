@@ -35,7 +35,7 @@ from securevfl.arrays import RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.equality import EqualityTest
 from securevfl.crypto.ring_layout import RingProductFormat
-from securevfl.errors import PeerViolation
+from securevfl.errors import PeerError, PeerViolation
 from securevfl.lazy import Lazy
 from securevfl.protocols.blind.checks import Combinations, OpenedCheck, ProvenReplies
 from securevfl.protocols.blind.fixed_point import EXTRAPOLATION_BITS, Widths
@@ -322,6 +322,7 @@ class PartyLinks:
             RangeExceeded: the ring has no room for the products.
         """
         party, widths, columns = job.training.party, job.widths, job.agreement.columns
+        seed = job.agreement.seed
         holder, owners = holders(party)[party.name], owners_held_by(party)
         await party.channel.send(holder, job.scales)
         received = await collect(party.channel, owners, Scales)
@@ -332,14 +333,14 @@ class PartyLinks:
                 raise PeerViolation(f"{name} announces steps of {scales.largest} bits")
             formats = _formats(job, blocks, columns[name], scales)
             async with party.costs.compute(SETUP):
-                keys = OfProducts(*(ring_products.RingProductOwner(fmt) for fmt in formats))
+                keys = OfProducts(*(ring_products.RingProductOwner(fmt, seed) for fmt in formats))
             for what, key in zip(_KEYS, keys, strict=True):
                 await party.channel.send(name, PublicKey(what, key.public_bytes))
             checks = job.training.plan.checks
             holdings[name] = Holding(columns[name], keys, widths, scales, checks)
         formats = _formats(job, blocks, job.agreement.own_columns, job.scales)
         ends = [
-            await take_ring_key(party, holder, what, fmt)
+            await take_ring_key(party, holder, what, fmt, seed)
             for what, fmt in zip(_KEYS, formats, strict=True)
         ]
         return cls(job, OfProducts(*ends), holdings)
@@ -411,7 +412,8 @@ class PartyLinks:
         """Check a block's replies on every link, see `checks`.
 
         Raises:
-            CheckFailed: a peer's replies are no products of one matrix. The peer is recorded.
+            CheckFailed: a peer's replies are no products of one matrix, or it does not answer. The
+                peer is recorded.
         """
         party, holder, plan = self.party, self._holder, self._plan
         tests: dict[str, EqualityTest] = {}
@@ -433,10 +435,14 @@ class PartyLinks:
             proof = ProvenReplies(step, test.point, checked(holder, test.tag, opened.point))
         self._masks.clear()
         await party.channel.send(holder, proof)
-        answers = await collect(party.channel, list(tests), ProvenReplies, step)
-        for name, answer in answers.items():
-            async with party.costs.compute(CORRELATED_RANDOMNESS):
-                equal = checked(name, tests[name].accepts, answer.point, answer.tag)
+        for name, test in tests.items():
+            try:
+                _, answer = await party.channel.receive([name], ProvenReplies, step)
+                async with party.costs.compute(CORRELATED_RANDOMNESS):
+                    equal = checked(name, test.accepts, answer.point, answer.tag)
+            except PeerError as error:
+                # ρ may have shown it that it would not pass.
+                raise failed_check(self._place.guard_directory, plan, name) from error
             if not equal:
                 raise failed_check(self._place.guard_directory, plan, name)
 
@@ -490,11 +496,11 @@ def _formats(
 
 
 async def take_ring_key(
-    party: Party, owner: str, what: str, fmt: RingProductFormat
+    party: Party, owner: str, what: str, fmt: RingProductFormat, seed: bytes
 ) -> "ring_products.RingProductEvaluator":
-    """This party's end of another party's key."""
+    """This party's end of another party's key, of the joint seed."""
     make = partial(ring_products.RingProductEvaluator, product_format=fmt)
-    return await take_key(party, owner, what, make)
+    return await take_key(party, owner, what, make, seed)
 
 
 def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:

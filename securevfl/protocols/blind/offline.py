@@ -247,7 +247,9 @@ async def _residuals(
         pads = PhasePads(made["phases"], made["tables"])
         return LogisticResiduals(party, peer, phases, first=first, pads=pads)
     visits = [sum(each.rows for each in rounds) for rounds in blocks]
-    return await LogisticResiduals.establish(party, peer, phases, visits, first=first)
+    return await LogisticResiduals.establish(
+        party, peer, phases, visits, first=first, seed=job.agreement.seed
+    )
 
 
 def _require_held(job: BlindJob, held: Mapping[str, RingArray]) -> None:

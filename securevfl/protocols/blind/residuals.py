@@ -176,14 +176,21 @@ class LogisticResiduals(AffineResiduals):
 
     @classmethod
     async def establish(
-        cls, party: Party, peer: str, phase_format: PhaseFormat, rows: Sequence[int], *, first: bool
+        cls,
+        party: Party,
+        peer: str,
+        phase_format: PhaseFormat,
+        rows: Sequence[int],
+        *,
+        first: bool,
+        seed: bytes,
     ) -> "LogisticResiduals":
-        """Exchange the second party's key; `rows` are the rows of each block of rounds.
+        """Exchange the second party's key, of the joint seed; `rows` are those of each block.
 
         Raises:
             RangeExceeded: too many rows for masks that hide them.
             PeerViolation: a key of another scheme, or an invalid one.
-            KeyMismatch: a key of other parameters.
+            KeyMismatch: a key of other parameters or of another seed.
         """
         # SEAL takes a second to load, and descriptions need none.
         from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner  # noqa: PLC0415
@@ -192,10 +199,10 @@ class LogisticResiduals(AffineResiduals):
         parameters = SlotParameters.of(pairs * DEGREE)
         if first:
             make = partial(SlotEvaluator, parameters=parameters)
-            key = await take_key(party, peer, SCHEME, make)
+            key = await take_key(party, peer, SCHEME, make, seed)
             return cls(party, peer, phase_format, first=True, key=key)
         async with party.costs.compute(SETUP):
-            own_key = SlotOwner(parameters)
+            own_key = SlotOwner(parameters, seed)
         await party.channel.send(peer, PublicKey(SCHEME, own_key.public_bytes))
         return cls(party, peer, phase_format, first=False, own_key=own_key)
 

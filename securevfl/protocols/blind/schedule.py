@@ -22,20 +22,21 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.crypto.fixed_point import encode
 from securevfl.crypto.ring import Factor
-from securevfl.errors import LabelLeakRefused, RangeExceeded
+from securevfl.errors import RangeExceeded
 from securevfl.models.curvature import Curvature
 from securevfl.models.sigmoid_series import SigmoidSeries
 from securevfl.protocols.blind.fixed_point import (
     ACCEPTED_FAILURE,
     ENTRY_BITS,
-    REVEALED_BITS,
     PhaseFormat,
     Widths,
     require_rare,
     sigmoid_series,
 )
+from securevfl.protocols.blind.rehearsal import agreed_doublings, doublings_for, rehearsed_reach
 from securevfl.protocols.exchange import Batch, PartyBatches
 from securevfl.protocols.guards.failed_checks import require_trust
+from securevfl.protocols.guards.label_guard import commitments
 from securevfl.protocols.local_steps import LocalSteps, Planned
 from securevfl.protocols.session.agreement import Agreement, agree
 from securevfl.protocols.session.gathering import Party
@@ -261,7 +262,6 @@ class BlindJob:
 
         Raises:
             RangeExceeded: fixed point has no room for the job.
-            LabelLeakRefused: with so few rows the final model would reveal their labels.
             ConfigError: a peer's replies failed a check before.
         """
         party, plan, part = training.party, training.plan, training.part
@@ -270,46 +270,52 @@ class BlindJob:
             curvature = Curvature(part.model, part.inputs, plan.loss.curvature, plan.l2)
             whitening = whitening or curvature.whitening
             features = part.inputs @ whitening[0]
-        agreement = await agree(party, plan.hash, features, len(part.held_out))
+            committed = commitments(
+                plan, party.name, part.inputs, training.workplace.guard_directory
+            )
+        agreement = await agree(
+            party, plan.hash, features, len(part.held_out), commitments=committed
+        )
         del features
-        _require_rows(training, agreement)
-        series = sigmoid_series(plan)
-        widths = Widths.of(plan, agreement, series)
         async with party.costs.compute(SETUP):
             batches = PartyBatches(plan, training.workplace.data, part.inputs)
             rows = [batches.at(each) for each in range(plan.rounds)]
+        series = await _agreed_series(training, agreement, rows)
+        widths = Widths.of(plan, agreement, series)
+        async with party.costs.compute(SETUP):
             schedule = _schedule(training, agreement, rows, whitening)
             scales = schedule.scales(widths)
             matrices = schedule.matrices(widths, scales)
         return cls(training, agreement, series, widths, rows, whitening, schedule, scales, matrices)
 
 
-def _require_rows(training: Training, agreement: Agreement) -> None:
-    """Check that the final parameters have fewer bits than there are labels.
-
-    If others' predictions have hardly moved from a known start, θ_k is a linear function of labels,
-    and each revealed bit of it may reveal a bit of these.
-    """
-    plan, party = training.plan, training.party
-    visited = np.unique(np.concatenate([plan.schedule.batch(each) for each in range(plan.rounds)]))
-    of_parties = {party.name: agreement.own_columns, **agreement.columns}
-    columns = sum(of_parties.values()) - of_parties[party.label_party]
-    least = REVEALED_BITS * columns
-    if len(visited) < least and not plan.job.job.allow_label_leak:
-        raise LabelLeakRefused(
-            f"blind: labels of {len(visited)} rows can be read from the {columns} parameters that "
-            f"feature parties learn, of {REVEALED_BITS} bits each; train on {least} rows, or set "
-            "allow_label_leak = true"
-        )
-
-
 def _schedule(
     training: Training, agreement: Agreement, batches: Sequence[Batch], whitening: Whitening
 ) -> Schedule:
-    plan, part = training.plan, training.part
+    return Schedule(batches, _steps(training, agreement), whitening, _penalty(training))
+
+
+async def _agreed_series(
+    training: Training, agreement: Agreement, batches: Sequence[Batch]
+) -> SigmoidSeries | None:
+    """The series for σ: as the job sets it, or as long as rehearsals of all parties ask for."""
+    party, plan = training.party, training.plan
+    series = sigmoid_series(plan)
+    if series is None or plan.job.exchange.period is not None:
+        return series
+    async with party.costs.compute(SETUP):
+        steps, penalty = _steps(training, agreement), _penalty(training)
+        reach = rehearsed_reach(training.part.inputs, batches, steps, penalty)
+    return series.lengthened(await agreed_doublings(party, doublings_for(series, reach)))
+
+
+def _steps(training: Training, agreement: Agreement) -> LocalSteps:
     columns = sum((agreement.own_columns, *agreement.columns.values()))
-    steps = plan.steps(part.model, part.inputs, columns)
-    penalty = np.full(len(part.model.weights), plan.l2)
-    if part.model.intercept:
+    return training.plan.steps(training.part.model, training.part.inputs, columns)
+
+
+def _penalty(training: Training) -> FloatArray:
+    penalty = np.full(len(training.part.model.weights), training.plan.l2)
+    if training.part.model.intercept:
         penalty[-1] = 0.0
-    return Schedule(batches, steps, whitening, penalty)
+    return penalty

@@ -216,21 +216,21 @@ async def establish_scoring(training: Training, agreement: Agreement) -> Scoring
     if not plan.timetable.test_rows:
         return scoring_of(training, ByRow(party, ClearGathering(party)))
     if shown == "hidden":
-        return scoring_of(training, await establish_sums(party, plan, masks))
+        return scoring_of(training, await establish_sums(party, plan, masks, agreement.seed))
     by_row = ByRow(party, gathering_of(party, masks, sums=shown == "summed"))
     return scoring_of(training, by_row)
 
 
-async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks) -> RingSums:
-    """This party's side of class sums, with a key of the label party for them."""
+async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks, seed: bytes) -> RingSums:
+    """This party's side of class sums, with a key of the label party, of the joint seed."""
     facts, bits = plan.facts, fraction_bits(plan.facts)
     fmt, partner = sum_format(facts, plan.line), partner_of(party)
     if party.holds_labels:
         async with party.costs.compute(SETUP):
-            owner = ring_products.RingProductOwner(fmt)
+            owner = ring_products.RingProductOwner(fmt, seed)
         await party.channel.send(partner, PublicKey(FOR_SCORES, owner.public_bytes))
         return RingSums(party, masks, bits, owner=owner)
     evaluator = None
     if party.name == partner:
-        evaluator = await take_ring_key(party, party.label_party, FOR_SCORES, fmt)
+        evaluator = await take_ring_key(party, party.label_party, FOR_SCORES, fmt, seed)
     return RingSums(party, masks, bits, evaluator=evaluator)

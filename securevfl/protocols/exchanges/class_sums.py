@@ -351,5 +351,7 @@ async def establish_class_sums(session: Session) -> FixedPointSums | None:
         return None
     fmt, settings = class_sum_format(plan), plan.job.exchange
     owners = (party.label_party,)
-    own, ends = await exchange_keys(party, settings, fmt, owners=owners, keys=session.keys)
+    own, ends = await exchange_keys(
+        party, settings, fmt, owners=owners, keys=session.keys, seed=session.agreement.seed
+    )
     return FixedPointSums(party, own, ends, fmt, settings.prediction_bound)

@@ -150,7 +150,12 @@ class UnderEncryption(Exchange):
         party, settings = session.party, session.plan.job.exchange
         owners = self.key_owners(settings, party)
         own, ends = await exchange_keys(
-            party, settings, product_format, owners=owners, keys=session.keys
+            party,
+            settings,
+            product_format,
+            owners=owners,
+            keys=session.keys,
+            seed=session.agreement.seed,
         )
         peers = {name: PeerKey(party, name, each, product_format) for name, each in ends.items()}
         if own is None:

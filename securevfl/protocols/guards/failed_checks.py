@@ -48,8 +48,9 @@ def failed_check(directory: Path | None, plan: Plan, peer: str) -> CheckFailed:
             replace_file(directory / NAME, _FAILURES.dump_json(found), _RECORD)
         told = f"; no job with {peer!r} starts until `securevfl guard trust {peer}`"
     return CheckFailed(
-        f"encrypted replies of {peer!r} are no products of one matrix: it tried to read this "
-        f"party's key, or its machine is broken; the job ends and its keys are gone{told}"
+        f"encrypted replies of {peer!r} are no products of one matrix, or it left when they were "
+        f"checked: it tried to read this party's key, or its machine or connection is broken; the "
+        f"job ends and its keys are gone{told}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The label guard: what a job's gradients, with those of earlier jobs, would reveal of labels.
+"""The label guard: what a job's gradients or its end, with earlier jobs, would reveal of labels.
 
 A refusal names the least change that passes. It is found by bisection: changed jobs are counted on
 top of the same record.
@@ -18,6 +18,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.partition import BatchSchedule
 from securevfl.errors import ConfigError, DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
+from securevfl.protocols.guards.label_ends import End
 from securevfl.protocols.guards.people import CountedJob, Digests, OwnTable, Population, own_table
 from securevfl.protocols.guards.person_record import (
     FEWEST_SHARE,
@@ -75,14 +76,16 @@ def require_guard(
     """Refuse a job whose gradients would reveal too much, or record it before it starts.
 
     Labels are compared with those of earlier jobs at the label party, under exchanges without
-    gradients as well: what is revealed at the end differs by the labels that changed.
+    gradients as well: what is revealed at the end differs by the labels that changed. Where nothing
+    is revealed before, what it tells of labels counts too (`label_ends`).
 
     Args:
         party: the one that decrypts gradients, or has labels that the exchange hides.
         plan: of the job.
         agreement: of all parties.
         labels: of all training rows, at the label party.
-        place: with the party's table and the folder of its record; no folder counts nothing.
+        place: with the party's table and the folder of its record. Without one nothing is counted
+            over jobs, and only the end of a job by itself is looked at.
         resumes: whether the job was recorded when it started and must not count twice.
 
     Raises:
@@ -93,6 +96,9 @@ def require_guard(
     """
     directory = place.guard_directory
     if directory is None:
+        if labels is not None and plan.exchange.shares_parameters:
+            record, own = PersonRecord(), own_table(plan, place.data.table)  # of this job alone
+            End(plan, agreement, own, labels, record.welcome(own.ids), record).count(resumes=False)
         return
     # One record for all jobs, whatever a job calls the label party.
     path = directory / "labels.safetensors"
@@ -113,11 +119,7 @@ def require_guard(
         ways = ""
         try:
             if labels is not None:
-                columns = _columns(plan, agreement, population.name)
-                marks, allowed = known.marks(persons), plan.job.job.allow_label_leak
-                earlier.relabel(places, marks, columns, _batches(plan), allowed=allowed)
-            if plan.fits_shares:
-                ways = "; scheme = 'blind' reveals no gradient and would pass"
+                ways = _noted(plan, agreement, known, places, population.name, resumes=resumes)
             trial = _Trial(party, agreement, labels, earlier, places)
             record = trial.counted(plan, resumes=resumes) if plan.learns.gradients else earlier
         except LabelLeakRefused as error:
@@ -127,6 +129,28 @@ def require_guard(
             )
             raise LabelLeakRefused(f"{error}{ways}{others if before else ''}") from None
         record.save(path)
+
+
+def _noted(
+    plan: Plan,
+    agreement: Agreement,
+    known: "_Known",
+    places: IntArray,
+    population: str,
+    *,
+    resumes: bool,
+) -> str:
+    """Note labels, and what the end tells of them; returns which exchange would pass."""
+    record, labels, allowed = known.record, known.labels, plan.job.job.allow_label_leak
+    assert labels is not None  # noqa: S101
+    columns, marks = _columns(plan, agreement, population), known.marks(record.people[places])
+    record.relabel(places, marks, columns, _batches(plan), allowed=allowed)
+    end = End(plan, agreement, known.own, labels, places, record)
+    if plan.exchange.shares_parameters:
+        end.count(resumes=resumes)
+    elif plan.fits_shares and end.columns <= end.room:
+        return "; scheme = 'blind' reveals no gradient and would pass"
+    return ""
 
 
 def _batches(plan: Plan) -> Sequence[IntArray]:
@@ -363,7 +387,7 @@ class _Known:
     def __init__(
         self, record: PersonRecord, own: OwnTable, labels: Labels | None, directory: Path
     ) -> None:
-        self._record, self._own, self.labels = record, own, labels
+        self.record, self.own, self.labels = record, own, labels
         self._key, self._fits = _own_key(directory), 0.0
         self._rounded = np.zeros((0, 2), "<f4") if labels is None else _rounded(labels)
 
@@ -393,14 +417,14 @@ class _Known:
         rows = np.flatnonzero(known)
         if len(rows) > COMPARED:  # from all of the table, which may be sorted by label
             rows = rows[np.linspace(0, len(rows) - 1, COMPARED).astype(np.int64)]
-        record, places = self._record, np.searchsorted(self._record.people, persons[rows])
+        record, places = self.record, np.searchsorted(self.record.people, persons[rows])
         if len(rows) < FEWEST_COMPARED:
             return None
-        same_values = np.mean(record.values[places] == self._own.values[rows]) >= FEWEST_SHARE
+        same_values = np.mean(record.values[places] == self.own.values[rows]) >= FEWEST_SHARE
         if self.labels is None:
             if same_values:
                 return 1.0
-            return None if population.name == self._own.population != "" else 0.0
+            return None if population.name == self.own.population != "" else 0.0
         current = record.labels[places, record.current[places].astype(np.int64) - 1]
         classes, now = np.unique(self._rounded, axis=0, return_inverse=True)
         if len(classes) > MOST_CLASSES:

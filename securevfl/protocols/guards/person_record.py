@@ -50,9 +50,11 @@ LEAST_ROWS = 200
 STANDING_OUT = 0.01
 CHANGED_FOR_EACH_COLUMN = 8
 ROUNDING = 1e-6
+# Of final models of the same unknowns: together they tell their numbers to log₂(RUNS) bits more.
+RUNS = 256
 
 FEWEST_SHARE = 0.01
-HEADER, MODEL, OTHERS = "seen", "model.", "others."
+HEADER, MODEL, OTHERS, ENDS = "seen", "model.", "others.", "ends"
 Agrees = Callable[[NDArray[np.bool_], Digests, Population], float | None]
 
 
@@ -65,6 +67,7 @@ class _RecordHeader(BaseModel):
     steady: int = 0
     populations: list[Population] = []
     answers: list[str] = []
+    told: dict[str, dict[str, int]] = {}
 
 
 def label_variance(labels: Labels) -> float:
@@ -126,6 +129,8 @@ class PersonRecord(Record):
         steady: that of a person whose label never changed.
         model: by peer, Σ P/S of each person, shape (M,).
         others: likewise.
+        ends: Σ P/S of each person over final models, of all peers together, shape (M,).
+        told: by people, labels and columns of such models, how often each job told of them.
         sets: names of all sets with a gradient.
         seen: by peer, the names of the equations that it has.
         columns: by peer, how many columns it had, by a name of these.
@@ -153,6 +158,8 @@ class PersonRecord(Record):
     steady: np.uint64 = NOTHING
     model: dict[str, FloatArray] = field(default_factory=dict)
     others: dict[str, FloatArray] = field(default_factory=dict)
+    ends: FloatArray = field(default_factory=lambda: np.zeros(0))
+    told: dict[str, dict[str, int]] = field(default_factory=dict)
     sets: set[str] = field(default_factory=set)
     seen: dict[str, set[str]] = field(default_factory=dict)
     columns: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -231,6 +238,7 @@ class PersonRecord(Record):
     @override
     def forget(self, name: str) -> int:
         self.answers.clear()
+        self.told.clear()  # of others: what they are told again counts again
         return super().forget(name)
 
     @override
@@ -238,6 +246,7 @@ class PersonRecord(Record):
         super()._replace(change)
         self.model = {peer: change(each) for peer, each in self.model.items()}
         self.others = {peer: change(each) for peer, each in self.others.items()}
+        self.ends = change(self.ends)
 
     def relabel(
         self,
@@ -326,6 +335,33 @@ class PersonRecord(Record):
                 share = shares.setdefault(each.peer, np.zeros(len(self.people)))
                 share[rows[counted]] += each.values / len(rows)
 
+    def add_end(
+        self, places: IntArray, unknowns: str, job: str, columns: int, most: float, *,
+        same: bool, resumes: bool,
+    ) -> None:  # fmt: skip
+        """Count a final model.
+
+        Args:
+            places: positions of the rows that the job visits.
+            unknowns: a name of what the model is a function of.
+            job: its hash.
+            columns: P of all peers together.
+            most: how many numbers all models of these unknowns tell.
+            same: whether it tells what an earlier run of the job told, but for rounding.
+            resumes: whether the job goes on, and counts only if no run of it did.
+        """
+        name = f"{_set_name(self.people[places]).hex()} {unknowns}"
+        runs = self.told.setdefault(name, {})
+        if resumes and any(each.startswith(job) for each in runs):
+            return
+
+        def numbers() -> float:
+            return min(len(runs) * columns, most) + sum(runs.values()) // RUNS * columns
+
+        before, run = numbers(), job if same else f"{job} {len(runs)}"
+        runs[run] = runs.get(run, 0) + 1
+        self.ends[places] += (numbers() - before) / len(places)
+
     def require_within_limits(self, places: IntArray, variance: float, remedy: str) -> None:
         """Refuse a job that would reveal too much about a person's label of this variance."""
         if len(places) < LEAST_ROWS:
@@ -404,6 +440,7 @@ class PersonRecord(Record):
         arrays: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in self.ARRAYS}
         for start, shares in ((MODEL, self.model), (OTHERS, self.others)):
             arrays |= {start + peer: each for peer, each in shares.items()}
+        arrays[ENDS] = self.ends
         seen = {peer: sorted(names) for peer, names in self.seen.items()}
         header = _RecordHeader(
             sets=sorted(self.sets),
@@ -412,6 +449,7 @@ class PersonRecord(Record):
             steady=int(self.steady),
             populations=self.populations,
             answers=sorted(self.answers),
+            told=self.told,
         ).model_dump_json()
         replace_file(path, save(arrays, {HEADER: header}), self.NAME)
 
@@ -436,6 +474,8 @@ class PersonRecord(Record):
             for name in cls.ARRAYS:
                 setattr(record, name, arrays[name])
         record.sets, record.columns = set(header.sets), header.columns
+        record.ends = arrays.get(ENDS, np.zeros(len(record.people)))  # none in version 0.2
+        record.told = header.told
         record.seen = {peer: set(names) for peer, names in header.seen.items()}
         for name, values in arrays.items():
             for start, shares in ((MODEL, record.model), (OTHERS, record.others)):
@@ -447,7 +487,7 @@ class PersonRecord(Record):
     def require_sound(self, path: Path) -> None:
         """Check shapes, types and values of all arrays."""
         numbers = [getattr(self, name) for name in self.ARRAYS if name not in ("labels", "of")]
-        shares = (*self.model.values(), *self.others.values())
+        shares = (*self.model.values(), *self.others.values(), self.ends)
         sound = (
             all(each.dtype == np.uint64 and each.shape == self.people.shape for each in numbers)
             and all(each.dtype == np.float64 and each.shape == self.people.shape for each in shares)

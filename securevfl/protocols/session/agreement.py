@@ -4,7 +4,8 @@ Learns:
     every party: the others' number of columns and a hash of the job. Before encrypted products
         also the power of two that bounds their features, the number of fraction bits that make
         these exact (0 for integers), and whether their columns are those of an earlier job. A
-        party with a network announces its number of parameters in place of all these.
+        party with a network announces its number of parameters in place of all these. Before
+        encrypted products also a seed that no one chose, see `joint_seed`.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,6 +18,7 @@ from securevfl.arrays import FloatArray
 from securevfl.crypto.masks import MaskKey, PairwiseMasks
 from securevfl.errors import PeerViolation
 from securevfl.protocols.session.gathering import Party
+from securevfl.protocols.session.joint_seed import commitment, draw_seed, fresh_opening
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
 from securevfl.sparse import Matrix, values_of
@@ -34,7 +36,8 @@ class Hello(Message):
     The sender's features stay within ±2^`feature_bound_bits`, which sizes products, and are exact
     with `feature_fraction_bits` behind the point (32: not with fewer). `mask_key` is a fresh X25519
     public key. `commitments` are keyed hashes of the sender's scaled columns of every fixed batch,
-    by which the label guard recognizes them in later jobs.
+    by which the label guard recognizes them in later jobs. `seed_commitment` is the sender's to its
+    part of a joint seed; empty where nothing is encrypted.
     """
 
     job_hash: bytes
@@ -45,6 +48,7 @@ class Hello(Message):
     feature_fraction_bits: int
     mask_key: bytes
     commitments: bytes
+    seed_commitment: bytes
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Agreement:
         feature_bound: features of all parties stay within ±feature_bound.
         feature_fraction_bits: the number that makes all features exact, at most 32.
         commitments: every other party's, 16 bytes per fixed batch, or none.
+        seed: 32 bytes, the same at all parties, that none chose; empty where nothing is encrypted.
     """
 
     own_columns: int
@@ -65,6 +70,7 @@ class Agreement:
     feature_fraction_bits: int
     masks: PairwiseMasks
     commitments: Mapping[str, bytes]
+    seed: bytes
 
 
 def feature_bound_bits(inputs: Matrix) -> int:
@@ -108,9 +114,11 @@ async def agree(
     party's gradients. `observers`, such as a server without rows, receive the greeting only.
 
     Raises:
-        PeerViolation: a peer runs another job, or holds another number of rows.
+        PeerViolation: a peer runs another job, holds another number of rows, or opens another seed
+            than it committed to.
     """
     sizes = encrypted and parameters is None
+    opening = fresh_opening()
     async with party.costs.compute(SETUP):
         mask_key = MaskKey.generate()
         hello = Hello(
@@ -122,6 +130,7 @@ async def agree(
             feature_fraction_bits=(feature_fraction_bits(inputs) if sizes else MOST_FRACTION_BITS),
             mask_key=mask_key.public_bytes,
             commitments=commitments,
+            seed_commitment=commitment(party.name, job_hash, opening) if encrypted else b"",
         )
     for name in (*party.others, *observers):
         await party.channel.send(name, hello)
@@ -131,6 +140,8 @@ async def agree(
     async with party.costs.compute(SETUP):
         keys = {name: other.mask_key for name, other in hellos.items()}
         masks = mask_key.agree(party.name, keys, job_hash)
+    committed = {name: other.seed_commitment for name, other in hellos.items()}
+    seed = await draw_seed(party, job_hash, opening, committed) if encrypted else b""
     everyone = (hello, *hellos.values())
     return Agreement(
         own_columns=hello.columns,
@@ -139,6 +150,7 @@ async def agree(
         feature_fraction_bits=max(each.feature_fraction_bits for each in everyone),
         masks=masks,
         commitments={name: other.commitments for name, other in hellos.items()},
+        seed=seed,
     )
 
 

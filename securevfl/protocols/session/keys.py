@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
-from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
-from securevfl.crypto.schemes import make_evaluator, make_owner
+from securevfl.crypto.scheme import KEY_SEED_BYTES, Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner
 from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.job import ExchangeSettings
 from securevfl.protocols.session.gathering import Party
@@ -27,10 +27,12 @@ class PublicKey(Message):
 class KeyMaker:
     """Makes both ends of a homomorphic key with a job's settings; tests make small keys."""
 
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
-        """A fresh key."""
-        key_bits, engine = settings.key_bits, settings.engine
-        return make_owner(settings.scheme, product_format, key_bits=key_bits, engine=engine)
+    def owner(
+        self, settings: ExchangeSettings, product_format: ProductFormat, seed: bytes
+    ) -> KeyOwner:
+        """A fresh key, with the seed that all parties drew if the scheme needs one."""
+        size, engine = settings.key_bits, settings.engine
+        return make_owner(settings.scheme, product_format, key_bits=size, engine=engine, seed=seed)
 
     def evaluator(
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
@@ -53,42 +55,55 @@ async def exchange_keys(
     *,
     owners: Collection[str],
     keys: KeyMaker,
+    seed: bytes,
 ) -> tuple[KeyOwner | None, dict[str, Evaluator]]:
     """Make this party's key if it is among the `owners`, and exchange public parts.
+
+    Public keys of lattice schemes depend on the `seed` that all parties drew, see seeded_keys.
 
     Returns:
         This party's own key, if any, and its ends of the other owners' keys.
 
     Raises:
         PeerViolation: a key of another scheme, or bytes that are no key.
-        KeyMismatch: a key of another size or format.
+        KeyMismatch: a key of another size, format or seed.
     """
     own = None
     if party.name in owners:
         async with party.costs.compute(SETUP):
-            own = keys.owner(settings, fmt)
+            own = keys.owner(settings, fmt, seed)
         for name in party.others:
             await party.channel.send(name, PublicKey(settings.scheme, own.public_bytes))
     senders = [name for name in owners if name != party.name]
     received = await collect(party.channel, senders, PublicKey)
-    peers = {}
+    peers, due = {}, seed if SCHEMES[settings.scheme].seeded else None
     for name, message in received.items():
         make = partial(keys.evaluator, settings, product_format=fmt)
-        peers[name] = await _peer_end(party, name, message, settings.scheme, make)
+        peers[name] = await _peer_end(party, name, message, settings.scheme, make, seed=due)
     return own, peers
 
 
-async def take_key(party: Party, owner: str, scheme: str, make: Callable[[bytes], T]) -> T:
-    """Receive an owner's public key of a scheme and make this party's end of it."""
+async def take_key(
+    party: Party, owner: str, scheme: str, make: Callable[[bytes], T], seed: bytes
+) -> T:
+    """Receive an owner's public key, which starts with the joint seed; make this party's end."""
     _, message = await party.channel.receive([owner], PublicKey)
-    return await _peer_end(party, owner, message, scheme, make)
+    return await _peer_end(party, owner, message, scheme, make, seed=seed)
 
 
 async def _peer_end(
-    party: Party, owner: str, message: PublicKey, scheme: str, make: Callable[[bytes], T]
+    party: Party,
+    owner: str,
+    message: PublicKey,
+    scheme: str,
+    make: Callable[[bytes], T],
+    *,
+    seed: bytes | None,
 ) -> T:
     if message.scheme != scheme:
         raise PeerViolation(f"{owner} sent a key of {message.scheme!r}, expected {scheme!r}")
+    if seed is not None and message.material[:KEY_SEED_BYTES] != seed:
+        raise KeyMismatch(f"key of {owner}: its seed is not the one that all parties drew")
     async with party.costs.compute(SETUP):
         try:
             return make(message.material)

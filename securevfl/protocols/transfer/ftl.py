@@ -136,7 +136,9 @@ class FtlPart(Part):
         if not plan.timetable.test_rows:
             return scoring_of(training, ScoringInClear(party, self.phi))
         of_scores, owners = score_format(plan, units), (party.label_party,)
-        made = await exchange_keys(party, settings, of_scores, owners=owners, keys=keys)
+        made = await exchange_keys(
+            party, settings, of_scores, owners=owners, keys=keys, seed=agreement.seed
+        )
         return scoring_of(training, ScoringEncrypted(party, self.phi, of_scores, *made))
 
     @override

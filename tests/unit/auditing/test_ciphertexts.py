@@ -56,7 +56,9 @@ class BlumKeys(KeyMaker):
         self._residues: ShortExponentResidues | None = None
 
     @override
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+    def owner(
+        self, settings: ExchangeSettings, product_format: ProductFormat, seed: bytes
+    ) -> KeyOwner:
         while True:
             private: PaillierPrivateKey = generate_paillier_keypair(n_length=KEY_BITS)[1]
             if private.p % 4 == private.q % 4 == 3:

@@ -34,9 +34,11 @@ class SmallKeys(KeyMaker):
     """Paillier keys of 512 bits, of either engine; other schemes as they are."""
 
     @override
-    def owner(self, settings: ExchangeSettings, product_format: ProductFormat) -> KeyOwner:
+    def owner(
+        self, settings: ExchangeSettings, product_format: ProductFormat, seed: bytes
+    ) -> KeyOwner:
         if settings.scheme != "paillier":
-            return super().owner(settings, product_format)
+            return super().owner(settings, product_format, seed)
         kind = PaillierOwner if settings.engine == "phe" else FastPaillierOwner
         return insecure(kind, product_format, 512)
 
@@ -100,6 +102,12 @@ def test_crafted_inputs_read_all_of_them_past_masks_as_wide_as_a_product(
     found = figure(crafted_inputs, subject(scheme, **exchange))
     assert found.value > 0.99 if scheme == "ckks" else found.value == 1
     assert verdict_of([found]) == "leaks"
+
+
+def test_crafted_inputs_take_batches_of_few_rows_and_leave_out_columns_of_zeros() -> None:
+    job = Job.of(job={"loss": "multinomial", "batch_size": 16}, exchange={"scheme": "ckks"})
+    digits = some_rows(load("digits"), 64)  # whose first columns are zero in all rows
+    assert verdict_of([figure(crafted_inputs, Subject(job, digits, 0))]) == "no_leak_found"
 
 
 def test_a_crafted_query_reads_the_key_and_residuals() -> None:

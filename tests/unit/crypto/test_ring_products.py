@@ -11,7 +11,6 @@ from securevfl.crypto import residues, ring
 from securevfl.crypto.inspection import with_noise
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.seal_codec import _body, from_bytes, of_other_context, to_bytes
 from securevfl.errors import RangeExceeded
 
 INNER, OUTPUTS, COLUMNS = 900, 60, 20
@@ -83,14 +82,6 @@ def test_a_matrix_beyond_the_format_is_refused(
 ) -> None:
     with pytest.raises(RangeExceeded, match=says):
         evaluator.product(encrypted, matrix)
-
-
-def test_a_key_keeps_its_polynomials_in_another_context(owner: RingProductOwner) -> None:
-    sizes = RingLayout.of(FORMAT).sizes
-    key = from_bytes(sizes.context(), seal.PublicKey(), owner.public_bytes)
-    other = to_bytes(of_other_context(sizes.context(FORMAT.matrix_bits), key))
-    assert _body(other)[32:] == _body(owner.public_bytes)[32:]
-    assert _body(other)[:32] != _body(owner.public_bytes)[:32]
 
 
 @pytest.mark.parametrize(

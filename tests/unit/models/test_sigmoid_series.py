@@ -1,12 +1,14 @@
 """σ's series: coefficients against an integral, errors against σ, periods by rounds and bounds."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.special import expit
 
 from securevfl.errors import ConfigError
-from securevfl.models.sigmoid_series import SigmoidSeries
+from securevfl.models.sigmoid_series import MOST_DOUBLINGS, SigmoidSeries
 
 
 @pytest.mark.parametrize("period", [24, 53, 64, 128])
@@ -67,3 +69,47 @@ def test_the_period_is_as_long_as_its_terms_allow() -> None:
         series = SigmoidSeries.for_training(rounds, accelerated=True)
         longer = SigmoidSeries.of_period(round(series.period) + 2)
         assert longer.terms == series.terms + 1
+
+
+@pytest.mark.parametrize("period", [72, 144])
+@pytest.mark.parametrize("doublings", [1, 3, MOST_DOUBLINGS])
+def test_a_doubled_period_is_accurate_near_and_has_the_right_sign_far_out(
+    period: int, doublings: int
+) -> None:
+    base = SigmoidSeries.of_period(period)
+    series = base.lengthened(doublings)
+    assert series.period == pytest.approx(period * 2**doublings, rel=2e-3)
+    assert series.terms == base.terms + doublings * round(period / 18)
+
+    def largest_error(of: SigmoidSeries, low: float, high: float) -> float:
+        at = np.arange(low, high, 0.1)
+        return float(np.abs(of.values(at) - (expit(at) - 0.5)).max())
+
+    assert largest_error(series, 0, 8) < 0.008
+    assert largest_error(series, 8, period / 6) < 0.012
+    # Below ½ the residual of a row far out has the right sign, or is no residual.
+    assert largest_error(series, period / 6, 0.4 * series.period) < 0.45
+    assert largest_error(base, period / 2, period) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("rounds", "doublings"),
+    [((1, 20, 100), (1, 4)), pytest.param(range(1, 101), range(1, 7), marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
+def test_fitted_coefficients_do_not_show_how_they_were_solved_for(
+    rounds: Iterable[int], doublings: Iterable[int]
+) -> None:
+    """Parties multiply shares by them, so that they must be the same on any machine."""
+    bases = {
+        SigmoidSeries.for_training(each, accelerated=fast)
+        for each in rounds
+        for fast in (False, True)
+    }
+    for series in (base.lengthened(each) for base in bases for each in doublings):
+        waves, wanted = series.fitted_to()
+        orthogonal, triangular = np.linalg.qr(waves)
+        exact = np.linalg.solve(triangular, orthogonal.T @ wanted) * 2.0**26
+        # Two solvers differ by 1e-6 of these units at most.
+        assert np.abs(np.abs(exact - np.rint(exact)) - 0.5).min() > 1e-4
+        np.testing.assert_array_equal(series.coefficients, np.rint(exact) / 2.0**26)

@@ -15,7 +15,12 @@ from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.slot_parameters import PLAIN_BITS
 from securevfl.errors import CryptoError, RangeExceeded
-from securevfl.models.sigmoid_series import LARGEST_PERIOD, LEAST_PERIOD, SigmoidSeries
+from securevfl.models.sigmoid_series import (
+    LARGEST_PERIOD,
+    LEAST_PERIOD,
+    MOST_DOUBLINGS,
+    SigmoidSeries,
+)
 from securevfl.protocols.blind import fixed_point
 from securevfl.protocols.blind.fixed_point import MOST_FAILURE, PHASES, PhaseFormat, Widths, visits
 from securevfl.protocols.blind.residuals import PhasePads, uniform_phases
@@ -91,9 +96,11 @@ def test_the_opened_phase_is_uniform_whatever_h_is(value: float, *, padded: bool
 def test_every_period_has_coefficients_that_all_machines_round_alike() -> None:
     quarter = np.cos(2 * np.pi * np.arange(PHASES // 4 + 1) / PHASES)
     nearest = 1.0
-    for period in range(LEAST_PERIOD, LARGEST_PERIOD + 1, 16):
-        coefficients = SigmoidSeries.of_period(period).coefficients
-        scaled = np.multiply.outer(np.ldexp(coefficients, FORMAT.coefficient_bits), quarter)
+    every = [SigmoidSeries.of_period(at) for at in range(LEAST_PERIOD, LARGEST_PERIOD + 1, 16)]
+    bases = {SigmoidSeries.for_training(each, accelerated=True) for each in (20, 100)}
+    every += [base.lengthened(each) for base in bases for each in (1, MOST_DOUBLINGS)]
+    for series in every:
+        scaled = np.multiply.outer(np.ldexp(series.coefficients, FORMAT.coefficient_bits), quarter)
         nearest = min(nearest, np.abs(np.abs(scaled - np.rint(scaled)) - 0.5).min())
     # Two C libraries differ by 1e-12 at most.
     assert nearest > 10 * fixed_point._TIE > 1e-12

@@ -8,6 +8,7 @@ import pytest
 
 from securevfl.arrays import FloatArray, Labels, RingArray
 from securevfl.crypto import ring
+from securevfl.crypto.scheme import KEY_SEED_BYTES
 from securevfl.errors import ConfigError, MalformedMessage, RangeExceeded, UnexpectedMessage
 from securevfl.models.scores import binormal_accuracy, binormal_auc
 from securevfl.protocols.blind.relays import HeldOutShares
@@ -50,6 +51,9 @@ def predictions_of(parties: int, draw: np.random.Generator, labels: Labels) -> l
     return [labels[:, None] / parties + draw.normal(size=(len(labels), 1)) for _ in range(parties)]
 
 
+SEED = bytes(KEY_SEED_BYTES)
+
+
 def run(
     plan: Plan, predictions: list[FloatArray], labels: Labels, tamper: Tamper | None = None
 ) -> Simulated[Score | None]:
@@ -58,7 +62,7 @@ def run(
 
     async def program(channel: Channel, costs: Costs, name: str) -> Score | None:
         party = Party(channel, costs, names, LABEL, plan.loss)
-        side = await establish_sums(party, plan, masks[name])
+        side = await establish_sums(party, plan, masks[name], SEED)
         own = predictions[names.index(name)]
         if name != LABEL:
             await side.give(4, own)

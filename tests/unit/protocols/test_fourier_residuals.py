@@ -10,6 +10,7 @@ from scipy.special import expit
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.scheme import KEY_SEED_BYTES
 from securevfl.crypto.slot_parameters import SlotParameters, pairs_of
 from securevfl.errors import (
     CryptoError,
@@ -42,6 +43,7 @@ from tests.tampering import changed
 
 FORMAT = PhaseFormat(SigmoidSeries.of_period(32), 20)
 NAMES = ("bank", "shop")
+SEED = bytes(KEY_SEED_BYTES)
 ROWS, BATCH = 3000, 250
 Program = Callable[[Party, str], Awaitable[Any]]
 
@@ -76,7 +78,9 @@ def test_masks_count_every_pair_of_ciphertexts_of_every_block(
 
     async def program(party: Party, peer: str) -> None:
         first = party.name == "bank"
-        side = await LogisticResiduals.establish(party, peer, FORMAT, blocks, first=first)
+        side = await LogisticResiduals.establish(
+            party, peer, FORMAT, blocks, first=first, seed=SEED
+        )
         for rows in blocks:
             await side.make_offline(rows)
 
@@ -87,7 +91,7 @@ def test_masks_count_every_pair_of_ciphertexts_of_every_block(
 
 async def side_of(party: Party, peer: str, rows: int) -> LogisticResiduals:
     return await LogisticResiduals.establish(
-        party, peer, FORMAT, [rows], first=party.name == "bank"
+        party, peer, FORMAT, [rows], first=party.name == "bank", seed=SEED
     )
 
 
@@ -160,7 +164,7 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
 
     async def program(party: Party, peer: str) -> RingArray:
         first = party.name == "shop"
-        made = await LogisticResiduals.establish(party, peer, FORMAT, [40], first=first)
+        made = await LogisticResiduals.establish(party, peer, FORMAT, [40], first=first, seed=SEED)
         await made.make_offline(40)
         kept = PhasePads(**made.arrays())
         later = LogisticResiduals(party, peer, FORMAT, first=first, pads=kept)

@@ -72,6 +72,7 @@ def counted(
     columns: int = 1,
     labels: bool = True,
     targets: np.ndarray | None = None,
+    values: np.ndarray | None = None,
     party: str = "bank",
     resumes: bool = False,
 ) -> PersonRecord:
@@ -79,8 +80,8 @@ def counted(
     member: Any = SimpleNamespace(name=party, others=tuple(peers))
     agreement = replace(agreement_of(1), columns=dict.fromkeys(peers, columns), commitments=peers)
     truth = (np.arange(plan.facts.rows) % 2 if targets is None else targets) if labels else None
-    values = np.arange(plan.facts.rows, dtype=np.float64)[:, None]
-    data: Any = SimpleNamespace(table=PartyTable(party, ("x",), values, values, source="people"))
+    own = (np.arange(plan.facts.rows, dtype=np.float64) if values is None else values)[:, None]
+    data: Any = SimpleNamespace(table=PartyTable(party, ("x",), own, own, source="people"))
     place: Any = SimpleNamespace(data=data, guard_directory=directory, answer=None)
     require_guard(member, plan, agreement, truth, place, resumes=resumes)
     name = "labels.safetensors" if labels else f"{party}/predictions.safetensors"

@@ -16,6 +16,7 @@ from securevfl.protocols.guards import label_guard
 from securevfl.protocols.guards.feature_guard import FeatureGuard
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.checkpoints import SessionState
+from securevfl.protocols.session.joint_seed import SeedOpening
 from securevfl.protocols.vertical import runner
 from securevfl.training import Environment, train
 from securevfl.wire.codec import Message, decode
@@ -84,7 +85,7 @@ def first(events: list[Event], shows: bool) -> int:
     """Where the first message stands that is of a round or a scoring, or else is no greeting."""
     for place, each in enumerate(events):
         of_rounds = isinstance(each, Message) and each.stage in ("round", "evaluation")
-        beyond_greeting = isinstance(each, Message) and not isinstance(each, Hello)
+        beyond_greeting = isinstance(each, Message) and not isinstance(each, Hello | SeedOpening)
         if of_rounds if shows else beyond_greeting:
             return place
     return len(events)

@@ -1,0 +1,133 @@
+"""What final models tell of labels where parameters are in shares until the end, over all jobs.
+
+A peer with P columns learns P numbers, each on a grid of 2^-12. They single out one labelling where
+few labelings are likely: few rows, or a rare label. So all numbers that these people's record
+holds, of `BITS` bits each, must be fewer bits than their labels have.
+
+Rounds depend on the labels of a batch B through X_Bᵀy alone, X of all parties' columns. So the ends
+of all jobs on the same rows, fixed batches, columns and labels are functions of one number for each
+batch and column, and the very same job tells nothing new but some digits.
+Source: docs/decisions/0016-label-guard-by-person.md.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, inf, log2
+
+import numpy as np
+
+from securevfl.arrays import IntArray, Labels
+from securevfl.errors import LabelLeakRefused
+from securevfl.protocols.guards.people import OwnTable
+from securevfl.protocols.guards.person_record import ROUNDING, PersonRecord
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.agreement import Agreement
+
+# One job was found to tell up to 11.6 bits a number. Its runs, which round differently, tell 8 more
+# at most, as the record counts 256 of them as another job.
+BITS = 20
+
+
+def label_bits(labels: Labels) -> float:
+    """The entropy of whether a label is the commonest, in bits; that of a real target is 1."""
+    share = 1 - np.unique(labels, return_counts=True)[1].max() / len(labels)
+    share = float(min(share, 0.5))
+    return -share * log2(share) - (1 - share) * log2(1 - share) if share else 0.0
+
+
+def visited(plan: Plan) -> IntArray:
+    """The rows that some round takes, sorted."""
+    batches = {plan.schedule.batch_key(each): each for each in range(plan.rounds)}
+    return np.unique(np.concatenate([plan.schedule.batch(each) for each in batches.values()]))
+
+
+@dataclass(frozen=True, eq=False)
+class End:
+    """The final model of a job, beside a record that has noted the job's labels.
+
+    Attributes:
+        plan: of the job.
+        agreement: of the label party with all others.
+        own: the label party's rows.
+        labels: of all training rows, shape (N,).
+        places: positions of these in the record, shape (N,).
+        record: of earlier jobs.
+    """
+
+    plan: Plan
+    agreement: Agreement
+    own: OwnTable
+    labels: Labels
+    places: IntArray
+    record: PersonRecord
+
+    def count(self, *, resumes: bool) -> None:
+        """Note what it tells, unless the job resumes and was noted when it started.
+
+        Raises:
+            LabelLeakRefused: the record would hold as many bits as the labels have.
+        """
+        room, settings, job = self.room, self.plan.job.job, self.plan.hash.hex()
+        committed = self.plan.schedule.repeats and all(self.agreement.commitments.values())
+        batches, everybody = (
+            len(self.plan.schedule.fixed),
+            self.agreement.own_columns + self.columns,
+        )
+        self.record.add_end(
+            self.places[self.rows],
+            self._unknowns() if committed else job,
+            job,
+            self.columns,
+            batches * everybody if committed else inf,
+            same=committed and settings.start != "random",
+            resumes=resumes,
+        )
+        if self.room < -ROUNDING and not settings.allow_label_leak:
+            raise LabelLeakRefused(self._refusal(room))
+
+    @property
+    def columns(self) -> int:
+        """P of all peers together."""
+        return sum(self.agreement.columns.values())
+
+    @cached_property
+    def rows(self) -> IntArray:
+        """The rows that rounds visit, shape (S,)."""
+        return visited(self.plan)
+
+    @property
+    def bits(self) -> float:
+        """Of the labels of these rows."""
+        return label_bits(self.labels[self.rows]) * len(self.rows)
+
+    @property
+    def room(self) -> float:
+        """How many numbers more the record may hold of these people."""
+        held = float(self.record.ends[self.places[self.rows]].max())
+        return self.bits / BITS - held * len(self.rows)
+
+    def _unknowns(self) -> str:
+        """A name of the labels and columns."""
+        settings, rows = self.plan.job.job, self.rows
+        rows = rows[np.argsort(self.places[rows])]
+        scaled = (settings.standardize, settings.intercept, settings.bounds)
+        digest = hashlib.sha256(repr(scaled).encode())
+        for each in sorted(self.agreement.commitments.values()):
+            digest.update(each)
+        for values in (self.own.values[rows], self.record.current[self.places[rows]]):
+            digest.update(values.astype("<u8").tobytes())
+        return digest.hexdigest()
+
+    def _refusal(self, room: float) -> str:
+        rows, columns = len(self.rows), int(max(room, 0) + ROUNDING)
+        held, passes = round(self.bits / BITS - self.room), "more rows, or an earlier job as it was"
+        if columns:
+            more = ceil(rows * self.columns / room)
+            passes = f"fewer columns (at most {columns} of peers pass), or {more} rows as balanced"
+        return (
+            f"label guard: final models, those of earlier jobs among them, would tell {held} "
+            f"numbers of the labels of {rows} rows, which count as {held * BITS} bits: these "
+            f"labels have {self.bits:.0f}, and could be read; take {passes}, or set "
+            "allow_label_leak = true"
+        )

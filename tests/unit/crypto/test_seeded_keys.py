@@ -1,0 +1,212 @@
+"""Public keys of SEAL from a seed: both halves, their noise, and what a chosen p₁ would read."""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from math import comb
+
+import numpy as np
+import pytest
+import tenseal.sealapi as seal
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from scipy.stats import chi2
+
+from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto import ckks, seeded_keys
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv_core import inputs_of, unpack_reply
+from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
+from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.masks import WordStream
+from securevfl.crypto.residues import uniform_below
+from securevfl.crypto.scheme import KEY_SEED_BYTES
+from securevfl.crypto.seal_codec import ciphertext_of, coefficients_of, plaintext, polynomials_of
+from securevfl.crypto.seeded_keys import expanded, make_public_bytes, public_key
+from securevfl.errors import CryptoError, KeyMismatch
+from tests.ciphertexts import drawn, format_of, is_uniform
+
+ROWS, COLUMNS = 64, 16
+FORMAT = format_of(ROWS, COLUMNS, 8.0, (16, 8), rounds=50)
+CONTEXTS = {"bfv": BfvParameters.of(FORMAT).context(), "ckks": ckks._context()[0]}
+SEED = bytes(range(KEY_SEED_BYTES))
+
+
+@pytest.fixture(params=CONTEXTS)
+def context(request: pytest.FixtureRequest) -> seal.SEALContext:
+    return CONTEXTS[request.param]
+
+
+def primes_of(context: seal.SEALContext) -> list[int]:
+    return [each.value() for each in context.key_context_data().parms().coeff_modulus()]
+
+
+def test_the_expansion_is_the_documented_one_for_ever() -> None:
+    """A prime for which about half of the words are replaced, and those of ckks."""
+    primes, degree = [(1 << 32) + 15, *primes_of(CONTEXTS["ckks"])], 100
+    cipher = Cipher(ChaCha20(SEED, bytes(16)), mode=None).encryptor()
+
+    def words(count: int) -> list[int]:
+        return list(np.frombuffer(cipher.update(bytes(8 * count)), "<u8").tolist())
+
+    by_hand = []
+    for prime in primes:
+        cut = 1 << prime.bit_length()
+        row = [word % cut for word in words(degree)]
+        while beyond := [at for at, word in enumerate(row) if word >= prime]:
+            for at, word in zip(beyond, words(len(beyond)), strict=True):
+                row[at] = word % cut
+        by_hand.append(row)
+    assert expanded(SEED, primes, degree).tolist() == by_hand
+    digest = sha256(expanded(SEED, primes, DEGREE).astype("<u8").tobytes()).hexdigest()
+    assert digest == "3902241072c9e7ec80a7ed22092883c2d3ed88f2ed4142867382d207c56d8e4d"
+
+
+def test_residues_are_uniform_to_both_ends() -> None:
+    stream = WordStream(SEED)
+    for modulus in (3, 5):
+        assert is_uniform(uniform_below(modulus, 30_000, stream.words), modulus)
+    prime = (1 << 32) + 15  # of 33 bits: without rejection the lower half would be hit twice
+    (found,) = expanded(SEED, [prime], 1 << 16)
+    assert found.max() < prime
+    assert is_uniform(found * np.uint64(64) // np.uint64(prime), 64)
+
+
+@pytest.mark.parametrize("seed", [b"", SEED[1:], SEED + b"\0"])
+def test_seeds_of_another_length_are_refused(seed: bytes) -> None:
+    with pytest.raises(CryptoError, match=r"a seed of \d+ bytes, 32"):
+        BfvOwner(FORMAT, seed)
+
+
+def noise_of(context: seal.SEALContext, key: seal.PublicKey, secret: seal.SecretKey) -> IntArray:
+    """p₀ + p₁·s, the same modulo every prime."""
+    around, level = seeded_keys._with_key_level(context), context.key_parms_id()
+    evaluator = seal.Evaluator(around)
+    first, second = (
+        ciphertext_of(around, level, np.stack([np.zeros_like(each), each]), ntt=True)
+        for each in polynomials_of(key.data())
+    )
+    evaluator.multiply_plain_inplace(second, secret.data())
+    evaluator.add_inplace(second, first)
+    evaluator.transform_from_ntt_inplace(second)
+    rows = zip(polynomials_of(second)[1].astype(np.int64), primes_of(context), strict=True)
+    first_row: IntArray
+    first_row, *others = [np.where(row > prime // 2, row - prime, row) for row, prime in rows]
+    assert all(np.array_equal(first_row, row) for row in others)
+    return first_row
+
+
+def is_centred_binomial(noise: Iterable[int]) -> bool:
+    """Whether these are sums of 21 bits less 21 others, by chi-square; rare values in one bin."""
+    counts = np.bincount(np.clip(np.asarray(noise), -9, 9) + 9, minlength=19)
+    odds = np.array([comb(42, 21 + each) for each in range(-21, 22)]) / 2.0**42
+    odds = np.array([odds[:13].sum(), *odds[13:30], odds[30:].sum()])
+    due = counts.sum() * odds
+    return bool(np.sum((counts - due) ** 2 / due) < chi2.isf(1e-6, 18))
+
+
+@pytest.mark.parametrize("made_by_seal", [True, False])
+def test_a_key_fits_its_secret_with_seals_noise(
+    context: seal.SEALContext, made_by_seal: bool
+) -> None:
+    generator = seal.KeyGenerator(context)
+    if made_by_seal:
+        key = seal.PublicKey()
+        generator.create_public_key(key)
+    else:
+        key = public_key(context, make_public_bytes(context, generator.secret_key(), SEED))
+        p1 = expanded(SEED, primes_of(context), DEGREE)
+        assert np.array_equal(polynomials_of(key.data())[1], p1)
+    noise = noise_of(context, key, generator.secret_key())
+    assert np.abs(noise).max() <= 21
+    assert is_centred_binomial(noise)
+    foreign = seal.KeyGenerator(context).secret_key()
+    with pytest.raises(AssertionError):
+        noise_of(context, key, foreign)
+
+
+def test_seal_decrypts_what_was_encrypted_under_it() -> None:
+    context, plain = CONTEXTS["bfv"], seal.Plaintext()
+    generator = seal.KeyGenerator(context)
+    decryptor = seal.Decryptor(context, generator.secret_key())
+    seals, numbers = seal.PublicKey(), np.arange(DEGREE, dtype=np.uint64)
+    generator.create_public_key(seals)
+    own = public_key(context, make_public_bytes(context, generator.secret_key()))
+    budgets = []
+    for key in (own, seals):
+        encrypted = seal.Ciphertext()
+        seal.Encryptor(context, key).encrypt(plaintext(context, numbers), encrypted)
+        budgets.append(decryptor.invariant_noise_budget(encrypted))
+        decryptor.decrypt(encrypted, plain)
+        assert np.array_equal(coefficients_of(plain, np.arange(DEGREE)), numbers)
+    assert abs(budgets[0] - budgets[1]) <= 1
+
+
+def test_a_key_has_fresh_noise_and_by_default_a_seed_of_its_own() -> None:
+    one, other, *rest = (BfvOwner(FORMAT, seed).public_bytes for seed in (SEED, SEED, None, None))
+    assert one[:KEY_SEED_BYTES] == other[:KEY_SEED_BYTES] == SEED
+    assert one[KEY_SEED_BYTES:] != other[KEY_SEED_BYTES:]
+    assert len({each[:KEY_SEED_BYTES] for each in (one, *rest)}) == 3
+
+
+def test_keys_of_other_parameters_are_refused_even_with_the_same_primes() -> None:
+    sizes = BfvParameters.of(FORMAT)
+    other = sizes.context(sizes.plain_bits - 1)
+    data = make_public_bytes(other, seal.KeyGenerator(other).secret_key())
+    with pytest.raises(KeyMismatch, match="PublicKey of these parameters expected"):
+        BfvEvaluator(data, FORMAT)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_an_owner_that_chose_p1_would_read_the_matrix_from_one_reply(
+    chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """p₁ a multiple of SEAL's special prime, zero in all places but one of its transform.
+
+    Of every c₁ = p₁·u + e₁ + a·X, e₁ is rounded away with the special prime, and p₁·u has one
+    place. The owner divides by a in all others, and finds the number in this one as it knows a
+    coefficient where X is 0.
+    """
+    if chosen:
+
+        def one_place(_: bytes, primes: list[int], degree: int) -> RingArray:
+            p1 = np.zeros((len(primes), degree), np.uint64)
+            p1[:-1, 0] = 1
+            return p1
+
+        monkeypatch.setattr(seeded_keys, "expanded", one_place)
+    owner = BfvOwner(FORMAT)
+    evaluator = BfvEvaluator(owner.public_bytes, FORMAT)
+    values, matrix = drawn(FORMAT, ROWS, COLUMNS, 3)
+    encrypted, sizes = owner.encrypt(values), owner._parameters
+    assert sizes.reply_primes == len(owner._primes)
+    assert sizes.columns_per_reply > COLUMNS
+    reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix))
+    masked = owner.decrypt(reply.ciphertext, COLUMNS)
+    # Nobody notices: the product is what it is with an honest key.
+    assert np.array_equal(unmask(masked, reply.mask, owner.modulus_bits), matrix.T @ values)
+
+    (sent,) = inputs_of(sizes, owner._context, encrypted)
+    c1 = unpack_reply(sizes, reply.ciphertext, sizes.positions(COLUMNS))[1]
+    read = divided(owner, c1, polynomials_of(sent)[1])
+    side = sizes.chunk * COLUMNS
+    found = read[:side].reshape(COLUMNS, sizes.chunk)[:, ::-1][:, :ROWS].T
+    assert np.count_nonzero(found == matrix) == (matrix.size if chosen else 0)
+
+
+def divided(owner: BfvOwner, c1: RingArray, a: RingArray) -> IntArray:
+    """c₁/a but for place 0 of the transform, with 0 as the last coefficient."""
+    context, (prime, *_) = owner._context, owner._primes
+    evaluator, level = seal.Evaluator(context), context.first_parms_id()
+    both = ciphertext_of(context, level, np.stack([c1, a]))
+    evaluator.transform_to_ntt_inplace(both)
+    above, below = (row.tolist() for row in polynomials_of(both)[:, 0])
+    ratio = np.zeros((2, *c1.shape), np.uint64)
+    ratio[0, 0] = [y * pow(x, -1, prime) % prime for x, y in zip(below, above, strict=True)]
+    ratio[:, 0, 0] = 0, 1  # the unknown place is left out, and is a polynomial by itself
+    found = ciphertext_of(context, level, ratio, ntt=True)
+    evaluator.transform_from_ntt_inplace(found)
+    rest, unknown = polynomials_of(found)[:, 0].astype(object)
+    factor = -rest[-1] * pow(int(unknown[-1]), -1, prime)
+    numbers = ((rest + factor * unknown) % prime).astype(np.int64)
+    signed: IntArray = np.where(numbers > prime // 2, numbers - prime, numbers)
+    return signed
