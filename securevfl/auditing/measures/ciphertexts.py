@@ -302,7 +302,7 @@ def crafted_inputs(subject: Subject) -> Finding:
     place=200,
 )
 def crafted_query(subject: Subject) -> Finding:
-    """The BFV key, and every residual, by an evaluator that deviates from the protocol."""
+    """A BFV key, and with it every residual, by an evaluator; under blind until its check."""
     if subject.exchange.shares_parameters:
         return _digits_offline(subject)
     if subject.scheme != "bfv":
