@@ -7,9 +7,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from securevfl.arrays import IntArray
-from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
 from securevfl.crypto.fixed_point import unmask
-from securevfl.crypto.residues import pack, packed_size, unpack
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 
 
@@ -38,18 +36,6 @@ def product(owner: KeyOwner, evaluator: Evaluator, values: IntArray, matrix: Int
     reply = evaluator.masked_product(owner.encrypt(values), evaluator.prepare(matrix))
     masked = owner.decrypt(reply.ciphertext, matrix.shape[1])
     return unmask(masked, reply.mask, evaluator.modulus_bits)
-
-
-def with_noise(sizes: BfvSizes, encrypted: bytes, at: int, noise: int) -> bytes:
-    """An input with a word of its owner's choice added to one coefficient of c₀."""
-    changed, start = bytearray(encrypted), 0
-    for bits, prime in zip(sizes.prime_bits, sizes.primes(), strict=True):
-        part = slice(start, start + packed_size(DEGREE, bits))
-        residues = unpack(encrypted[part], DEGREE, bits)
-        residues[at] = (int(residues[at]) + noise) % prime
-        changed[part] = pack(residues, bits)
-        start = part.stop
-    return bytes(changed)
 
 
 def drawn(fmt: ProductFormat, rows: int, columns: int, seed: int) -> tuple[IntArray, IntArray]:

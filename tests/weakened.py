@@ -3,6 +3,7 @@
 They live in tests alone; no job file and nothing in the package reaches them.
 """
 
+import os
 import secrets
 from math import prod
 
@@ -17,7 +18,7 @@ from securevfl.crypto.bfv_core import BfvMultiplier
 from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierKeyPeer
 from securevfl.crypto.paillier_fast import FastPaillierEvaluator, ShortExponentResidues
-from securevfl.crypto.residues import scaled_message, uniform_below
+from securevfl.crypto.residues import scaled_message, share_of, uniform_below
 from securevfl.crypto.ring_products import RingProductEvaluator
 from securevfl.crypto.seal_codec import coefficient_ciphertext
 from securevfl.crypto.slot_products import SlotEvaluator
@@ -92,3 +93,11 @@ class NarrowlyMasked(_NarrowMasks, PaillierEvaluator):
 
 class NarrowlyMaskedFast(_NarrowMasks, FastPaillierEvaluator):
     """Of the fast engine."""
+
+
+def narrow_ckks_mask(primes: list[int], plain_bits: int, count: int) -> tuple[RingArray, RingArray]:
+    """2^25 times as wide as a product, in place of the whole modulus."""
+    low, high = np.frombuffer(os.urandom(16 * count), np.uint64).reshape(2, count).astype(object)
+    mask = (high << 64 | low) % (1 << 113) - (1 << 112)
+    residues = np.stack([(mask % prime).astype(np.uint64) for prime in primes])
+    return residues, share_of(mask, prod(primes), plain_bits)

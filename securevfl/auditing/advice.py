@@ -1,9 +1,9 @@
 """Which settings would take a leak away: tried on the audited job, never quoted.
 
 A change is advised only if the changed job can run on these data, the guards of all parties permit
-it without being overruled, and one of two holds. Either it leaves the attack nothing to read
-(`Attack.immune`), or a guard counts what the attack reads, which none did in the audited job, or
-one refused.
+it without being overruled, and one of three holds. It leaves the attack nothing to read
+(`Attack.immune`); or a guard counts what the attack reads, which none did in the audited job, or
+one refused; or crafted replies are checked.
 """
 
 import asyncio
@@ -51,7 +51,8 @@ CHANGES: Mapping[str, tuple[Settings, ...]] = {
     **dict.fromkeys(("jacobi_symbol", "ckks_key"), (BFV,)),
     **dict.fromkeys(("labels_from_unit_gradients", "labels_from_parameters"), ()),
     **dict.fromkeys(("words_of_rounds", "ciphertext_ratio", "ciphertext_noise"), ()),
-    **dict.fromkeys(("crafted_query", "selection_matrix", "equality_solving", "epsilon"), ()),
+    **dict.fromkeys(("crafted_inputs", "selection_matrix", "equality_solving", "epsilon"), ()),
+    "crafted_query": (BLIND,),
 }
 """What is tried, by attack, the best first; nothing where no setting can help."""
 REPAIRS: tuple[Mapping[str, object], ...] = (
@@ -83,7 +84,7 @@ class Advisor:
     _tried: dict[str, Plan | type[SecureVFLError]] = field(default_factory=dict)
 
     def advice(self, attack: Attack, job: Job) -> list[dict[str, Any]]:
-        """At most two `settings`, the best first, with `why`: immune or permitted by the guard."""
+        """At most two `settings`, the best first, with `why`, see `findings.WHY`."""
         found: list[dict[str, Any]] = []
         for change in CHANGES[attack.name]:
             for repair in REPAIRS:
@@ -103,6 +104,8 @@ class Advisor:
         few = some_rows(self.dataset, PROBE_ROWS)
         if attack.immune(Subject(other.with_settings(batch_size="full"), few, seed=0)):
             return "immune"
+        if attack.name == "crafted_query" and plan.exchange.shares_parameters:
+            return "checked"
         refusal, counts = GUARDS.get(attack.name, NONE)
         uncounted = before is refusal if isinstance(before, type) else not counts(before)
         return "permitted by the guard" if counts(plan) and uncounted else ""

@@ -29,9 +29,10 @@ Widths, with |x·v| ≤ b, b a power of two:
 
 Not covered: flooding of 26 bits is far from the 2^64 that a proof against an evaluator with many
 decryptions asks for (Li, Micciancio, EUROCRYPT 2021: released approximate decryptions are equations
-in the key). An owner that learns products also learns how slots were rounded, and one that chose
-its own noise there reads as much as with an input of its choice. A reply that was damaged, or made
-under another key, decrypts to uniform numbers. Never the default.
+in the key). A crafted reply tells its evaluator 15 ternary digits of the key. An owner that learns
+products also learns how slots were rounded, and one that chose its own noise there reads as much as
+with an input of its choice. A reply that was damaged, or made under another key, decrypts to
+uniform numbers. Never the default.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """What a party can compute from ciphertexts and its secrets: for the audit, never for protocols.
 
-Only this module reads private members of the schemes' classes. The attacks that draw conclusions
-from these numbers are in securevfl.attacks.
+And what a party can send that cheats: replies that hold digits of a key, and inputs that put a
+matrix where a mask as wide as a product ends. Only this module reads private members of the
+schemes' classes. The attacks that draw conclusions from these numbers are in securevfl.attacks.
 
 BFV: an owner knows its key, hence the noise e of its own inputs and the noise of every reply. CKKS:
 an evaluator knows the ciphertexts that it multiplied, and may guess what they contain. Polynomials
@@ -11,7 +12,7 @@ compute a ciphertext's Jacobi symbol.
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle
-from math import prod
+from math import log2, prod
 
 import gmpy2
 import numpy as np
@@ -30,15 +31,20 @@ from securevfl.crypto.bfv_core import (
     unpack_reply,
 )
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
+from securevfl.crypto.paillier import PaillierKeyOwner
 from securevfl.crypto.paillier_modulus import ROOTS
-from securevfl.crypto.ring_layout import RingLayout
-from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
+from securevfl.crypto.residues import pack, packed_size, unpack
+from securevfl.crypto.ring import RING_BITS
+from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
+from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner, _of_replies
 from securevfl.crypto.scheme import MODULUS_BITS, ProductFormat
 from securevfl.crypto.seal_codec import (
     ciphertext_of,
+    coefficient_ciphertext,
     coefficients_of,
     plaintext,
     polynomials_of,
+    to_bytes,
 )
 
 CHECKED = 200
@@ -208,6 +214,76 @@ def crafted_replies(
         yield b"".join(pieces), places
 
 
+def with_digits(product_format: RingProductFormat, reply: bytes) -> tuple[bytes, IntArray]:
+    """A product's reply with its owner's secret added, W ternary digits a word.
+
+    Returns also which coefficients each word then has, as `crafted_replies` does: (words, W).
+    """
+    layout = RingLayout.of(product_format)
+    sizes, positions = layout.sizes, layout.positions()
+    primes, size = sizes.primes()[: sizes.reply_primes], reply_bytes(sizes, len(positions))
+    digits, pieces = range(int(RING_BITS / log2(3))), []
+    for at in range(0, len(reply), size):
+        polynomials = unpack_reply(sizes, reply[at : at + size], positions)
+        for c1, prime in zip(polynomials[1], primes, strict=True):
+            for digit in digits:
+                c1[digit] = (int(c1[digit]) + (3**digit * prod(primes) >> RING_BITS)) % prime
+        pieces.append(pack_reply(sizes, polynomials, positions))
+    places = (np.tile((positions - each) % (2 * DEGREE), (len(pieces), 1)) for each in digits)
+    ordered = [_of_replies(layout, each.astype(np.uint64)) for each in places]
+    return b"".join(pieces), np.stack(ordered, axis=-1).reshape(-1, len(digits)).astype(np.int64)
+
+
+def with_noise(sizes: BfvSizes, encrypted: bytes, at: int, noise: int) -> bytes:
+    """A BFV input with a word of its owner's choice added to one coefficient of c₀."""
+    changed, start = bytearray(encrypted), 0
+    for bits, prime in zip(sizes.prime_bits, sizes.primes(), strict=True):
+        part = slice(start, start + packed_size(DEGREE, bits))
+        residues = unpack(encrypted[part], DEGREE, bits)
+        residues[at] = (int(residues[at]) + noise) % prime
+        changed[part] = pack(residues, bits)
+        start = part.stop
+    return bytes(changed)
+
+
+def ckks_with_noise(encrypted: bytes, noise: int) -> bytes:
+    """A CKKS vector with a word of its owner's choice added to the first coefficient of c₀."""
+    context, _ = ckks._context()
+    operations, vector = seal.Evaluator(context), ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
+    others = encrypted[int.from_bytes(encrypted[8:16], "little") :]
+    residues = np.zeros((ckks._DATA_PRIMES, ckks.DEGREE), np.uint64)
+    residues[:, 0] = [noise % prime for prime in ckks._data_primes()]
+    operations.transform_from_ntt_inplace(vector)
+    vector.scale = 1.0
+    operations.add_inplace(vector, coefficient_ciphertext(context, residues))
+    operations.transform_to_ntt_inplace(vector)
+    vector.scale = 2.0**ckks.VALUE_SCALE_BITS
+    return to_bytes(vector) + others
+
+
+class Oversized:
+    """A Paillier plaintext that puts an entry of X into the top bits of what its owner decrypts.
+
+    There are 20 bits at least, of which a mask on all of them shows one number at random.
+    """
+
+    def __init__(self, owner: PaillierKeyOwner) -> None:
+        self._private, self._n = owner._private_key, owner._public_key.n
+        bits = max(owner._format.largest_entry.bit_length() + 2, 20)
+        self._first = self._n.bit_length() - 2 - bits
+
+    def encrypted(self) -> bytes:
+        """One ciphertext, (1 + n)^v: a cheat needs no randomness."""
+        number: int = 1 + (self._n << self._first)
+        return number.to_bytes(2 * self._n.bit_length() // 8, "big")
+
+    def entry(self, reply: bytes) -> int:
+        """The entry of a product with this number alone."""
+        plain: int = self._private.raw_decrypt(int.from_bytes(reply, "big"))
+        above = plain - self._n if plain > self._n // 2 else plain
+        return int(above + (1 << self._first >> 1) >> self._first)
+
+
 class RingOpening(Phases):
     """What follows from an owner's secret key and public bytes, for products of one input.
 
@@ -252,6 +328,23 @@ def ckks_matrix(prepared: ckks.PreparedSlots) -> list[int]:
     plain = prepared.plaintexts[0][0]
     assert plain is not None  # noqa: S101
     return [plain[at] for at in range(CHECKED)]
+
+
+def ckks_seen(owner: ckks.CkksOwner, reply: bytes) -> FloatArray:
+    """The slots of the first ciphertext as its owner decrypts them, up to their scale, (SLOTS,)."""
+    plain = seal.Plaintext()
+    owner._decryptor.decrypt(ckks._load(reply, PRODUCT_SCALE_BITS), plain)
+    return _decoded(plain)
+
+
+def ckks_entries(prepared: object) -> FloatArray:
+    """X in the slots of the first reply, up to its scale, (SLOTS,)."""
+    assert isinstance(prepared, ckks.PreparedSlots)  # noqa: S101
+    return _decoded(prepared.plaintexts[0][0])
+
+
+def _decoded(plain: seal.Plaintext) -> FloatArray:
+    return np.array(ckks._context()[1].decode_complex(plain)).real
 
 
 def ckks_slots(product_format: ProductFormat, values: FloatArray) -> FloatArray:

@@ -19,6 +19,7 @@ REST = {
 WHY = {
     "immune": "leaves nothing to read",
     "permitted by the guard": "a guard then limits what can be read",
+    "checked": "replies are then checked",
 }
 WORDS = {
     "relative_error": "error",
@@ -141,6 +142,10 @@ SENTENCES = {
         "the secret key, from decrypted values that travel back",
         "{feature} could get the key, and with it all that was encrypted",
     ),
+    "crafted_inputs": Sentence(
+        "columns, by a label party that encrypts what no honest one does",
+        "{label} could read columns of {feature} by cheating",
+    ),
     "crafted_query": Sentence(
         "the secret key, by a feature party that sends forged replies",
         "{feature} could get the key by cheating, and with it every label",
@@ -162,7 +167,7 @@ SENTENCES = {
 
 DEFECTS = ("words_of_rounds", "ciphertext_ratio", "ciphertext_noise", "jacobi_symbol", "ckks_key")
 REMAINS = {
-    **dict.fromkeys(DEFECTS, "do not use this exchange, and report it"),
+    **dict.fromkeys((*DEFECTS, "crafted_inputs"), "do not use this exchange, and report it"),
     "crafted_query": "take only partners who follow the protocol",
     "selection_matrix": "take only partners who follow the protocol",
     "labels_from_unit_gradients": "take fewer rounds, or fewer units in [ftl], and audit again",

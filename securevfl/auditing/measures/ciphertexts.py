@@ -5,21 +5,19 @@ where no audit can read them. For these the audit attacks products of the same c
 its own, on some of a feature party's columns and rows.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, sqrt
+from math import ceil, prod, sqrt
+from secrets import token_bytes
 
 import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray
-from securevfl.attacks.ciphertexts import (
-    parities_from_symbols,
-    secret_from_crafted_queries,
-)
+from securevfl.attacks.ciphertexts import parities_from_symbols, secret_from_crafted_queries
 from securevfl.auditing.figures import shared_values
-from securevfl.auditing.judging import RECOVERED, Finding, Metric
+from securevfl.auditing.judging import CORRELATION, RECOVERED, Finding, Metric
 from securevfl.auditing.measuring import Attack, Reason, add_attack
 from securevfl.auditing.subject import Recording, Subject, local_part, with_section
 from securevfl.auditing.views import blobs_of
@@ -30,22 +28,31 @@ from securevfl.crypto.ckks import CkksEvaluator, CkksOwner
 from securevfl.crypto.fixed_point import encode
 from securevfl.crypto.inspection import (
     BfvOpening,
+    Oversized,
+    Phases,
     RingOpening,
     c1_without_protection,
+    ckks_entries,
     ckks_key,
     ckks_key_guess,
     ckks_matrix,
     ckks_ratio,
+    ckks_seen,
     ckks_slots,
+    ckks_with_noise,
     crafted_replies,
     jacobi_symbols,
     owner_secret,
+    with_digits,
+    with_noise,
 )
+from securevfl.crypto.paillier import PaillierKeyOwner
 from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
+from securevfl.crypto.scheme import KEY_SEED_BYTES, MODULUS_BITS, Evaluator, KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings
+from securevfl.protocols.blind.checks import Combinations
 from securevfl.protocols.blind.fixed_point import FEATURE_BITS
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.runtime.views import View
@@ -62,11 +69,15 @@ ENDLESS: dict[str, object] = {"local_steps": 1, "learning_rate": 1e-3, "toleranc
 SYMBOL_ROWS, SYMBOL_QUERIES = 24, 60
 KEY_ROWS = 8
 OFFLINE_ROWS, OFFLINE_COLUMNS = 32, 32
+# Rows of X that are read by crafted inputs, one a reply
+READ, FEW_READ = 8, 3
+CKKS_NOISE = 1 << 94
+CHEATED_ROUNDS = 20
 EXACT = "exact schemes release no approximations"
-CRAFTED_OFFLINE = (
-    "decryptions of the offline phase come back under a pad, except for queries made from the "
-    "pad's own ciphertext, an oracle for the key: see tests/end_to_end/test_blind_cheats.py"
-)
+NO_QUERY = {
+    "paillier": "no reply is known that tells Paillier's key; see selection_matrix",
+    "ckks": "15 digits of the key a reply: see tests/unit/crypto/test_ckks_leaks.py",
+}
 
 
 class RememberedKeys(KeyMaker):
@@ -240,6 +251,50 @@ def approximate_key(subject: Subject) -> Finding:
 @add_attack
 @partial(
     Attack,
+    "crafted_inputs",
+    "malicious label party",
+    "its own key, with noise or numbers of its choice",
+    immune=_immune(),
+    place=195,
+)
+def crafted_inputs(subject: Subject) -> Finding:
+    """X, by a key owner that encrypts what no honest one does, from where masks might end."""
+    if subject.exchange.shares_parameters:
+        return _crafted_offline(subject)
+    run = _run(subject, SYMBOL_ROWS if subject.is_slow else ROWS, 1)
+    settings, most = subject.job.exchange, subject.plan.most_batch_rows
+    matrix = run.matrix[:most, run.matrix[:most].any(axis=0)]  # zeros are skipped, as all see
+    fmt = replace(run.product_format, rows=most, rounds=subject.job.job.rounds)
+    owner = subject.keys.owner(settings, fmt, token_bytes(KEY_SEED_BYTES))
+    nothing = np.zeros(len(matrix), np.int64)
+    evaluator = subject.keys.evaluator(settings, owner.public_bytes, fmt)
+    if isinstance(owner, PaillierKeyOwner):
+        crafted, entries = Oversized(owner), matrix[:FEW_READ, :1]
+        each = (evaluator.prepare(entry[None, :]) for entry in entries)
+        replies = (evaluator.masked_product(crafted.encrypted(), one) for one in each)
+        return _share([crafted.entry(reply.ciphertext) for reply in replies], entries)
+    prepared = evaluator.prepare(matrix)
+    if isinstance(owner, CkksOwner):
+        encrypted = ckks_with_noise(owner.encrypt(nothing), CKKS_NOISE)
+        seen = ckks_seen(owner, evaluator.masked_product(encrypted, prepared).ciphertext)
+        value = abs(float(np.corrcoef(seen, ckks_entries(prepared))[0, 1]))
+        detail: dict[str, object] = {"numbers": len(seen)}
+        return Finding(CORRELATION, value, 0.0, error=1 / sqrt(len(seen)), detail=detail)
+    if not isinstance(owner, BfvOwner):
+        raise ConfigError("crafted_inputs supports bfv, ckks, paillier and blind")
+    opening, columns = BfvOpening(fmt, owner_secret(owner)), matrix.shape[1]
+
+    def noise_of_reply(encrypted: bytes) -> FloatArray:
+        reply = evaluator.masked_product(encrypted, prepared).ciphertext
+        return opening.reply_noise(reply, columns).ravel()
+
+    known = matrix[:, : opening.parameters.columns_per_reply]  # those of the first reply
+    return _from_chosen_noise(opening, owner.encrypt(nothing), noise_of_reply, known)
+
+
+@add_attack
+@partial(
+    Attack,
     "crafted_query",
     "malicious feature party",
     "that its replies are decrypted",
@@ -247,11 +302,11 @@ def approximate_key(subject: Subject) -> Finding:
     place=200,
 )
 def crafted_query(subject: Subject) -> Finding:
-    """The BFV key, and every residual, by an evaluator that deviates from the protocol."""
+    """A BFV key, and with it every residual, by an evaluator; under blind until its check."""
     if subject.exchange.shares_parameters:
-        raise ConfigError(CRAFTED_OFFLINE)
+        return _digits_offline(subject)
     if subject.scheme != "bfv":
-        raise ConfigError("crafted_query supports bfv")
+        raise ConfigError(NO_QUERY.get(subject.scheme, "crafted_query supports bfv and blind"))
     run = _run(subject, subject.plan.most_batch_rows, 2)
     owner, fmt = run.owner, run.product_format
     assert isinstance(owner, BfvOwner)  # noqa: S101
@@ -347,12 +402,67 @@ def _offline_noise(subject: Subject) -> Finding:
     return _from_noise(seen, equations, matrix[: opening.layout.side])
 
 
-def _offline(subject: Subject) -> tuple[IntArray, RingProductOwner, RingProductEvaluator]:
+def _offline(
+    subject: Subject, vectors: int = 1
+) -> tuple[IntArray, RingProductOwner, RingProductEvaluator]:
     """Some of the feature party's X in fixed point, and both ends of an offline product."""
     inputs = local_part(subject.plan, subject.dataset, subject.feature_party).inputs
     part = require_dense(inputs, "an audit")[:OFFLINE_ROWS, :OFFLINE_COLUMNS]
     matrix = encode(part, FEATURE_BITS, float(np.max(np.abs(part), initial=0.0)), "features")
     outputs, inner = matrix.shape
     largest = max(int(np.abs(matrix).max()), 1)
-    owner = RingProductOwner(RingProductFormat(inner, outputs, 1, largest, products=QUERIES))
+    owner = RingProductOwner(RingProductFormat(inner, outputs, vectors, largest, products=QUERIES))
     return matrix, owner, RingProductEvaluator(owner.public_bytes, owner.product_format)
+
+
+def _from_chosen_noise(
+    opening: Phases, nothing: bytes, noise_of_reply: Callable[[bytes], FloatArray], matrix: IntArray
+) -> Finding:
+    """Rows of X in the noise of replies to encryptions of nothing, each with a word of noise."""
+    truth, sizes, primes = matrix[:READ], opening.sizes, opening.primes
+    # Between two plaintexts is room for 2^17 such units, of which a mask on all of it shows any.
+    largest = max(int(np.abs(matrix).max(initial=0)), 1 << 16)
+    unit = 9 * prod(primes) // (20 * largest) >> sizes.plain_bits
+    seen = [noise_of_reply(with_noise(sizes, nothing, row, unit)) for row in range(len(truth))]
+    found = np.rint(np.stack(seen) * (prod(primes[sizes.reply_primes :]) / unit))
+    return _share(found[:, : truth.shape[1]].ravel(), truth)
+
+
+def _crafted_offline(subject: Subject) -> Finding:
+    matrix, owner, evaluator = _offline(subject)
+    opening, nothing = RingOpening(owner), owner.encrypt(np.zeros((matrix.shape[1], 1), np.uint64))
+
+    def noise_of_reply(encrypted: bytes) -> FloatArray:
+        return opening.noise_of_reply(evaluator.product(encrypted, matrix)[0])
+
+    known = matrix[: opening.layout.side].T
+    return _from_chosen_noise(opening, nothing, noise_of_reply, known)
+
+
+def _share(found: Iterable[int], truth: IntArray) -> Finding:
+    """The share of X's entries that were read exactly."""
+    value = shared_values(found, truth.ravel())
+    return Finding(RECOVERED, value, chance=0.0, detail={"entries": truth.size})
+
+
+def _digits_offline(subject: Subject) -> Finding:
+    """Digits of the holder's key that come into what it uses, if its check lets replies pass."""
+    rounds, checks = min(subject.job.job.rounds, CHEATED_ROUNDS), subject.plan.checks
+    matrix, owner, evaluator = _offline(subject, rounds + checks)
+    holder = Combinations(checks)
+    columns = holder.extended(ring.uniform(matrix.shape[1], rounds))
+    honest, masks = evaluator.product(owner.encrypt(columns), matrix)
+    reply, places = with_digits(owner.product_format, honest)
+    words, cheat = owner.decrypt(reply), Combinations(checks, holder.seed)
+    holder.take(words)
+    cheat.take_mask(masks, rounds)
+    first, second = (each.test(b"audit") for each in (holder, cheat))
+    passed = not checks or first.accepts(second.point, second.tag(first.point))
+    digits = (words - masks - ring.Factor(matrix) @ columns).ravel()
+    digits <<= np.uint64(MODULUS_BITS - ring.RING_BITS)
+    queries = [(reply, places)]
+    secret = secret_from_crafted_queries(queries, lambda *_: digits, ring.RING_BITS, DEGREE)
+    read = np.unique(places % DEGREE)
+    share = float(np.sum((secret == owner_secret(owner))[read]) / DEGREE)
+    detail = {"checks": checks, "digits_a_word": places.shape[1], "digits_in_replies": share}
+    return Finding(RECOVERED, share if passed else 0.0, chance=0.0, detail=detail)

@@ -14,7 +14,6 @@ from securevfl.attacks.ciphertexts import parities_from_symbols
 from securevfl.auditing.judging import Finding, Immune, NotRun, verdict_of
 from securevfl.auditing.measures.ciphertexts import (
     approximate_key,
-    crafted_query,
     noise,
     ratio,
     symbols,
@@ -29,7 +28,6 @@ from securevfl.crypto.paillier_fast import (
 )
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.data.sources import load
-from securevfl.data.tables import some_rows
 from securevfl.errors import ConfigError
 from securevfl.job import ExchangeSettings, Job
 from securevfl.protocols.session.keys import KeyMaker
@@ -151,26 +149,6 @@ def test_released_ckks_sums_are_not_the_key() -> None:
     assert finding(approximate_key(subject("ckks"))).value == 0
 
 
-def test_a_crafted_query_reads_the_key_and_residuals() -> None:
-    found = finding(crafted_query(subject("bfv")))
-    assert found.value == 1
-    assert found.detail["residuals_read"] == 1
-    assert found.detail["rounds"] == found.detail["rounds_if_all_peers_pool"]
-    assert 20 <= found.detail["rounds"] <= 25
-    digits = found.detail["columns"] * found.detail["digits_a_value"]
-    assert found.detail["key_after_one_round"] == digits / 8192 >= 15 * 28 / 8192
-
-
-def test_crafted_queries_of_two_outputs_and_of_peers_that_pool_take_fewer_rounds() -> None:
-    job = Job.of(job={"loss": "multinomial"}, exchange={"scheme": "bfv"})
-    ten_classes = Subject(job, some_rows(load("digits"), 64), 0)
-    one = finding(crafted_query(ten_classes))
-    assert (one.value, one.detail["rounds"]) == (1, 2)
-    job = Job.of(job={"batch_size": 115}, exchange={"scheme": "bfv"})
-    detail = finding(crafted_query(Subject(job, load("breast_cancer", parties=3), 0))).detail
-    assert 2 * detail["rounds_if_all_peers_pool"] - detail["rounds"] in {0, 1}
-
-
 @pytest.mark.parametrize(
     ("attack", "scheme", "kind", "why"),
     [
@@ -181,8 +159,6 @@ def test_crafted_queries_of_two_outputs_and_of_peers_that_pool_take_fewer_rounds
         (symbols, "bfv", Immune, "Paillier's"),
         (approximate_key, "bfv", Immune, "exact schemes"),
         (approximate_key, "masked", Immune, "nothing is encrypted"),
-        (crafted_query, "plain", Immune, "nothing is encrypted"),
-        (crafted_query, "ckks", NotRun, "crafted_query supports bfv"),
     ],
 )
 def test_an_attack_for_another_scheme_shows_nothing_unless_there_is_nothing_to_attack(
@@ -192,7 +168,7 @@ def test_an_attack_for_another_scheme_shows_nothing_unless_there_is_nothing_to_a
     assert why in reason(cell, kind)
 
 
-@pytest.mark.parametrize("attack", [ratio, noise, symbols, approximate_key, crafted_query])
+@pytest.mark.parametrize("attack", [ratio, noise, symbols, approximate_key])
 def test_immunity_is_of_schemes_that_are_known(
     attack: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,9 +110,8 @@ def test_what_there_is_nothing_of_says_so(attack: str, why: str) -> None:
     assert why in reason(only(attack, blind()), Immune)
 
 
-@pytest.mark.parametrize("attack", ["crafted_query", "selection_matrix"])
-def test_cheating_is_not_said_to_be_resisted(attack: str) -> None:
-    assert "test_blind_cheats" in reason(only(attack, blind()))
+def test_cheating_is_not_said_to_be_resisted() -> None:
+    assert "test_blind_cheats" in reason(only("selection_matrix", blind()))
 
 
 def test_one_round_from_zero_tells_labels_that_are_certain() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner, PreparedPolynomials
 from securevfl.crypto.fixed_point import shifted, unmask
+from securevfl.crypto.inspection import with_noise
 from securevfl.crypto.seal_codec import SEED_BYTES
 from securevfl.errors import CryptoError, KeyMismatch, RangeExceeded
-from tests.ciphertexts import drawn, format_of, with_noise
+from tests.ciphertexts import drawn, format_of
 
 ROWS, COLUMNS = 100, 200
 FORMAT = format_of(ROWS, COLUMNS, 4.0, (18, 12), rounds=100)

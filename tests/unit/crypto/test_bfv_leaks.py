@@ -19,10 +19,10 @@ from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_core import BfvMultiplier, pack_reply, unpack_reply
 from securevfl.crypto.bfv_parameters import CARRY_BITS, DEGREE, BfvParameters
 from securevfl.crypto.fixed_point import shifted, unmask
-from securevfl.crypto.inspection import BfvOpening, crafted_replies, owner_secret
+from securevfl.crypto.inspection import BfvOpening, crafted_replies, owner_secret, with_noise
 from securevfl.crypto.seal_codec import ciphertext_of
 from securevfl.errors import CryptoError
-from tests.ciphertexts import drawn, format_of, is_uniform, with_noise
+from tests.ciphertexts import drawn, format_of, is_uniform
 from tests.weakened import EncryptsNothing, MasksModuloT
 
 ROWS, COLUMNS = 64, 16

@@ -1,6 +1,5 @@
 """What a ckks reply and a released result would give away without each protection, and do not."""
 
-import os
 from math import prod
 from typing import Any
 
@@ -21,18 +20,28 @@ from securevfl.crypto.inspection import (
     ckks_matrix,
     ckks_ratio,
     ckks_slots,
+    ckks_with_noise,
     key_of,
 )
-from securevfl.crypto.residues import share_of, uniform_mask
+from securevfl.crypto.residues import uniform_mask
 from securevfl.crypto.scheme import ProductFormat
-from securevfl.crypto.seal_codec import coefficient_ciphertext, from_bytes, to_bytes
+from securevfl.crypto.seal_codec import (
+    ciphertext_of,
+    coefficient_ciphertext,
+    from_bytes,
+    polynomials_of,
+    to_bytes,
+)
 from tests.ciphertexts import is_uniform
+from tests.weakened import narrow_ckks_mask
 
 ROWS = 64
 FORMAT = ProductFormat(ROWS, value_bound=1.0, matrix_bound=1.0)
 VALUES = np.linspace(-FORMAT.largest_value, FORMAT.largest_value, ROWS).astype(np.int64)
 # 64 columns fill every slot with its largest product
 MATRIX = np.full((ROWS, 64), FORMAT.largest_entry)
+
+CONTEXT, PRIMES = ckks._context()[0], ckks._data_primes()
 
 
 @pytest.fixture(scope="module")
@@ -83,37 +92,15 @@ def test_c1_of_a_reply_is_not_the_matrix_times_c1_of_the_input(
     assert not any(a == b for a, b in zip(got, again, strict=True))
 
 
-def narrow_mask(primes: list[int], plain_bits: int, count: int) -> tuple[RingArray, RingArray]:
-    """2^25 times as wide as a product, in place of the whole modulus."""
-    low, high = np.frombuffer(os.urandom(16 * count), np.uint64).reshape(2, count).astype(object)
-    mask = (high << 64 | low) % (1 << 113) - (1 << 112)
-    residues = np.stack([(mask % prime).astype(np.uint64) for prime in primes])
-    return residues, share_of(mask, prod(primes), plain_bits)
-
-
-def with_noise(encrypted: bytes, noise: int) -> bytes:
-    """An input with a word of its owner's choice added to the first coefficient of c₀."""
-    context, _ = ckks._context()
-    operations, vector = seal.Evaluator(context), ckks._load(encrypted, ckks.VALUE_SCALE_BITS)
-    residues = np.zeros((ckks._DATA_PRIMES, ckks.DEGREE), np.uint64)
-    residues[:, 0] = [noise % prime for prime in ckks._data_primes()]
-    operations.transform_from_ntt_inplace(vector)
-    vector.scale = 1.0
-    operations.add_inplace(vector, coefficient_ciphertext(context, residues))
-    operations.transform_to_ntt_inplace(vector)
-    vector.scale = 2.0**ckks.VALUE_SCALE_BITS
-    return to_bytes(vector)
-
-
 @pytest.mark.parametrize("narrow", [True, False])
-def test_noise_that_the_owner_chose_reads_the_matrix_only_above_narrow_masks(
+def test_noise_that_the_owner_chose_reads_the_matrix_only_above_narrow_ckks_masks(
     owner: CkksOwner, evaluator: CkksEvaluator, monkeypatch: pytest.MonkeyPatch, narrow: bool
 ) -> None:
     if narrow:
-        monkeypatch.setattr(ckks, "uniform_mask", narrow_mask)
+        monkeypatch.setattr(ckks, "uniform_mask", narrow_ckks_mask)
     largest = FORMAT.largest_entry
     matrix = np.random.default_rng(3).integers(-largest, largest + 1, (ROWS, 64))
-    encrypted = with_noise(owner.encrypt(VALUES), 1 << 92)
+    encrypted = ckks_with_noise(owner.encrypt(VALUES), 1 << 92)
     reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix)).ciphertext
     read = decrypted(owner, reply).real.reshape(64, ROWS)
     correlation = abs(np.corrcoef(read.ravel(), matrix.T.ravel())[0, 1])
@@ -134,7 +121,7 @@ def test_every_coefficient_that_the_owner_decrypts_is_uniform(
     for drawn in (words(), words()):
         assert is_uniform(drawn >> np.uint64(60), 16)
         assert is_uniform(drawn & np.uint64(15), 16)
-    monkeypatch.setattr(ckks, "uniform_mask", narrow_mask)
+    monkeypatch.setattr(ckks, "uniform_mask", narrow_ckks_mask)
     assert not is_uniform(words() >> np.uint64(60), 16)
 
 
@@ -203,3 +190,53 @@ def test_the_reencoded_decryption_is_the_key_and_what_is_released_is_not() -> No
     assert shared_values(guess, key) == 0
     believed = ckks_slots(one_row, np.array([one_row.largest_value // 3]))
     np.testing.assert_allclose(believed, slots, atol=1e-5)
+
+
+# An evaluator that does not follow the protocol
+
+
+def transformed(coefficients: list[int]) -> RingArray:
+    """A polynomial in NTT form, (primes, DEGREE)."""
+    residues = [np.array([c % prime for c in coefficients], np.uint64) for prime in PRIMES]
+    carrier = ciphertext_of(CONTEXT, CONTEXT.first_parms_id(), np.stack([residues, residues]))
+    seal.Evaluator(CONTEXT).transform_to_ntt_inplace(carrier)
+    found: RingArray = polynomials_of(carrier)[0]
+    return found
+
+
+def crafted(c1: RingArray) -> bytes:
+    """The reply (0, c1)."""
+    both = np.stack([np.zeros_like(c1), c1])
+    reply = ciphertext_of(CONTEXT, CONTEXT.first_parms_id(), both, ntt=True)
+    reply.scale = 2.0**PRODUCT_SCALE_BITS
+    return to_bytes(reply)
+
+
+def test_a_crafted_reply_reads_fifteen_digits_of_the_key(owner: CkksOwner) -> None:
+    """Not protected. A column's sum is Σ w_j·(c₁·s)_j/q modulo 1, so Σ 3^i·s_i for the right c₁.
+
+    With w(1/x) = Σ w_j·x^−j, the sum is the constant coefficient of w(1/x)·c₁·s: the cheat divides
+    what it wants, Σ 3^i·x^−i, by w(1/x).
+    """
+    layout, modulus = owner._layout, prod(PRIMES)
+    weights = ckks._weights(layout.block, layout.unit_bits - ckks.WORD_BITS)[: ckks.DEGREE]
+    bits, digits = 64 - layout.flood_bits - 2, 15
+    assert 3**digits < 1 << bits
+    wanted = np.zeros(ckks.DEGREE, object)
+    wanted[:digits] = [(modulus * 3**i + (1 << bits - 1)) >> bits for i in range(digits)]
+    inverses = [transformed([int(v[0]), *(-v[:0:-1]).tolist()]) for v in (wanted, weights)]
+    c1 = [
+        [int(top) * pow(int(bottom), -1, prime) % prime for top, bottom in zip(*both, strict=True)]
+        for *both, prime in zip(*inverses, PRIMES, strict=True)
+    ]
+    (released,) = owner.decrypt(crafted(np.array(c1, np.uint64)), 1)
+    value = int(np.uint64((int(released) + (1 << 63 - bits)) % (1 << 64)).view(np.int64))
+    value >>= 64 - bits
+    read = []
+    for _ in range(digits):
+        read.append((value + 1) % 3 - 1)
+        value = (value - read[-1]) // 3
+    words = owner._words(crafted(transformed([1 << 60, *[0] * (ckks.DEGREE - 1)])))
+    secret = np.rint(words.view(np.int64) * (modulus / 2.0**124))
+    assert set(secret) == {-1, 0, 1}
+    assert read == secret[:digits].tolist()

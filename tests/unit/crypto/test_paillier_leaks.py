@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.arrays import IntArray
 from securevfl.crypto import paillier_slots
 from securevfl.crypto.fixed_point import unmask
+from securevfl.crypto.inspection import Oversized
 from securevfl.crypto.paillier import (
     PaillierEvaluator,
     PaillierKeyOwner,
@@ -25,15 +25,13 @@ from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FastPaillierOw
 from securevfl.crypto.paillier_slots import WRONG_BITS, Slots
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.errors import RangeExceeded
-from tests.ciphertexts import is_uniform, numbers, product, wire
+from tests.ciphertexts import is_uniform, numbers, product
 from tests.small_keys import insecure
 from tests.weakened import NarrowlyMasked, NarrowlyMaskedFast
 
 KEY_BITS = 512  # breakable at once: for speed
 WIDTH = 2 * KEY_BITS // 8
 FORMAT = ProductFormat(rows=16, value_bound=1.0, matrix_bound=2.0, columns=15)
-# Entries of 17 bits and a sign, read 20 bits apart.
-ENTRY = 20
 ENGINES: dict[str, tuple[type[PaillierKeyOwner], type[PaillierKeyPeer], type[PaillierKeyPeer]]] = {
     "phe": (PaillierOwner, PaillierEvaluator, NarrowlyMasked),
     "fast": (FastPaillierOwner, FastPaillierEvaluator, NarrowlyMaskedFast),
@@ -50,44 +48,19 @@ def owner(engine: str) -> PaillierKeyOwner:
     return insecure(ENGINES[engine][0], FORMAT, KEY_BITS)
 
 
-def oversized(owner: PaillierKeyOwner, first: int, rows: int) -> bytes:
-    """Encryptions of 2^first, 2^(first + ENTRY), ..., which no honest owner makes."""
-    encrypt = owner._private_key.public_key.raw_encrypt
-    return wire(WIDTH, *(encrypt(1 << first + ENTRY * row) for row in range(rows)))
-
-
-def entries_above(plain: int, first: int, rows: int) -> IntArray:
-    """Signed digits of a plaintext from a bit on, one for each row."""
-    rest, found = plain + (1 << first >> 1) >> first, []
-    for _ in range(rows):
-        entry = (rest + (1 << ENTRY >> 1)) % (1 << ENTRY) - (1 << ENTRY >> 1)
-        found.append(entry)
-        rest = rest - entry >> ENTRY
-    return np.array(found)
-
-
 @pytest.mark.parametrize("narrow", [True, False])
 def test_oversized_plaintexts_read_entries_only_above_narrow_masks(
     engine: str, owner: PaillierKeyOwner, narrow: bool
 ) -> None:
     _, honest, weak = ENGINES[engine]
     evaluator = insecure(weak if narrow else honest, owner.public_bytes, FORMAT)
-    slots, packed = owner._slots, engine == "fast"
-    # Two bits above the masks; the last slot's entries are highest.
-    above = slots.width * slots.count + 2
-    rows = 2 if packed else FORMAT.rows
-    largest = FORMAT.largest_entry
-    matrix = np.random.default_rng(1).integers(-largest, largest + 1, (rows, FORMAT.columns))
-    encrypted = oversized(owner, above - slots.width * (slots.count - 1), rows)
-    reply = evaluator.masked_product(encrypted, evaluator.prepare(matrix)).ciphertext
-    n = owner._private_key.public_key.n
-    plains = [owner._private_key.raw_decrypt(number) for number in numbers(reply, WIDTH)]
-    centred = [plain - n if plain > n // 2 else plain for plain in plains]
-    found = np.stack([entries_above(plain, above, rows) for plain in centred], axis=1)
-    right = found == matrix[:, slots.count - 1 :: slots.count]
-    assert right.size == (6 if packed else 240)
-    # By chance, one entry of the 240 in 2^10 times.
-    assert right.all() if narrow else np.count_nonzero(right) <= 2
+    crafted, largest = Oversized(owner), FORMAT.largest_entry
+    entries = np.random.default_rng(1).integers(-largest, largest + 1, (10, 1, 1))
+    each = map(evaluator.prepare, entries)
+    replies = (evaluator.masked_product(crafted.encrypted(), one) for one in each)
+    found = [crafted.entry(reply.ciphertext) for reply in replies]
+    # By chance, one entry of ten in 2^17 times.
+    assert np.count_nonzero(found == entries.ravel()) in ({10} if narrow else {0, 1})
 
 
 Encryption = Callable[[PaillierKeyOwner], bytes]
@@ -97,7 +70,7 @@ Encryption = Callable[[PaillierKeyOwner], bytes]
     "encrypt",
     [
         lambda owner: owner.encrypt(np.array([FORMAT.largest_value])),
-        lambda owner: oversized(owner, KEY_BITS - 30, 1),
+        lambda owner: Oversized(owner).encrypted(),
     ],
     ids=["honest", "oversized"],
 )

@@ -12,10 +12,10 @@ from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.bfv_core import reply_bytes, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.inspection import Phases, owner_secret
+from securevfl.crypto.inspection import Phases, owner_secret, with_noise
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from tests.ciphertexts import is_uniform, with_noise
+from tests.ciphertexts import is_uniform
 from tests.unit.crypto.test_randomness import drawing_from
 from tests.weakened import RingMasksModuloT
 

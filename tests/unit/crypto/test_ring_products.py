@@ -8,10 +8,10 @@ import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import residues, ring
+from securevfl.crypto.inspection import with_noise
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.errors import RangeExceeded
-from tests.ciphertexts import with_noise
 
 INNER, OUTPUTS, COLUMNS = 900, 60, 20
 FORMAT = RingProductFormat(INNER, OUTPUTS, COLUMNS, 1 << 12, products=5)
