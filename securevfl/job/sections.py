@@ -262,8 +262,8 @@ class ExchangeSettings(Section):
         offline_rounds: with `blind`: number of rounds whose pads are generated together; later
             pads are generated while parties wait. By default all are generated before round 1.
         checks: with `blind`: κ, the number of random combinations of pads in every product, by
-            which a party that replies with anything but products is caught with probability
-            1 − 2^−κ. 8 by default; 0 checks nothing.
+            which a party that replies with anything but products is caught, but for about one time
+            in 2^κ. 8 by default; 0 checks nothing.
         prediction_bound: public bound on |H_k| for losses with unbounded residuals. Values beyond
             it are clipped and counted if both sides are hidden, and refused otherwise.
         period: period of the series that approximates the sigmoid on secret shares. It is accurate

@@ -12,7 +12,12 @@ from securevfl.arrays import FloatArray
 from securevfl.crypto import ring
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
-from securevfl.errors import FeatureLeakRefused, PeerViolation, RangeExceeded
+from securevfl.errors import (
+    FeatureLeakRefused,
+    PeerViolation,
+    RangeExceeded,
+    UnexpectedMessage,
+)
 from securevfl.models.scores import auc
 from securevfl.protocols.blind.fixed_point import require_rare, sigmoid_series
 from securevfl.protocols.blind.links import Corrections
@@ -158,11 +163,15 @@ def test_one_round_is_not_advised_to_take_fewer() -> None:
         require_rare(1.0, "steps", 2)
 
 
-def test_weights_that_no_job_has_are_no_model() -> None:
+@pytest.mark.parametrize(
+    ("bit", "error", "told"),
+    [(26, RangeExceeded, "revealed weights reach"), (40, UnexpectedMessage, "more than 28 bits")],
+)
+def test_weights_that_no_job_has_are_no_model(bit: int, error: type[Exception], told: str) -> None:
     def moved(message: RevealedShare) -> RevealedShare:
-        return RevealedShare(message.values + np.uint64(1 << 40))
+        return RevealedShare(message.values ^ np.uint64(1 << bit))
 
-    with pytest.raises(RangeExceeded, match="revealed weights reach"):
+    with pytest.raises(error, match=told):
         run(made(8), "blind", Environment(tamper=changed(RevealedShare, moved)))
 
 

@@ -197,9 +197,10 @@ def test_one_row_less_tells_its_label(
     tmp_path: Path, dataset: VerticalDataset, scheme: str, told: str
 ) -> None:
     run(tmp_path, dataset, scheme)
-    with pytest.raises(LabelLeakRefused, match=f"{told}.*'blind' reveals no gradient and would"):
+    with pytest.raises(LabelLeakRefused, match=told):
         run(tmp_path, picked(dataset, slice(1, None)), scheme)
-    run(tmp_path, picked(dataset, slice(1, None)), "blind")
+    with pytest.raises(LabelLeakRefused, match="from those of an earlier job by 1 people"):
+        run(tmp_path, picked(dataset, slice(1, None)), "blind")
 
 
 def test_commitments_of_another_length_are_no_commitments(

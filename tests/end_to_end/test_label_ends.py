@@ -15,7 +15,7 @@ from securevfl.errors import LabelLeakRefused
 from securevfl.models.curvature import Curvature
 from securevfl.protocols.blind.fixed_point import REVEALED_BITS
 from securevfl.protocols.guards.label_ends import BITS
-from securevfl.protocols.guards.person_record import PersonRecord
+from securevfl.protocols.guards.person_record import CHANGED_FOR_EACH_COLUMN, PersonRecord
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Hello
 from securevfl.protocols.session.joint_seed import SeedOpening
@@ -141,6 +141,23 @@ def test_without_records_a_job_is_looked_at_by_itself() -> None:
         run(None, labelled(24, 2, 12))
     for _ in range(2):
         run(None, breast_cancer(), rounds=2, l2=0.1)
+
+
+def test_final_models_of_rows_that_a_few_people_tell_apart_would_name_their_labels(
+    tmp_path: Path,
+) -> None:
+    """Of 22 jobs without one other person each, 22 labels were read."""
+    dataset = labelled(1000, 4, 500)
+    run(tmp_path, dataset, rounds=2)
+    apart = CHANGED_FOR_EACH_COLUMN * 4
+    for fewer in (1, apart - 1):
+        with pytest.raises(LabelLeakRefused, match=f"by {fewer} people, at least {apart} expected"):
+            run(tmp_path, picked(dataset, slice(fewer, None)), rounds=2)
+    run(tmp_path, picked(dataset, slice(apart, None)), rounds=2)
+    # Against all earlier rows, not the last ones alone.
+    with pytest.raises(LabelLeakRefused, match="by 2 people"):
+        run(tmp_path, picked(dataset, slice(2, None)), rounds=2)
+    run(tmp_path, dataset, rounds=2)
 
 
 def test_at_the_limit_no_label_is_certain_however_often_a_job_runs(tmp_path: Path) -> None:

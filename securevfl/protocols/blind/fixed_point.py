@@ -37,6 +37,9 @@ MOST_WEIGHT_BITS, LEAST_WEIGHT_BITS = 20, 14
 EXTRAPOLATION_BITS = 10
 REVEALED_BITS = 12
 LARGEST_WEIGHT = 2.0**12
+# Of the words at the end: the bits of a weight and its sign, and 3 by which the check of sizes
+# notices a wrong one. More would be room for an owner that multiplies by a matrix of its choice.
+OPENED_BITS = 28
 # Mean of |d| over a batch: at θ = 0 it is at most 1 for every loss here, and training lowers it.
 TYPICAL_RESIDUAL = 2.0
 # Of the changes of a party's weights in a round.

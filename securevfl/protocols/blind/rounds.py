@@ -24,9 +24,15 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray, Labels, RingArray
 from securevfl.crypto import ring
-from securevfl.errors import ConfigError, DataError, RangeExceeded
+from securevfl.crypto.scheme import MODULUS_BITS
+from securevfl.errors import ConfigError, DataError, RangeExceeded, UnexpectedMessage
 from securevfl.models.sigmoid_series import LARGEST_PERIOD, SigmoidSeries
-from securevfl.protocols.blind.fixed_point import LARGEST_WEIGHT, REVEALED_BITS, Widths
+from securevfl.protocols.blind.fixed_point import (
+    LARGEST_WEIGHT,
+    OPENED_BITS,
+    REVEALED_BITS,
+    Widths,
+)
 from securevfl.protocols.blind.links import OwnerPads, extrapolated
 from securevfl.protocols.blind.offline import Offline
 from securevfl.protocols.blind.relays import gather_shares, give_phases, hand_back
@@ -55,7 +61,7 @@ OWN, HELD, INTO, OUT = "own", "held ", "into", "out"
 
 @message_kind(64, stage="round", carries="masked", shows="weights")
 class RevealedShare(Message):
-    """The top bits of a holder's share of θ, for its owner, shape (P,)."""
+    """A holder's share of θ on the grid that is revealed, modulo 2^28, shape (P,)."""
 
     values: RingArray
 
@@ -104,7 +110,9 @@ class SharedWeights:
         """φ, from the top bits of the holder's share; a RangeExceeded if implausibly large."""
         dropped = self.widths.weight_bits - REVEALED_BITS
         own = ring.truncated(self.weights, dropped, first=False)
-        values = ring.decode(ring.reduced(top + own), REVEALED_BITS)
+        spare = np.uint64(MODULUS_BITS - OPENED_BITS)
+        words = np.left_shift(top + own, spare).view(np.int64) >> spare.astype(np.int64)
+        values: FloatArray = np.ldexp(words.astype(np.float64), -REVEALED_BITS)
         largest = float(np.max(np.abs(values), initial=0.0))
         if largest > LARGEST_WEIGHT:
             raise RangeExceeded(
@@ -116,9 +124,10 @@ class SharedWeights:
 
 
 def top_of(weights: RingArray, widths: Widths) -> RevealedShare:
-    """The part of its share of θ that a holder reveals."""
+    """The part of its share of θ that a holder reveals: weights up to 2^12 and a check of sizes."""
     dropped = widths.weight_bits - REVEALED_BITS
-    return RevealedShare(ring.truncated(weights, dropped, first=True))
+    top = ring.truncated(weights, dropped, first=True)
+    return RevealedShare(top & np.uint64((1 << OPENED_BITS) - 1))
 
 
 async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) -> None:
@@ -265,6 +274,10 @@ class BlindPart(Part):
         holder = holders(party)[party.name]
         shape = own.weights.shape
         top = await receive_values(party.channel, holder, RevealedShare, None, shape)
+        if np.any(top >> np.uint64(OPENED_BITS)):
+            raise UnexpectedMessage(
+                f"{holder} sent words of more than {OPENED_BITS} bits at the end"
+            )
         async with party.costs.compute("local"):
             return own.opened(top)
 

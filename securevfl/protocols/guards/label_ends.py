@@ -6,7 +6,8 @@ holds, of `BITS` bits each, must be fewer bits than their labels have.
 
 Rounds depend on the labels of a batch B through X_Bᵀy alone, X of all parties' columns. So the ends
 of all jobs on the same rows, fixed batches, columns and labels are functions of one number for each
-batch and column, and the very same job tells nothing new but some digits.
+batch and column, and the very same job tells nothing new but some digits. The ends of two jobs on
+rows that a few people tell apart differ by what these add: so many more than columns have to.
 Source: docs/decisions/0016-label-guard-by-person.md.
 """
 
@@ -20,7 +21,11 @@ import numpy as np
 from securevfl.arrays import IntArray, Labels
 from securevfl.errors import LabelLeakRefused
 from securevfl.protocols.guards.people import OwnTable
-from securevfl.protocols.guards.person_record import ROUNDING, PersonRecord
+from securevfl.protocols.guards.person_record import (
+    CHANGED_FOR_EACH_COLUMN,
+    ROUNDING,
+    PersonRecord,
+)
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.agreement import Agreement
 
@@ -66,7 +71,8 @@ class End:
         """Note what it tells, unless the job resumes and was noted when it started.
 
         Raises:
-            LabelLeakRefused: the record would hold as many bits as the labels have.
+            LabelLeakRefused: the record would hold as many bits as the labels have, or a few people
+                have left or joined since an earlier job.
         """
         room, settings, job = self.room, self.plan.job.job, self.plan.hash.hex()
         committed = self.plan.schedule.repeats and all(self.agreement.commitments.values())
@@ -83,13 +89,28 @@ class End:
             same=committed and settings.start != "random",
             resumes=resumes,
         )
-        if self.room < -ROUNDING and not settings.allow_label_leak:
+        apart = self.record.visit(self.places[self.rows])
+        if settings.allow_label_leak:
+            return
+        if self.room < -ROUNDING:
             raise LabelLeakRefused(self._refusal(room))
+        if apart < self.least_apart:
+            raise LabelLeakRefused(
+                f"label guard: the rows differ from those of an earlier job by {apart} people, at "
+                f"least {self.least_apart} expected: two final models would tell the labels of "
+                "these people; train on the rows of the earlier job until more have left or "
+                "joined, or set allow_label_leak = true"
+            )
 
     @property
     def columns(self) -> int:
         """P of all peers together."""
         return sum(self.agreement.columns.values())
+
+    @property
+    def least_apart(self) -> int:
+        """How many people may tell apart the rows of two jobs: each column tells of them."""
+        return CHANGED_FOR_EACH_COLUMN * self.columns
 
     @cached_property
     def rows(self) -> IntArray:

@@ -148,8 +148,10 @@ def _noted(
     end = End(plan, agreement, known.own, labels, places, record)
     if plan.exchange.shares_parameters:
         end.count(resumes=resumes)
-    elif plan.fits_shares and end.columns <= end.room:
-        return "; scheme = 'blind' reveals no gradient and would pass"
+    elif plan.learns.gradients:
+        tells_apart = record.visit(places[end.rows]) < end.least_apart
+        if plan.fits_shares and end.columns <= end.room and not tells_apart:
+            return "; scheme = 'blind' reveals no gradient and would pass"
     return ""
 
 

@@ -54,7 +54,7 @@ ROUNDING = 1e-6
 RUNS = 256
 
 FEWEST_SHARE = 0.01
-HEADER, MODEL, OTHERS, ENDS = "seen", "model.", "others.", "ends"
+HEADER, MODEL, OTHERS, ENDS, VISITS = "seen", "model.", "others.", "ends", "visits"
 Agrees = Callable[[NDArray[np.bool_], Digests, Population], float | None]
 
 
@@ -68,6 +68,7 @@ class _RecordHeader(BaseModel):
     populations: list[Population] = []
     answers: list[str] = []
     told: dict[str, dict[str, int]] = {}
+    visited: list[str] = []
 
 
 def label_variance(labels: Labels) -> float:
@@ -131,6 +132,8 @@ class PersonRecord(Record):
         others: likewise.
         ends: Σ P/S of each person over final models, of all peers together, shape (M,).
         told: by people, labels and columns of such models, how often each job told of them.
+        visited: names of all sets of rows on which jobs were trained.
+        visits: who was in each of them, a bit each, shape (people, bytes).
         sets: names of all sets with a gradient.
         seen: by peer, the names of the equations that it has.
         columns: by peer, how many columns it had, by a name of these.
@@ -160,6 +163,8 @@ class PersonRecord(Record):
     others: dict[str, FloatArray] = field(default_factory=dict)
     ends: FloatArray = field(default_factory=lambda: np.zeros(0))
     told: dict[str, dict[str, int]] = field(default_factory=dict)
+    visited: list[str] = field(default_factory=list)
+    visits: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     sets: set[str] = field(default_factory=set)
     seen: dict[str, set[str]] = field(default_factory=dict)
     columns: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -246,7 +251,7 @@ class PersonRecord(Record):
         super()._replace(change)
         self.model = {peer: change(each) for peer, each in self.model.items()}
         self.others = {peer: change(each) for peer, each in self.others.items()}
-        self.ends = change(self.ends)
+        self.ends, self.visits = change(self.ends), change(self.visits)
 
     def relabel(
         self,
@@ -334,6 +339,28 @@ class PersonRecord(Record):
             for shares, counted in ((self.model, is_model), (self.others, ~is_model)):
                 share = shares.setdefault(each.peer, np.zeros(len(self.people)))
                 share[rows[counted]] += each.values / len(rows)
+
+    def visit(self, places: IntArray) -> int:
+        """Note the rows of a job; by how many people at least the rows of earlier jobs differ.
+
+        Of jobs on some of the same people; rows of the very same people do not count.
+        """
+        inside = np.zeros(len(self.people), np.uint8)
+        inside[places] = 1
+        nearest = len(self.people)
+        for number in range(len(self.visited)):
+            members = self.visits[:, number // 8] >> np.uint8(number % 8) & np.uint8(1)
+            apart = int(np.count_nonzero(members != inside))
+            if apart and members[places].any():
+                nearest = min(nearest, apart)
+        name = _set_name(self.people[places]).hex()
+        if name not in self.visited:
+            if len(self.visited) % 8 == 0:
+                self.visits = np.pad(self.visits, ((0, 0), (0, 1)))
+            self.visited.append(name)
+        number = self.visited.index(name)
+        self.visits[:, number // 8] |= inside << np.uint8(number % 8)
+        return nearest
 
     def add_end(
         self, places: IntArray, unknowns: str, job: str, columns: int, most: float, *,
@@ -440,7 +467,7 @@ class PersonRecord(Record):
         arrays: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in self.ARRAYS}
         for start, shares in ((MODEL, self.model), (OTHERS, self.others)):
             arrays |= {start + peer: each for peer, each in shares.items()}
-        arrays[ENDS] = self.ends
+        arrays |= {ENDS: self.ends, VISITS: self.visits}
         seen = {peer: sorted(names) for peer, names in self.seen.items()}
         header = _RecordHeader(
             sets=sorted(self.sets),
@@ -450,6 +477,7 @@ class PersonRecord(Record):
             populations=self.populations,
             answers=sorted(self.answers),
             told=self.told,
+            visited=self.visited,
         ).model_dump_json()
         replace_file(path, save(arrays, {HEADER: header}), self.NAME)
 
@@ -475,7 +503,8 @@ class PersonRecord(Record):
                 setattr(record, name, arrays[name])
         record.sets, record.columns = set(header.sets), header.columns
         record.ends = arrays.get(ENDS, np.zeros(len(record.people)))  # none in version 0.2
-        record.told = header.told
+        record.told, record.visited = header.told, header.visited
+        record.visits = arrays.get(VISITS, np.zeros((len(record.people), 0), np.uint8))
         record.seen = {peer: set(names) for peer, names in header.seen.items()}
         for name, values in arrays.items():
             for start, shares in ((MODEL, record.model), (OTHERS, record.others)):
@@ -495,6 +524,8 @@ class PersonRecord(Record):
             and self.of.dtype == np.int64
             and self.of.shape == self.people.shape
             and bool(((self.of >= 0) & (self.of < len(self.populations))).all())
+            and self.visits.dtype == np.uint8
+            and self.visits.shape == (len(self.people), -(-len(self.visited) // 8))
             and self.labels.dtype == np.uint64
             and (*self.labels.shape[:1], *self.labels.shape[2:]) == (*self.people.shape, 2)
             and bool((self.people[1:] > self.people[:-1]).all())
