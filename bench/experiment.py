@@ -1,5 +1,6 @@
 """What an experiment is made of: named runs, rows, tables, and the page that shows them."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -217,10 +218,12 @@ def run_one(
             words += [f"--{key.replace('_', '-')}", text]
         words += shlex.split(run.quick or str(of.quick)) if quick else []
         words += ["--data-dir", str(data_dir)] if data_dir else []
-        words += ["--json", str(output.json)] if output.json else []
+        words += ["--json", os.path.relpath(output.json)] if output.json else []
         words += ["--quiet"] if output.quiet else []
         words += ["--html", str(output.html)] if output.html else []
-        done = subprocess.run([sys.executable, "-m", "securevfl", *words], check=False)  # noqa: S603
+        # As people type it, since result files keep the command line.
+        program = Path(sys.executable).with_name("securevfl")
+        done = subprocess.run([program, *words], check=False)  # noqa: S603
         if done.returncode:
             raise typer.Exit(done.returncode)
         return
