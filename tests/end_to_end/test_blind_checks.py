@@ -28,6 +28,7 @@ from securevfl.protocols.blind.checks import (
     OpenedCheck,
     ProvenReplies,
 )
+from securevfl.protocols.blind.links import MaskedSteps
 from securevfl.protocols.guards import failed_checks
 from securevfl.runtime.channel import NetworkEnd
 from securevfl.training import Environment, TrainingResult, plan_for, train
@@ -143,6 +144,18 @@ def test_another_seed_and_another_tag_fail(
 ) -> None:
     with pytest.raises(CheckFailed):
         train(job(), DATASET, Environment(tamper=changed(kind, change)))
+
+
+def test_among_three_the_cheat_fails_and_nobody_else(tmp_path: Path) -> None:
+    def damaged(message: MaskedSteps) -> MaskedSteps:
+        (reply,) = message.groups
+        return MaskedSteps(message.step, (bytes([reply[0] ^ 1]) + reply[1:],))
+
+    tamper = changed(MaskedSteps, damaged, sender="party2")
+    place = Environment(guard_directory=tmp_path, tamper=tamper)
+    with pytest.raises(CheckFailed, match="requests of 'party2' are not"):
+        train(job(), made(5, 3, rows=60, columns=2), place)
+    assert [each.peer for each in failed_checks.checks(tmp_path) if each.failed] == ["party2"]
 
 
 def test_a_seed_of_another_size_is_refused() -> None:
