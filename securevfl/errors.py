@@ -42,7 +42,7 @@ class MalformedMessage(PeerViolation):
 
 
 class CheckFailed(PeerViolation):
-    """A peer's encrypted replies were not what the protocol computes; the peer is recorded."""
+    """A peer's encrypted replies or requests are not what the protocol computes."""
 
 
 class UnexpectedMessage(PeerViolation):

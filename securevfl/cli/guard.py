@@ -153,8 +153,8 @@ def trust(
     if not found:
         raise ConfigError(f"no check of {peer!r} is on record in {directory}")
     failed = sum(each.failed for each in found)
-    typer.echo(f"{peer}: failed {failed} checks, left {len(found) - failed}; the last in job")
-    typer.echo(f"{found[-1].job.name!r} of {found[-1].job.day}.")
+    typer.echo(f"{peer}: checks that failed: {failed}, that it left: {len(found) - failed};")
+    typer.echo(f"the last in job {found[-1].job.name!r} of {found[-1].job.day}.")
     typer.echo(
         "A party that cheats passes one check in 2^κ, and learns a bit from each that fails."
     )

@@ -265,7 +265,8 @@ def train(
     if not quiet:
         _tell_first(plan, dataset, session, on_pads)
     if offline:
-        made = make_offline(described, dataset, Environment(pads=places))
+        records = options.guard_directory()
+        made = make_offline(described, dataset, Environment(guard_directory=records, pads=places))
         outputs.show_made(made, quiet=quiet)
         return
     with _interruptible(plan, folder):

@@ -158,7 +158,7 @@ class BfvKeyHolder:
         )
 
     def _reply(self, data: bytes, positions: NDArray[np.int64]) -> RingArray:
-        """A reply's polynomials; refuses a reply that could have been made without the key."""
+        """A reply's polynomials; a KeyMismatch if c₁ is 0, whose c₀ would be in clear."""
         polynomials = unpack_reply(self._sizes, data, positions)
         if not polynomials[1].any():
             raise KeyMismatch("a reply has c1 = 0: no key encrypts like this")

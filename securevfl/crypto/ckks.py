@@ -46,7 +46,7 @@ from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.fixed_point import require_matrix, require_values, to_ring
-from securevfl.crypto.residues import share_of, uniform_mask, uniform_words
+from securevfl.crypto.residues import share_of, uniform_mask, uniform_words, whole
 from securevfl.crypto.scheme import MODULUS_BITS, Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.crypto.seal_codec import (
     ciphertext_of,
@@ -219,11 +219,7 @@ class CkksOwner(KeyOwner):
         both = np.stack([values, values])
         carrier = ciphertext_of(self._context, self._context.first_parms_id(), both, ntt=True)
         self._evaluator.transform_from_ntt_inplace(carrier)
-        modulus, total = prod(primes), np.zeros(DEGREE, object)
-        for residues, prime in zip(polynomials_of(carrier)[0], primes, strict=True):
-            others = modulus // prime
-            total += residues.astype(object) * (pow(others, -1, prime) * others)
-        return share_of(total, modulus, MODULUS_BITS)
+        return share_of(whole(polynomials_of(carrier)[0], primes), prod(primes), MODULUS_BITS)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from securevfl.crypto.bfv_core import (
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
 from securevfl.crypto.paillier import PaillierKeyOwner
 from securevfl.crypto.paillier_modulus import ROOTS
-from securevfl.crypto.residues import pack, packed_size, unpack
+from securevfl.crypto.residues import pack, packed_size, unpack, whole
 from securevfl.crypto.ring import RING_BITS
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner, _of_replies
@@ -68,12 +68,7 @@ class Phases:
         self._operations.multiply_plain(ciphertext, self._secret, product)
         parts = polynomials_of(ciphertext)[0].astype(object) + polynomials_of(product)[1]
         primes = self.primes[: len(parts)]
-        modulus = prod(primes)
-        phase = np.zeros(DEGREE, object)
-        for part, prime in zip(parts, primes, strict=True):
-            others = modulus // prime
-            phase += part * (others * pow(others, -1, prime))
-        return phase % modulus, modulus
+        return whole(parts, primes), prod(primes)
 
     def noise(self, ciphertext: seal.Ciphertext) -> FloatArray:
         """The phase minus that of the nearest plaintext, shape (DEGREE,)."""

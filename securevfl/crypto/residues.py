@@ -7,6 +7,7 @@ take b/4 ≥ 8 bytes, which are read and written as two overlapping 64-bit words
 import os
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,16 @@ def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[Ri
         row[:] = combined(_limbs(drawn), [others << LIMB_BITS, others], 0, prime)
         total += drawn.astype(object) * others
     return residues, share_of(total, modulus, plain_bits)
+
+
+def whole(residues: NDArray[Any], primes: Sequence[int]) -> NDArray[np.object_]:
+    """The integers below the primes' product, (count,), of these residues, (primes, count)."""
+    modulus, total = prod(primes), np.zeros(residues.shape[1], object)
+    for row, prime in zip(residues, primes, strict=True):
+        others = modulus // prime
+        total += row.astype(object) * (pow(others, -1, prime) * others)
+    found: NDArray[np.object_] = total % modulus
+    return found
 
 
 def share_of(total: NDArray[np.object_], modulus: int, plain_bits: int) -> RingArray:

@@ -147,13 +147,13 @@ def _by_heart(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
 
 
 def _told_at_the_end(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
-    """What peers learn of labels, and when, if parameters are in shares until the end."""
+    """What peers learn of labels if parameters are in shares until the end."""
     if not plan.exchange.shares_parameters:
         return
     peers = [table for table in dataset.parties if table.name != plan.facts.label_party]
     columns, labels = sum(len(each.columns) for each in peers), dataset.train_labels[visited(plan)]
     bits = label_bits(labels) * len(labels)
-    warning = ", and can be read off it" if BITS * columns > bits else ""
+    warning = ", so they can be read off it" if BITS * columns > bits else ""
     yield (
         f"the final model tells feature parties {columns} numbers of labels, which count as "
         f"{BITS * columns} bits over all jobs on these people; the labels of {len(labels)} rows "

@@ -20,7 +20,7 @@ from securevfl.crypto.equality import EqualityTest
 from securevfl.crypto.inspection import owner_secret
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.errors import CheckFailed, ConfigError, PeerUnreachable
+from securevfl.errors import CheckFailed, ConfigError, MalformedMessage, PeerUnreachable
 from securevfl.job import Job
 from securevfl.protocols.blind.checks import (
     Combinations,
@@ -28,9 +28,10 @@ from securevfl.protocols.blind.checks import (
     OpenedCheck,
     ProvenReplies,
 )
+from securevfl.protocols.blind.links import MaskedSteps
 from securevfl.protocols.guards import failed_checks
 from securevfl.runtime.channel import NetworkEnd
-from securevfl.training import Environment, TrainingResult, train
+from securevfl.training import Environment, TrainingResult, plan_for, train
 from securevfl.wire.codec import Message
 from tests.jobs import all_weights
 from tests.made_data import made
@@ -88,7 +89,7 @@ def test_an_owner_whose_replies_are_no_products_is_caught_and_recorded(tmp_path:
         assert cheated(patch, job(checks=0), Environment()).rounds == 4
         with pytest.raises(CheckFailed, match="not what the protocol computes"):
             cheated(patch, job(), Environment())
-        with pytest.raises(CheckFailed, match=r"`securevfl guard trust party[01]` allows others"):
+        with pytest.raises(CheckFailed, match=r"starts before `securevfl guard trust party[01]`"):
             cheated(patch, job(), place)
     (recorded, *_) = (each for each in failed_checks.checks(tmp_path) if each.failed)
     assert recorded.job.name == "job"
@@ -143,6 +144,40 @@ def test_another_seed_and_another_tag_fail(
 ) -> None:
     with pytest.raises(CheckFailed):
         train(job(), DATASET, Environment(tamper=changed(kind, change)))
+
+
+def test_among_three_the_cheat_fails_and_nobody_else(tmp_path: Path) -> None:
+    def damaged(message: MaskedSteps) -> MaskedSteps:
+        (reply,) = message.groups
+        return MaskedSteps(message.step, (bytes([reply[0] ^ 1]) + reply[1:],))
+
+    tamper = changed(MaskedSteps, damaged, sender="party2")
+    place = Environment(guard_directory=tmp_path, tamper=tamper)
+    with pytest.raises(CheckFailed, match="requests of 'party2' are not"):
+        train(job(), made(5, 3, rows=60, columns=2), place)
+    assert [each.peer for each in failed_checks.checks(tmp_path) if each.failed] == ["party2"]
+
+
+def test_a_seed_of_another_size_is_refused() -> None:
+    """Not by an error that names nobody."""
+    short = changed(OpenedCheck, lambda m: OpenedCheck(m.step, m.seed[1:], m.point))
+    with pytest.raises(MalformedMessage, match="a seed of 31 bytes, 32 expected"):
+        train(job(), DATASET, Environment(tamper=short))
+
+
+def test_a_peer_that_fails_is_recorded_even_if_another_leaves(tmp_path: Path) -> None:
+    """Two that pool would else count as two that left."""
+    peers, plan = ("shop", "bank"), plan_for(job(), DATASET)
+
+    def check() -> None:
+        with failed_checks.on_record(tmp_path, plan, peers) as failed:
+            failed.append("shop")
+            raise PeerUnreachable("bank left")
+
+    with pytest.raises(PeerUnreachable):
+        check()
+    recorded = [(each.peer, each.failed) for each in failed_checks.checks(tmp_path)]
+    assert recorded == [("shop", False), ("bank", False), ("shop", True)]
 
 
 @pytest.mark.parametrize("kind", [ProvenReplies, ConfirmedCheck])

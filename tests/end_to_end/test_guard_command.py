@@ -102,6 +102,9 @@ def test_a_peer_whose_replies_failed_is_shown_and_trusted_again(capsys: Capture)
     Path("job.toml").write_text(JOB.format(seed=0))
     assert run("train", "job.toml", "--quiet", "--force") == 2
     assert "find out why, then say `securevfl guard trust party1`" in capsys.readouterr().err
+    Path("blind.toml").write_text(JOB.format(seed=0).replace("bfv", "blind"))
+    assert run("train", "blind.toml", "--quiet", "--offline") == 2
+    assert "find out why, then say `securevfl guard trust party1`" in capsys.readouterr().err
     assert run("guard", "trust", "party2") == 2
     assert "no check of 'party2' is on record" in capsys.readouterr().err
     assert run("guard", "trust", "party1", "--yes") == 0

@@ -151,11 +151,11 @@ def test_final_models_of_rows_that_a_few_people_tell_apart_would_name_their_labe
     run(tmp_path, dataset, rounds=2)
     apart = CHANGED_FOR_EACH_COLUMN * 4
     for fewer in (1, apart - 1):
-        with pytest.raises(LabelLeakRefused, match=f"by {fewer} people, at least {apart} expected"):
+        with pytest.raises(LabelLeakRefused, match=f"job: {fewer}, at least {apart} expected"):
             run(tmp_path, picked(dataset, slice(fewer, None)), rounds=2)
     run(tmp_path, picked(dataset, slice(apart, None)), rounds=2)
     # Against all earlier rows, not the last ones alone.
-    with pytest.raises(LabelLeakRefused, match="by 2 people"):
+    with pytest.raises(LabelLeakRefused, match="job: 2, at"):
         run(tmp_path, picked(dataset, slice(2, None)), rounds=2)
     run(tmp_path, dataset, rounds=2)
 

@@ -296,7 +296,7 @@ def test_blind_warns_of_an_end_that_few_rows_make(capsys: Capture) -> None:
     few = job("blind", rounds=1, batch_size=10, allow_label_leak=True)
     assert run("train", few) in {0, 3, 4}
     printed = " ".join(capsys.readouterr().err.split())
-    assert re.search(r"of 1\d rows have .* and can be read off it", printed)
+    assert re.search(r"of 1\d rows have .* so they can be read off it", printed)
 
 
 def test_the_example_job_runs_as_it_is_and_its_models_load_again(capsys: Capture) -> None:

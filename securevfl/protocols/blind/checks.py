@@ -23,6 +23,7 @@ from securevfl.arrays import RingArray
 from securevfl.crypto import ring
 from securevfl.crypto.equality import EqualityTest
 from securevfl.crypto.masks import WordStream
+from securevfl.errors import CryptoError
 from securevfl.wire.codec import StepMessage, message_kind
 
 SEED_BYTES = 32
@@ -56,11 +57,13 @@ class Combinations:
 
     Args:
         count: κ.
-        seed: of ρ; drawn at the holder.
+        seed: of ρ; drawn at the holder. A CryptoError if it has another size.
     """
 
     def __init__(self, count: int, seed: bytes | None = None) -> None:
         self.seed = token_bytes(SEED_BYTES) if seed is None else seed
+        if len(self.seed) != SEED_BYTES:
+            raise CryptoError(f"a seed of {len(self.seed)} bytes, {SEED_BYTES} expected")
         self._count, self._stream = count, WordStream(self.seed)
         self._factors: deque[RingArray] = deque()
         self._digest = hashlib.sha256()

@@ -405,7 +405,8 @@ class PartyLinks:
         fmt, encrypted = key.product_format, only(self._holder, request.groups)
         filled = _filled(matrix, (fmt.outputs, fmt.inner))
         reply, masks = checked(self._holder, key.product, encrypted, filled)
-        self._masks.append((masks, len(group)))
+        if self._plan.checks:
+            self._masks.append((masks, len(group)))
         for column, each in enumerate(group):
             mask = ring.reduced(-masks[:, column])
             (own.steps if of_steps else own.pulls)[each.index] = mask[:columns]
@@ -435,7 +436,7 @@ class PartyLinks:
                 await party.channel.send(name, OpenedCheck(step, seed, tests[name].point))
             _, opened = await party.channel.receive([holder], OpenedCheck, step)
             async with party.costs.compute(CORRELATED_RANDOMNESS):
-                own = Combinations(plan.checks, opened.seed)
+                own = checked(holder, Combinations, plan.checks, opened.seed)
                 for masks, rounds in self._masks:
                     own.take_mask(masks, rounds)
                 test = own.test(context(party.name, holder))

@@ -42,8 +42,8 @@ class Doublings(Message):
 
 def doublings_for(series: SigmoidSeries, reach: float) -> int:
     """How often to double the period for predictions up to `reach`, as far as possible."""
-    needed = 2 * SPARE * reach / series.period
-    return min(ceil(log2(needed)), MOST_DOUBLINGS) if needed > 1 else 0
+    needed = min(2 * SPARE * reach / series.period, 2.0**MOST_DOUBLINGS)
+    return ceil(log2(needed)) if needed > 1 else 0
 
 
 async def agreed_doublings(party: Party, own: int) -> int:

@@ -11,7 +11,7 @@ Learns:
         With logistic residuals every party also learns of every other whether its predictions
         stayed within the range of the series: one bit, which is true in a job that succeeds.
     holder: nothing.
-Guarantees: against semi-honest parties.
+Guarantees: against semi-honest parties; what others get: docs/explanation/blind.md.
 Source: docs/decisions/0032-blind.md, 0034-logistic-residuals-in-shares.md.
 """
 

@@ -1,9 +1,9 @@
 """Peers that failed a check of encrypted replies: on record until a person says otherwise.
 
-A failed check tells the peer a bit, and with 1/2^κ a cheat passes. Tried all day it would pass, so
-no job with this peer starts until somebody has looked into it. A check that the peer left is on
-record too: it may have seen that it would fail. A connection can break in this moment, so a few of
-these pass.
+A failed check tells the peer a bit, and a cheat passes one check in 2^κ. Tried all day it would
+pass, so no job with this peer starts until somebody has looked into it. A check that the peer left
+is on record too: it may have seen that it would fail. A connection can break in this moment, so a
+few of these pass.
 """
 
 from collections.abc import Collection, Iterator
@@ -45,27 +45,30 @@ def checks(directory: Path) -> list[Check]:
 
 @contextmanager
 def on_record(directory: Path | None, plan: Plan, peers: Collection[str]) -> Iterator[list[str]]:
-    """Note checks with peers, which are struck out at the end unless it fails.
+    """Note checks with peers; those that end without an error are struck out again.
 
     Yields:
-        A list for the names of peers that fail.
+        A list for the names of peers that fail. They are recorded even if another peer then leaves.
 
     Raises:
         CheckFailed: the list is not empty at the end.
     """
-    job, failed = CountedJob.of(plan.job, plan.hash), list[str]()
+    job, failed, finished = CountedJob.of(plan.job, plan.hash), list[str](), list[Check]()
     begun = [Check(peer=peer, job=job) for peer in peers]
     _change(directory, add=begun)
-    yield failed
-    lost = [Check(peer=peer, job=job, failed=True) for peer in failed]
-    _change(directory, add=lost, strike=begun)
+    try:
+        yield failed
+        finished = begun
+    finally:
+        lost = [Check(peer=peer, job=job, failed=True) for peer in failed]
+        _change(directory, add=lost, strike=finished)
     if failed:
         names = ", ".join(map(repr, failed))
-        kept = "" if directory is None else f": `securevfl guard trust {failed[0]}` allows others"
+        kept = f"; no job with it starts before `securevfl guard trust {failed[0]}`"
         raise CheckFailed(
             f"encrypted replies or requests of {names} are not what the protocol computes: a party "
-            f"tried to read what is another's, or its machine is broken; the job ends, and its "
-            f"keys are gone{kept}"
+            "tried to read what is another's, or its machine is broken; the job ends, and its keys "
+            f"are gone{kept if directory else ''}"
         )
 
 
@@ -76,9 +79,9 @@ def require_trust(directory: Path | None, peers: Collection[str]) -> None:
         ConfigError: it failed a check, or left several.
         DataError: the record cannot be read.
     """
-    for peer in peers if directory is not None else ():
-        assert directory is not None  # noqa: S101
-        of_peer = [each for each in checks(directory) if each.peer == peer]
+    recorded = [] if directory is None else checks(directory)
+    for peer in peers:
+        of_peer = [each for each in recorded if each.peer == peer]
         failed = [each for each in of_peer if each.failed]
         if failed or len(of_peer) > MOST_LEFT:
             (last, what) = (

@@ -76,10 +76,8 @@ class End:
         """
         room, settings, job = self.room, self.plan.job.job, self.plan.hash.hex()
         committed = self.plan.schedule.repeats and all(self.agreement.commitments.values())
-        batches, everybody = (
-            len(self.plan.schedule.fixed),
-            self.agreement.own_columns + self.columns,
-        )
+        batches = len(self.plan.schedule.fixed)
+        everybody = self.agreement.own_columns + self.columns
         self.record.add_end(
             self.places[self.rows],
             self._unknowns() if committed else job,
@@ -96,10 +94,10 @@ class End:
             raise LabelLeakRefused(self._refusal(room))
         if apart < self.least_apart:
             raise LabelLeakRefused(
-                f"label guard: the rows differ from those of an earlier job by {apart} people, at "
-                f"least {self.least_apart} expected: two final models would tell the labels of "
-                "these people; train on the rows of the earlier job until more have left or "
-                "joined, or set allow_label_leak = true"
+                f"label guard: people who left or joined since an earlier job: {apart}, at least "
+                f"{self.least_apart} expected: two final models would tell their labels; train on "
+                "the rows of the earlier job until more have left or joined, or set "
+                "allow_label_leak = true"
             )
 
     @property

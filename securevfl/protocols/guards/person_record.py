@@ -502,7 +502,7 @@ class PersonRecord(Record):
             for name in cls.ARRAYS:
                 setattr(record, name, arrays[name])
         record.sets, record.columns = set(header.sets), header.columns
-        record.ends = arrays.get(ENDS, np.zeros(len(record.people)))  # none in version 0.2
+        record.ends = arrays.get(ENDS, np.zeros(len(record.people)))  # older ones have none
         record.told, record.visited = header.told, header.visited
         record.visits = arrays.get(VISITS, np.zeros((len(record.people), 0), np.uint8))
         record.seen = {peer: set(names) for peer, names in header.seen.items()}

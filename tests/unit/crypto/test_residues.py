@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from securevfl.arrays import RingArray
 from securevfl.crypto.residues import (
     combined,
     exact_mask,
@@ -16,6 +14,7 @@ from securevfl.crypto.residues import (
     scaled_message,
     uniform_mask,
     unpack,
+    whole,
 )
 from securevfl.errors import CryptoError
 from tests.ciphertexts import is_uniform
@@ -52,15 +51,6 @@ def test_messages_are_scaled_to_the_nearest_integer(plain_bits: int, data: st.Da
         assert found.tolist() == [each % prime for each in expected]
 
 
-def _whole(residues: RingArray, primes: list[int]) -> tuple[NDArray[np.object_], int]:
-    """The integers from their residues, and the modulus."""
-    modulus, whole = prod(primes), np.zeros(residues.shape[1], object)
-    for row, prime in zip(residues, primes, strict=True):
-        others = modulus // prime
-        whole += row.astype(object) * (others * pow(others, -1, prime))
-    return whole % modulus, modulus
-
-
 @pytest.mark.parametrize("plain", [1 << 40, (1 << 47) + 5])
 @pytest.mark.parametrize("edge", [0, 1 << 30])
 def test_an_exact_mask_is_uniform_off_the_edges_and_its_share_is_rounded(
@@ -68,12 +58,12 @@ def test_an_exact_mask_is_uniform_off_the_edges_and_its_share_is_rounded(
 ) -> None:
     """Chi-square over 16 bins of the range and between edges, false alarm 1e-6."""
     residues, share = exact_mask(PRIMES, plain, edge, 4096)
-    whole, modulus = _whole(residues, PRIMES)
+    drawn, modulus = whole(residues, PRIMES), prod(PRIMES)
     found = share.astype(object)
-    assert is_uniform(whole * 16 // modulus, 16)
+    assert is_uniform(drawn * 16 // modulus, 16)
     assert is_uniform(found * 16 // plain, 16)
     nearest = ((2 * modulus * found + plain) // (2 * plain)) % modulus  # round(q·z/t)
-    off = (whole - nearest + modulus // 2) % modulus - modulus // 2
+    off = (drawn - nearest + modulus // 2) % modulus - modulus // 2
     reach = modulus // (2 * plain) - edge - 1
     assert np.all(abs(off) <= reach)
     assert is_uniform((off + reach) * 16 // (2 * reach + 1), 16)
@@ -95,11 +85,11 @@ def test_a_mask_is_uniform_modulo_all_primes_and_its_share_is_rounded(
 ) -> None:
     """Chi-square over 16 bins of the range and of the primes' own, false alarm 1e-6."""
     residues, share = uniform_mask(primes, plain_bits, 4096)
-    whole, modulus = _whole(residues, primes)
-    assert is_uniform(whole * 16 // modulus, 16)
+    drawn, modulus = whole(residues, primes), prod(primes)
+    assert is_uniform(drawn * 16 // modulus, 16)
     for row, prime in zip(residues, primes, strict=True):
         assert is_uniform(row.astype(object) * 16 // prime, 16)
-    off = ((share.astype(object) * modulus - (whole << plain_bits)) << 1) % (modulus << plain_bits)
+    off = ((share.astype(object) * modulus - (drawn << plain_bits)) << 1) % (modulus << plain_bits)
     off = np.where(off > modulus << (plain_bits - 1), off - (modulus << plain_bits), off)
     assert np.all(abs(off) <= modulus)
     assert share.max() < 1 << plain_bits

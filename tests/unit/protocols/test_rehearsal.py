@@ -112,8 +112,8 @@ def test_columns_that_say_nothing_stay_where_they_are(value: float) -> None:
 def test_periods_are_doubled_until_they_suffice() -> None:
     series = SigmoidSeries.of_period(64)
     edge = series.period / 2 / SPARE
-    reached = (0.0, 0.99 * edge, 1.01 * edge, 1.99 * edge, 2.01 * edge, 1e9)
-    expected = [0, 0, 1, 1, 2, MOST_DOUBLINGS]
+    reached = (0.0, 0.99 * edge, 1.01 * edge, 1.99 * edge, 2.01 * edge, 1e9, np.inf)
+    expected = [0, 0, 1, 1, 2, MOST_DOUBLINGS, MOST_DOUBLINGS]
     assert [doublings_for(series, each) for each in reached] == expected
 
 
