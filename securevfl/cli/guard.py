@@ -111,17 +111,21 @@ def _kept(directory: Path) -> Iterator[_Kept]:
 @guard.command("show")
 def show(*, json: options.Json = None, quiet: options.Quiet = False) -> None:
     """Say of whom the guards remember what: populations, jobs, and what these have shown."""
+    from securevfl.protocols.guards.failed_checks import checks
+
     rows = [row for kept in _kept(options.guard_directory()) for row in kept.rows()]
-    settings = {"directory": str(options.guard_directory())}
+    on_record = checks(options.guard_directory())
+    settings = {
+        "directory": str(options.guard_directory()),
+        "checks": [each.model_dump() for each in on_record],
+    }
     keep(json, command="guard show", seed=0, settings=settings, rows=rows)
     if quiet:
         return
     from rich.console import Console
 
-    from securevfl.protocols.guards.failed_checks import checks
-
     console = Console(highlight=False, markup=False)
-    for each in checks(options.guard_directory()):
+    for each in on_record:
         what = "failed" if each.failed else "left"
         console.print(
             f"{each.peer}: {what} a check of encrypted replies in job {each.job.name!r} of "

@@ -443,8 +443,10 @@ class PartyLinks:
                 proof = ProvenReplies(step, test.point, checked(holder, test.tag, opened.point))
             self._masks.clear()
             await party.channel.send(holder, proof)
-            proofs = await collect(party.channel, list(tests), ProvenReplies, step)
-            for name, proof in proofs.items():
+            waited_for = set(tests)
+            while waited_for:  # one that leaves must not keep the others from their confirmation
+                name, proof = await party.channel.receive(waited_for, ProvenReplies, step)
+                waited_for.remove(name)
                 async with party.costs.compute(CORRELATED_RANDOMNESS):
                     if not checked(name, tests[name].accepts, proof.point, proof.tag):
                         failed.append(name)

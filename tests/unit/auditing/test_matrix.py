@@ -265,6 +265,7 @@ def test_an_unknown_attack_is_refused() -> None:
         rows_of(load("breast_cancer"), "plain", attacks=("gramm",))
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_rows() -> None:
     dataset = load("breast_cancer")
     jobs = {"plain": job("plain"), "masked": job("masked")}
