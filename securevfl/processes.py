@@ -6,14 +6,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from socket import gethostname
 from typing import Any, TypeVar
 
@@ -114,9 +115,12 @@ def _pool(
     ours, theirs = spawn.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(theirs,))
     try:
+        ended: SimpleQueue[Future[Any]] = SimpleQueue()
         with _ignoring_interrupts():
             places = {pool.submit(_do, path, task, n): n for n, task in enumerate(tasks)}
-        yield _as_they_end(places, ours, tell)
+            for future in places:
+                future.add_done_callback(ended.put)
+        yield _as_they_end(places, ended, ours, tell)
     except BrokenProcessPool as error:
         raise Gone(
             f"a process of the {what} was killed, perhaps for lack of memory: try --workers 1"
@@ -133,15 +137,25 @@ def _pool(
 
 
 def _as_they_end(
-    places: Mapping["Future[R]", int], line: Connection, tell: TellOf
+    places: Mapping["Future[R]", int],
+    ended: "SimpleQueue[Future[R]]",
+    line: Connection,
+    tell: TellOf,
 ) -> Iterator[tuple[int, R]]:
-    """Yield results with their places, and pass on reports in between."""
-    left = set(places)
+    """Yield results with their places, and pass on reports in between.
+
+    `concurrent.futures.wait` would take the locks of all futures; an interrupt in between leaves
+    one locked, and the pool never ends.
+    """
+    left = len(places)
     while left:
-        ended, left = wait(left, OFTEN_SECONDS, FIRST_COMPLETED)
+        future = None
+        with suppress(Empty):
+            future = ended.get(timeout=OFTEN_SECONDS)
         while line.poll():
             tell(*json.loads(line.recv_bytes()))
-        for future in sorted(ended, key=places.__getitem__):
+        if future is not None:
+            left -= 1
             yield places[future], future.result()
 
 
