@@ -160,6 +160,19 @@ def test_final_models_of_rows_that_a_few_people_tell_apart_would_name_their_labe
     run(tmp_path, dataset, rounds=2)
 
 
+@pytest.mark.parametrize("first", ["blind", "bfv"])
+def test_a_gradient_and_a_final_model_of_one_person_fewer_would_name_a_label(
+    first: str, tmp_path: Path
+) -> None:
+    dataset, (second,) = labelled(1000, 4, 500), {"blind", "bfv"} - {first}
+    environment = Environment(guard_directory=tmp_path)
+    settings = {"loss": "taylor-logistic", "eval_every": "never", "rounds": 2}
+    fit(dataset, first, environment, **settings)
+    with pytest.raises(LabelLeakRefused, match="earlier job: 1, at least 32 expected"):
+        fit(picked(dataset, slice(1, None)), second, environment, **settings)
+    fit(dataset, second, environment, **settings)
+
+
 def test_at_the_limit_no_label_is_certain_however_often_a_job_runs(tmp_path: Path) -> None:
     """20 labels for one number."""
     dataset = labelled(20, 1, 10)

@@ -71,8 +71,7 @@ class End:
         """Note what it tells, unless the job resumes and was noted when it started.
 
         Raises:
-            LabelLeakRefused: the record would hold as many bits as the labels have, or a few people
-                have left or joined since an earlier job.
+            LabelLeakRefused: the record would hold as many bits as the labels have.
         """
         room, settings, job = self.room, self.plan.job.job, self.plan.hash.hex()
         committed = self.plan.schedule.repeats and all(self.agreement.commitments.values())
@@ -87,28 +86,43 @@ class End:
             same=committed and settings.start != "random",
             resumes=resumes,
         )
-        apart = self.record.visit(self.places[self.rows])
-        if settings.allow_label_leak:
-            return
-        if self.room < -ROUNDING:
+        if self.room < -ROUNDING and not settings.allow_label_leak:
             raise LabelLeakRefused(self._refusal(room))
-        if apart < self.least_apart:
-            raise LabelLeakRefused(
-                f"label guard: people who left or joined since an earlier job: {apart}, at least "
-                f"{self.least_apart} expected: two final models would tell their labels; train on "
-                "the rows of the earlier job until more have left or joined, or set "
-                "allow_label_leak = true"
-            )
 
     @property
     def columns(self) -> int:
         """P of all peers together."""
         return sum(self.agreement.columns.values())
 
+    def require_apart(self) -> None:
+        """Note the rows, unless a few people tell them apart from the rows of an earlier job.
+
+        Of two jobs, one of which tells a final model. The guard has another rule for gradients.
+
+        Raises:
+            LabelLeakRefused: a few people have left or joined since an earlier job.
+        """
+        ends, places = self.plan.exchange.shares_parameters, self.places[self.rows]
+        apart = self.record.apart(places, ended=not ends)
+        self.record.visit(places, ends=ends)
+        if apart < self.least_apart and not self.plan.job.job.allow_label_leak:
+            raise LabelLeakRefused(
+                f"label guard: people who left or joined since an earlier job: {apart}, at least "
+                f"{self.least_apart} expected: a final model and the other job would tell their "
+                "labels; train on the rows of the earlier job until more have left or joined, or "
+                "set allow_label_leak = true"
+            )
+
     @property
     def least_apart(self) -> int:
-        """How many people may tell apart the rows of two jobs: each column tells of them."""
+        """How many people have to tell apart the rows of two jobs: each column tells of them."""
         return CHANGED_FOR_EACH_COLUMN * self.columns
+
+    @property
+    def passes(self) -> bool:
+        """Whether a final model of these rows would be allowed, on top of what is noted."""
+        apart = self.record.apart(self.places[self.rows], ended=False)
+        return self.columns <= self.room and apart >= self.least_apart
 
     @cached_property
     def rows(self) -> IntArray:

@@ -148,10 +148,10 @@ def _noted(
     end = End(plan, agreement, known.own, labels, places, record)
     if plan.exchange.shares_parameters:
         end.count(resumes=resumes)
-    elif plan.learns.gradients:
-        tells_apart = record.visit(places[end.rows]) < end.least_apart
-        if plan.fits_shares and end.columns <= end.room and not tells_apart:
-            return "; scheme = 'blind' reveals no gradient and would pass"
+    if plan.exchange.shares_parameters or plan.learns.gradients:
+        end.require_apart()
+    if not plan.exchange.shares_parameters and plan.fits_shares and end.passes:
+        return "; scheme = 'blind' reveals no gradient and would pass"
     return ""
 
 

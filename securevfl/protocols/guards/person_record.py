@@ -68,7 +68,7 @@ class _RecordHeader(BaseModel):
     populations: list[Population] = []
     answers: list[str] = []
     told: dict[str, dict[str, int]] = {}
-    visited: list[str] = []
+    visited: dict[str, bool] = {}
 
 
 def label_variance(labels: Labels) -> float:
@@ -132,7 +132,7 @@ class PersonRecord(Record):
         others: likewise.
         ends: Σ P/S of each person over final models, of all peers together, shape (M,).
         told: by people, labels and columns of such models, how often each job told of them.
-        visited: names of all sets of rows on which jobs were trained.
+        visited: all sets of rows on which jobs were trained, and whether one told a final model.
         visits: who was in each of them, a bit each, shape (people, bytes).
         sets: names of all sets with a gradient.
         seen: by peer, the names of the equations that it has.
@@ -163,7 +163,7 @@ class PersonRecord(Record):
     others: dict[str, FloatArray] = field(default_factory=dict)
     ends: FloatArray = field(default_factory=lambda: np.zeros(0))
     told: dict[str, dict[str, int]] = field(default_factory=dict)
-    visited: list[str] = field(default_factory=list)
+    visited: dict[str, bool] = field(default_factory=dict)
     visits: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     sets: set[str] = field(default_factory=set)
     seen: dict[str, set[str]] = field(default_factory=dict)
@@ -340,27 +340,33 @@ class PersonRecord(Record):
                 share = shares.setdefault(each.peer, np.zeros(len(self.people)))
                 share[rows[counted]] += each.values / len(rows)
 
-    def visit(self, places: IntArray) -> int:
-        """Note the rows of a job; by how many people at least the rows of earlier jobs differ.
+    def apart(self, places: IntArray, *, ended: bool) -> int:
+        """By how many people at least these rows differ from the rows of earlier jobs.
 
-        Of jobs on some of the same people; rows of the very same people do not count.
+        Of jobs on some of the same people, or with `ended` of those that told a final model. Rows
+        of the very same people do not count.
         """
-        inside = np.zeros(len(self.people), np.uint8)
-        inside[places] = 1
-        nearest = len(self.people)
-        for number in range(len(self.visited)):
+        inside, nearest = self._inside(places), len(self.people)
+        for number, told in enumerate(self.visited.values()):
             members = self.visits[:, number // 8] >> np.uint8(number % 8) & np.uint8(1)
             apart = int(np.count_nonzero(members != inside))
-            if apart and members[places].any():
+            if apart and (told or not ended) and members[places].any():
                 nearest = min(nearest, apart)
-        name = _set_name(self.people[places]).hex()
-        if name not in self.visited:
-            if len(self.visited) % 8 == 0:
-                self.visits = np.pad(self.visits, ((0, 0), (0, 1)))
-            self.visited.append(name)
-        number = self.visited.index(name)
-        self.visits[:, number // 8] |= inside << np.uint8(number % 8)
         return nearest
+
+    def visit(self, places: IntArray, *, ends: bool) -> None:
+        """Note the rows of a job, and whether it tells a final model."""
+        name = _set_name(self.people[places]).hex()
+        if name not in self.visited and len(self.visited) % 8 == 0:
+            self.visits = np.pad(self.visits, ((0, 0), (0, 1)))
+        self.visited[name] = self.visited.get(name, False) or ends
+        number = list(self.visited).index(name)
+        self.visits[:, number // 8] |= self._inside(places) << np.uint8(number % 8)
+
+    def _inside(self, places: IntArray) -> NDArray[np.uint8]:
+        inside = np.zeros(len(self.people), np.uint8)
+        inside[places] = 1
+        return inside
 
     def add_end(
         self, places: IntArray, unknowns: str, job: str, columns: int, most: float, *,
