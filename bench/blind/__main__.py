@@ -28,8 +28,9 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job, NetworkSettings
 from securevfl.models.scores import auc
 from securevfl.protocols import catalogue
-from securevfl.protocols.blind.dry_run import rounds_in_float
 from securevfl.protocols.catalogue import EXCHANGES
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.reports.rows import OfflineFigure, made_offline
 from securevfl.reports.tables import Column, Row, seconds, share, size
 from securevfl.runtime.costs import PHASES
@@ -147,6 +148,36 @@ def job_of(settings: BlindSettings, steps: str, loss: Loss, exchange: str) -> Jo
 def _shows_nothing(job: Job) -> bool:
     """Whether there is nothing to score before the last round, so that no target can end it."""
     return EXCHANGES[job.exchange.scheme].shares_parameters
+
+
+def rounds_in_float(plan: Plan, dataset: VerticalDataset) -> Iterator[list[LocalPart]]:
+    """Take the steps of a blind job in one place, in float; yields all parts after every round."""
+    parts = [
+        LocalPart(
+            plan,
+            table,
+            np.random.default_rng([plan.job.job.seed, number]),
+            with_intercept=table.name == dataset.label_party,
+        )
+        for number, table in enumerate(dataset.parties)
+    ]
+    columns = sum(part.inputs.shape[1] for part in parts)
+    steps = [plan.steps(part.model, part.inputs, columns) for part in parts]
+    weights = [part.model.weights for part in parts]
+    points = list(weights)
+    for index in range(plan.rounds):
+        rows = plan.schedule.batch(index)
+        batches = [part.inputs[rows] for part in parts]
+        summed = np.sum([x @ point for x, point in zip(batches, points, strict=True)], axis=0)
+        residuals = plan.loss.residuals(summed, dataset.train_labels[rows])
+        for number, (part, batch) in enumerate(zip(parts, batches, strict=True)):
+            planned = steps[number].planned(index, batch)
+            part.model.weights = points[number]
+            gradient = batch.T @ residuals / len(rows) + part.model.penalty_gradient(plan.l2)
+            after = points[number] - planned.matrix @ gradient
+            points[number] = after + planned.beta * (after - weights[number])
+            part.model.weights = weights[number] = after
+        yield parts
 
 
 def aucs_in_float(job: Job, dataset: VerticalDataset) -> list[float]:

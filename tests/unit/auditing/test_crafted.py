@@ -6,7 +6,6 @@ Each control is the old mask of the scheme, which is as wide as an honest produc
 import secrets
 
 import pytest
-from typing_extensions import override
 
 from securevfl.auditing.judging import Finding, Immune, NotRun, verdict_of
 from securevfl.auditing.measures.ciphertexts import crafted_inputs, crafted_query
@@ -15,41 +14,14 @@ from securevfl.auditing.subject import Subject
 from securevfl.crypto import ckks
 from securevfl.crypto.bfv_core import BfvMultiplier
 from securevfl.crypto.paillier import (
-    PaillierEvaluator,
     PaillierKeyPeer,
-    PaillierOwner,
 )
-from securevfl.crypto.paillier_fast import FastPaillierEvaluator, FastPaillierOwner
-from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.data.sources import load
 from securevfl.data.tables import some_rows
-from securevfl.job import ExchangeSettings, Job
-from securevfl.protocols.session.keys import KeyMaker
-from tests.small_keys import insecure
+from securevfl.job import Job
+from tests.jobs import SmallKeys
 from tests.unit.auditing.cells import finding, reason
 from tests.weakened import MasksModuloT, narrow_ckks_mask
-
-
-class SmallKeys(KeyMaker):
-    """Paillier keys of 512 bits, of either engine; other schemes as they are."""
-
-    @override
-    def owner(
-        self, settings: ExchangeSettings, product_format: ProductFormat, seed: bytes
-    ) -> KeyOwner:
-        if settings.scheme != "paillier":
-            return super().owner(settings, product_format, seed)
-        kind = PaillierOwner if settings.engine == "phe" else FastPaillierOwner
-        return insecure(kind, product_format, 512)
-
-    @override
-    def evaluator(
-        self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
-    ) -> Evaluator:
-        if settings.scheme != "paillier":
-            return super().evaluator(settings, material, product_format)
-        kind = PaillierEvaluator if settings.engine == "phe" else FastPaillierEvaluator
-        return insecure(kind, material, product_format)
 
 
 def subject(scheme: str, **exchange: object) -> Subject:

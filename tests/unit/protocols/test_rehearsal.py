@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.blind.__main__ import rounds_in_float
 from securevfl.arrays import FloatArray
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
@@ -13,7 +14,6 @@ from securevfl.errors import PeerViolation
 from securevfl.job import Job
 from securevfl.models.losses import Logistic
 from securevfl.models.sigmoid_series import MOST_DOUBLINGS, SigmoidSeries
-from securevfl.protocols.blind.dry_run import rounds_in_float
 from securevfl.protocols.blind.rehearsal import (
     SPARE,
     Doublings,
