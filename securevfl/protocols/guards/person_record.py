@@ -19,7 +19,7 @@ Limits: docs/decisions/0016-label-guard-by-person.md.
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -340,13 +340,13 @@ class PersonRecord(Record):
                 share = shares.setdefault(each.peer, np.zeros(len(self.people)))
                 share[rows[counted]] += each.values / len(rows)
 
-    def apart(self, places: IntArray, *, ended: bool) -> int:
-        """By how many people at least these rows differ from the rows of earlier jobs.
+    def apart(self, places: IntArray, *, ended: bool) -> float:
+        """By how many people at least these rows differ from the rows of earlier jobs, ∞ if none.
 
         Of jobs on some of the same people, or with `ended` of those that told a final model. Rows
         of the very same people do not count.
         """
-        inside, nearest = self._inside(places), len(self.people)
+        inside, nearest = self._inside(places), inf
         for number, told in enumerate(self.visited.values()):
             members = self.visits[:, number // 8] >> np.uint8(number % 8) & np.uint8(1)
             apart = int(np.count_nonzero(members != inside))
