@@ -12,6 +12,7 @@ from securevfl.runtime.simulation import VirtualTimeLoop
 
 T = TypeVar("T")
 POLL_SECONDS = 0.05
+LONG_SECONDS = 3600.0
 
 
 class Here:
@@ -139,7 +140,7 @@ def in_virtual_time(program: Coroutine[Any, Any, T]) -> T:
     """Run a program on a loop whose clock jumps to the next event."""
     loop = VirtualTimeLoop()
     try:
-        result: T = loop.run_until_complete(program)
+        result: T = loop.run_until_complete(asyncio.wait_for(program, LONG_SECONDS))
     finally:
         loop.close()
     return result
