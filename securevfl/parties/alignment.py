@@ -111,7 +111,7 @@ class Sizes(Message):
 
 
 @message_kind(102, stage="setup")
-class Verdict(Message):
+class CountsAccepted(Message):
     """Every party to every other: whether its limits accept the counts that it knows by now."""
 
     accepts: bool
@@ -470,8 +470,8 @@ class _Ring:
 
     async def _accept(self, problem: SecureVFLError | None) -> None:
         """Tell all whether this party goes on; nobody does unless all do."""
-        await self._tell_all(Verdict(problem is None))
-        verdicts = await collect(self._channel, self._others, Verdict)
+        await self._tell_all(CountsAccepted(problem is None))
+        verdicts = await collect(self._channel, self._others, CountsAccepted)
         if problem is not None:
             raise problem
         for peer, verdict in verdicts.items():
