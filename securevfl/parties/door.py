@@ -32,6 +32,7 @@ from websockets.exceptions import (
     InvalidURI,
     ProxyError,
 )
+from websockets.protocol import State
 from websockets.proxy import parse_proxy
 from websockets.uri import parse_uri
 
@@ -39,6 +40,7 @@ from securevfl.errors import ConfigError, PeerError, PeerNotTrusted, PeerUnreach
 from securevfl.parties.identity import Identity, public_text, verify
 
 MOST_MESSAGE_BYTES = 1 << 20
+MOST_CALL_BYTES = 1 << 10  # until the two ends meet
 HANDSHAKE_SECONDS = 10.0
 # Gateways cut connections that are idle for some minutes; a death is noticed after a minute.
 PING_SECONDS, PONG_SECONDS = 20.0, 40.0
@@ -95,6 +97,10 @@ class Stream:
             return await self._connection.recv(decode=False)
         except ConnectionClosed as error:
             raise self._gone(error) from error
+
+    def allow_messages(self) -> None:
+        """From now on take messages of full length."""
+        self._connection.protocol.max_message_size = MOST_MESSAGE_BYTES
 
     async def close(self, code: int = 1000) -> None:
         """Close the connection; waits at most `CLOSE_SECONDS`."""
@@ -275,7 +281,7 @@ async def _called(stream: Stream) -> Caller:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a door holds at most.
+    """What a door holds at most; of each connection at most about 6 MB wait.
 
     Attributes:
         connections: in all.
@@ -285,7 +291,7 @@ class Limits:
         nameplate_seconds: until a nameplate is taken down.
     """
 
-    connections: int = 512
+    connections: int = 256
     of_address: int = 64
     waiting_seconds: float = 86_400.0
     nameplates: int = 64
@@ -313,6 +319,7 @@ class Door:
     limits: Limits = field(default_factory=Limits)
     refused: Counter[str] = field(default_factory=Counter)
     _of_address: Counter[str] = field(default_factory=Counter)
+    _visitors: set[ServerConnection] = field(default_factory=set)
     _server: Server | None = None
     _said: float = float("-inf")
 
@@ -331,12 +338,14 @@ class Door:
                 address = str((transport.get_extra_info("peername") or ("?",))[0])
                 super().connection_made(transport)
                 self._counted = address
+                door._visitors.add(self)
                 if not door._comes(address):
                     self.transport.abort()
 
             @override
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
+                door._visitors.discard(self)
                 door._goes(self._counted)
 
         try:
@@ -350,7 +359,7 @@ class Door:
                 ping_interval=PING_SECONDS,
                 ping_timeout=PONG_SECONDS,
                 close_timeout=CLOSE_SECONDS,
-                max_size=MOST_MESSAGE_BYTES,
+                max_size=MOST_CALL_BYTES,
                 max_queue=4,
                 logger=_quiet,
                 create_connection=Visiting,
@@ -370,6 +379,9 @@ class Door:
         """Close all connections and stop listening."""
         if self._server is not None:
             self._server.close()
+            for each in self._visitors:
+                if each.state is State.CONNECTING:
+                    each.transport.abort()
             await self._server.wait_closed()
 
     def _comes(self, address: str) -> bool:
@@ -423,6 +435,7 @@ async def keep_waiting(stream: Stream) -> None:
 
 async def bring_together(stream: Stream) -> None:
     """Tell a caller that the other end is there."""
+    stream.allow_messages()
     await stream.send(_MEET)
 
 

@@ -371,12 +371,12 @@ class Links:
     async def _leave(links: Mapping[str, Link]) -> None:
         await asyncio.gather(*(link.close() for link in links.values()))
 
-    def _tell(self, name: str, why: str | None = None) -> None:
-        self._why[name] = why or self._why.get(name, "")
+    def _tell(self, name: str) -> None:
+        why, now = self._why.get(name, "no answer yet"), time.monotonic()
         last, at = self._told.get(name, ("", 0.0))
-        if last != self._why[name] or time.monotonic() - at >= TELL_SECONDS:
-            self._told[name] = self._why[name], time.monotonic()
-            self._say(f"waits for {name}: {self._why[name]}")
+        if last != why or now - at >= TELL_SECONDS:
+            self._told[name] = why, now
+            self._say(f"waits for {name}: {why}")
 
     async def _call(self, name: str) -> None:
         """Connect outward to a peer, again and again, and once more if that link is lost."""
@@ -385,7 +385,7 @@ class Links:
             try:
                 link = await self._to(name, self._outward[name])
             except PeerError as error:
-                self._tell(name, str(error))
+                self._why[name] = str(error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
@@ -400,7 +400,7 @@ class Links:
         try:
             knocking = knock(stream, self._identity, self._peers[name], self._salt)
             if url == self._relay:
-                self._tell(name, f"it is not at the relay {url} yet")
+                self._why[name] = f"it is not at the relay {url} yet"
                 await knocking
             else:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -437,7 +437,7 @@ class Links:
         try:
             link = await self._secure(name, stream)
         except (PeerError, TimeoutError) as error:
-            self._tell(name, str(error) or "it was too slow")
+            self._why[name] = str(error) or "it was too slow"
             return
         for old in (self._used.get(name), self._ready.get(name)):
             if old is not None:
