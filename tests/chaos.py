@@ -5,8 +5,6 @@ import random
 from types import TracebackType
 from typing import Self
 
-from typing_extensions import override
-
 FAULTS = ("cut", "freeze", "corrupt", "lose", "stall")
 
 
@@ -20,17 +18,20 @@ class Chaos:
     Attributes:
         delay: seconds that each piece is held.
         rate: bytes a second, each way; None for any.
-        seen: all bytes that passed, if `record` is set.
+        passed: bytes that have come, each way.
+        seen: all that went on, if `record` is set.
     """
 
     def __init__(self, target: str, seed: int = 0, *, record: bool = False) -> None:
-        self.delay, self.rate = 0.0, None  # type: float, float | None
+        self.delay = 0.0
+        self.rate: float | None = None
         self.seen = bytearray()
         self.passed = 0
         self._target, self._record = target, record
-        self._choices = random.Random(seed)
+        self._choices = random.Random(seed)  # noqa: S311
+        self._pieces, self._planned = 0, dict[int, str]()
         self._next: str | None = None
-        self._frozen: set[asyncio.Transport | asyncio.StreamWriter] = set()
+        self._frozen: set[asyncio.StreamWriter] = set()
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -78,11 +79,17 @@ class Chaos:
         """Hold the next piece for a fifth of a second."""
         self._next = "stall"
 
-    async def misbehave(self, times: int, seconds: float) -> None:
-        """So many faults of the schedule, one after so many seconds on average."""
-        for _ in range(times):
-            await asyncio.sleep(self._choices.expovariate(1 / seconds))
-            getattr(self, self._choices.choice(FAULTS))()
+    def plan(self, faults: int, pieces: float) -> None:
+        """So many faults, of the seed's choice, one after so many pieces on average."""
+        at = 0
+        for _ in range(faults):
+            at += 1 + int(self._choices.expovariate(1 / pieces))
+            self._planned[self._pieces + at] = self._choices.choice(FAULTS)
+
+    @property
+    def ahead(self) -> int:
+        """Planned faults that have not happened."""
+        return len(self._planned)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self._target.rpartition(":")
@@ -106,10 +113,10 @@ class Chaos:
     ) -> None:
         try:
             while data := await source.read(1 << 16):
+                self.passed += len(data)
                 data = await self._harm(data)
                 if sink in self._frozen:
                     await asyncio.Event().wait()
-                self.passed += len(data)
                 if self._record:
                     self.seen += data
                 sink.write(data)
@@ -122,6 +129,9 @@ class Chaos:
                 each.transport.abort() if each not in self._frozen else None
 
     async def _harm(self, data: bytes) -> bytes:
+        self._pieces += 1
+        if planned := self._planned.pop(self._pieces, None):
+            getattr(self, planned)()
         fault, self._next = self._next, None
         wait = self.delay + (len(data) / self.rate if self.rate else 0)
         if fault == "stall":

@@ -55,7 +55,7 @@ class Group:
             hash_,
         )
 
-    def links(self, name: str, **changes: Any) -> Links:
+    def links(self, name: str, **changes: Any) -> Links:  # noqa: ANN401
         settings: dict[str, Any] = {
             "agreement": self.agreed,
             "own": name,

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from typing_extensions import override
 from websockets.asyncio.client import ClientConnection, connect
@@ -128,12 +129,10 @@ def check_url(url: str, proxy: str | None = None) -> None:
         return
     try:
         scheme = parse_proxy(proxy).scheme
-        if scheme.startswith("socks"):
-            import python_socks  # noqa: F401, PLC0415
     except (InvalidProxy, ValueError) as error:
-        raise ConfigError(f"proxy = {proxy!r} is no http://HOST:PORT or socks5://…") from error
-    except ImportError as error:
-        raise ConfigError(f"proxy = {proxy!r}: install python-socks[asyncio]") from error
+        raise ConfigError("proxy is no http://HOST:PORT or socks5://HOST:PORT") from error
+    if scheme.startswith("socks") and find_spec("python_socks") is None:
+        raise ConfigError(f"proxy = {scheme}://…: install python-socks[asyncio]")
 
 
 async def dial(url: str, proxy: str | None = None) -> Stream:

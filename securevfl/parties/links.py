@@ -18,7 +18,6 @@ from typing import Protocol, Self
 from securevfl.errors import ConfigError, PeerError, PeerNotTrusted, PeerUnreachable, PeerViolation
 from securevfl.parties.door import (
     HANDSHAKE_SECONDS,
-    REPLACED,
     Caller,
     Door,
     Stream,
@@ -67,7 +66,10 @@ class Link:
         self._posted, self._sent = asyncio.Event(), asyncio.Event()
         self._arrived, self._taken = asyncio.Event(), asyncio.Event()
         self.lost = asyncio.Event()
-        self._tasks = [self._loop.create_task(self._write()), self._loop.create_task(self._read(came))]
+        self._tasks = [
+            self._loop.create_task(self._write()),
+            self._loop.create_task(self._read(came)),
+        ]
 
     async def send(self, frame: bytes) -> None:
         """Send a frame; waits while more than `MOST_WAITING_BYTES` wait. A PeerUnreachable."""
@@ -205,9 +207,7 @@ class Link:
             self._arrived.set()
 
 
-async def encrypt(
-    peer: str, stream: Stream, wire: Encrypted, on_loss: Callable[[], None]
-) -> Link:
+async def encrypt(peer: str, stream: Stream, wire: Encrypted, on_loss: Callable[[], None]) -> Link:
     """Make the pair's own TLS connection within a stream, both ends proved.
 
     Raises:
@@ -296,9 +296,7 @@ class Links:
                     )
                 check_url(url, proxy)
                 self._outward[name] = url
-        self._inward = {
-            key: name for name, key in self._peers.items() if name not in self._outward
-        }
+        self._inward = {key: name for name, key in self._peers.items() if name not in self._outward}
         if self._inward and listen is None:
             raise ConfigError(
                 f"{', '.join(self._inward.values())} will connect to {own}: set listen"

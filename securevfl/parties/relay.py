@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from securevfl.errors import PeerError
 from securevfl.parties.door import (
@@ -109,9 +110,8 @@ class Relay:
             else self._limits.nameplate_seconds
         )
         try:
-            await asyncio.wait(
-                [gone, guest.other], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            either: list[asyncio.Future[Any]] = [gone, guest.other]
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
         if not guest.other.done():
