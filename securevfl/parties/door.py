@@ -285,6 +285,7 @@ class Limits:
     Attributes:
         connections: in all.
         of_address: of one network address.
+        handshake_seconds: until it has proved who it is.
         waiting_seconds: until the other end comes.
         nameplates: open at once.
         nameplate_seconds: until a nameplate is taken down.
@@ -292,6 +293,7 @@ class Limits:
 
     connections: int = 256
     of_address: int = 64
+    handshake_seconds: float = HANDSHAKE_SECONDS
     waiting_seconds: float = 86_400.0
     nameplates: int = 64
     nameplate_seconds: float = 600.0
@@ -354,7 +356,7 @@ class Door:
                 int(port),
                 compression=None,
                 server_header=None,
-                open_timeout=HANDSHAKE_SECONDS,
+                open_timeout=self.limits.handshake_seconds,
                 ping_interval=PING_SECONDS,
                 ping_timeout=PONG_SECONDS,
                 close_timeout=CLOSE_SECONDS,
@@ -408,7 +410,7 @@ class Door:
         stream = Stream(connection)
         try:
             try:
-                async with asyncio.timeout(HANDSHAKE_SECONDS):
+                async with asyncio.timeout(self.limits.handshake_seconds):
                     caller = await _called(stream)
             except PeerNotTrusted:
                 return await self._turn_away(stream, "it did not prove its identity")
