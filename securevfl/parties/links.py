@@ -13,9 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from securevfl.errors import ConfigError, PeerError, PeerNotTrusted, PeerUnreachable, PeerViolation
+from securevfl.parties.agreement import Agreement
 from securevfl.parties.door import (
     HANDSHAKE_SECONDS,
     Caller,
@@ -231,26 +232,6 @@ async def encrypt(peer: str, stream: Stream, wire: Encrypted, on_loss: Callable[
     return Link(peer, stream, wire, came[len(_READY) :], on_loss)
 
 
-class Agreed(Protocol):
-    """What links need of an agreement."""
-
-    @property
-    def identities(self) -> Mapping[str, bytes]:
-        """Public keys by party."""
-
-    @property
-    def addresses(self) -> Mapping[str, str]:
-        """Of parties that listen."""
-
-    @property
-    def relay(self) -> str | None:
-        """Address of the relay."""
-
-    @property
-    def hash(self) -> bytes:
-        """Of the agreement's text."""
-
-
 class Links:
     """All links of one party; it listens, or connects outward, while it is entered.
 
@@ -272,7 +253,7 @@ class Links:
 
     def __init__(
         self,
-        agreement: Agreed,
+        agreement: Agreement,
         own: str,
         identity: Identity,
         *,
@@ -280,8 +261,7 @@ class Links:
         proxy: str | None,
         say: Callable[[str], None],
     ) -> None:
-        if agreement.identities.get(own) != identity.public:
-            raise ConfigError(f"the agreement has another identity of {own} than its key file")
+        agreement.require_own(own, identity)
         self._own, self._identity, self._proxy, self._say = own, identity, proxy, say
         self._peers = {name: key for name, key in agreement.identities.items() if name != own}
         self._salt = meeting_point(agreement.hash)

@@ -16,11 +16,11 @@ from securevfl.parties.relay import serve
 from tests.hostile import Caller, is_refused, mutations, raw, request, say, throw
 from tests.link_parties import Group, connected, run
 
-SALT = meeting_point(bytes(32))
+SALT = Group("").salt
 
 
 def listening() -> Group:
-    """A bank, a lab and a shop; only the shop listens."""
+    """A bank, a lab and a shop, at which both others call."""
     return Group("bank lab shop", "bank shop")
 
 
@@ -154,19 +154,18 @@ def test_one_address_or_many_connections_cannot_fill_a_door() -> None:
     async def program() -> None:
         limits = Limits(connections=5, of_address=2)
         bank, shop = Identity.generate(), Identity.generate()
-        async with serve("127.0.0.1:0", lambda _: None, limits=limits) as relay:
+        async with serve("127.0.0.1:0", lambda _: None, limits=limits) as relay, raw(relay.address):
             async with raw(relay.address):
-                async with raw(relay.address):
-                    with pytest.raises(PeerUnreachable):
-                        await door.dial(f"ws://{relay.address}")
-                    assert relay.refused == {"too many connections of this address": 1}
-                while relay._of_address.total() > 1:
-                    await asyncio.sleep(0.01)
-                assert not await is_refused(relay.address, bank, shop.public, SALT)
-                relay.limits = Limits(connections=1, of_address=10)
                 with pytest.raises(PeerUnreachable):
                     await door.dial(f"ws://{relay.address}")
-                assert relay.refused["too many connections"] == 1
+                assert relay.refused == {"too many connections of this address": 1}
+            while relay._of_address.total() > 1:
+                await asyncio.sleep(0.01)
+            assert not await is_refused(relay.address, bank, shop.public, SALT)
+            relay.limits = Limits(connections=1, of_address=10)
+            with pytest.raises(PeerUnreachable):
+                await door.dial(f"ws://{relay.address}")
+            assert relay.refused["too many connections"] == 1
 
     run(program())
 
@@ -201,16 +200,18 @@ def test_messages_are_short_until_the_ends_have_met() -> None:
 
 def test_replies_that_nobody_reads_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "MOST_UNREAD_BYTES", 1 << 16)
+    ping = bytes([0x89, 0x80 | 125]) + bytes(4 + 125)
+
+    async def flood(writer: asyncio.StreamWriter) -> None:
+        for _ in range(2000):
+            writer.write(ping * 500)
+            await writer.drain()
 
     async def program() -> None:
-        async with serve("127.0.0.1:0", lambda _: None) as relay:
-            async with raw(relay.address) as (_, writer):
-                writer.write(request(relay.address))
-                ping = bytes([0x89, 0x80 | 125]) + bytes(4 + 125)
-                with pytest.raises(ConnectionError):
-                    for _ in range(2000):
-                        writer.write(ping * 500)
-                        await writer.drain()
+        async with serve("127.0.0.1:0", lambda _: None) as relay, raw(relay.address) as (_, writer):
+            writer.write(request(relay.address))
+            with pytest.raises(ConnectionError):
+                await flood(writer)
 
     run(program())
 

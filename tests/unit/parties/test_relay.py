@@ -276,7 +276,7 @@ def test_what_is_no_door_is_said_to_be_none() -> None:
                 await connection.send(b"what?")
 
         async with serve_anything(answer, "127.0.0.1", 0) as server:
-            at = "127.0.0.1:{}".format(next(iter(server.sockets)).getsockname()[1])
+            at = f"127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
             with pytest.raises(PeerViolation, match="no door"):
                 await knocking(at, Identity.generate(), Identity.generate())
             with pytest.raises(PeerViolation, match="no door"):
