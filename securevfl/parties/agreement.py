@@ -55,6 +55,15 @@ class Agreement:
         return hashlib.sha256(self.text).digest()
 
     @property
+    def meeting_point(self) -> bytes:
+        """Under which the parties meet: of their names and keys and the job's name alone.
+
+        So parties whose agreements differ meet, too, and can say in what.
+        """
+        parties = [self.job.job.name, *(f"{n} {key.hex()}" for n, key in self.identities.items())]
+        return hashlib.sha256(b"meeting point|" + "|".join(sorted(parties)).encode()).digest()
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The parties, in the job's order."""
         return tuple(self.identities)

@@ -8,7 +8,6 @@ more than by being silent, since the ends prove their identities to each other o
 """
 
 import asyncio
-import hmac
 import logging
 import secrets
 import socket
@@ -183,11 +182,6 @@ def _why(error: Exception, url: str) -> str:
     return f"no securevfl at {url}"
 
 
-def meeting_point(agreement_hash: bytes) -> bytes:
-    """The name under which the parties of one agreement meet; it does not tell the agreement."""
-    return hmac.digest(agreement_hash, b"meeting point", "sha256")
-
-
 @dataclass(frozen=True)
 class Caller:
     """Who called, and has proved it.
@@ -195,7 +189,7 @@ class Caller:
     Attributes:
         own: its public key; of a nameplate's guests, which prove nothing, their role.
         other: public key of the party that it wants to meet, or the other role.
-        salt: the `meeting_point`, or the nameplate.
+        salt: the agreement's `meeting_point`, or the nameplate.
     """
 
     own: bytes

@@ -10,7 +10,7 @@ import pytest
 
 from securevfl.errors import PeerError, PeerUnreachable
 from securevfl.parties import door
-from securevfl.parties.door import Door, Limits, meeting_point
+from securevfl.parties.door import Door, Limits
 from securevfl.parties.identity import Identity
 from securevfl.parties.relay import serve
 from tests.hostile import Caller, is_refused, mutations, raw, request, say, throw
@@ -42,7 +42,7 @@ def test_a_listening_party_admits_its_peers_alone_and_only_for_its_agreement() -
         async with shop_of(group) as at:
             assert not await is_refused(at, bank, shop.public, SALT)  # the control
             assert await is_refused(at, stranger, shop.public, SALT)
-            assert await is_refused(at, bank, shop.public, meeting_point(bytes([1]) * 32))
+            assert await is_refused(at, bank, shop.public, bytes([1]) * 32)
             assert await is_refused(at, bank, lab.public, SALT)
             # the lab has agreed too, and would be the bank
             assert await is_refused(at, lab, shop.public, SALT, own=bank.public)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from securevfl.parties.agreement import Agreement, parse_agreement, sign_agreement
-from securevfl.parties.alignment import Limits
 
 from securevfl.arrays import FloatArray
 from securevfl.data.join import load_files
 from securevfl.data.read import FileSource
+from securevfl.parties.agreement import Agreement, parse_agreement, sign_agreement
+from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity, public_text
 from securevfl.parties.life import Finished, Place, live
 from securevfl.parties.meeting import JobEnded
