@@ -102,12 +102,13 @@ class Policy(Section):
 
 
 class OwnFile(Section):
-    """A party's own file. Paths are relative to it.
+    """What one party keeps to itself, in `party.toml`. Paths are relative to that file.
 
     Attributes:
         name: of the party, as in the agreement.
         key: file with the private key of its identity.
-        state: folder for what a job needs to go on after a restart, signatures and alignments.
+        state: folder for what a job needs to go on after a restart, for signatures, and for counts
+            of alignments.
         output: folder of its own model and results.
         guard_directory: records of what earlier jobs revealed; by default those of this user.
         listen: HOST:PORT where it listens for peers; without it, it only connects to others.
