@@ -52,6 +52,7 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     [
         ("[job]\nlocal_step = 3", "unknown key 'job.local_step': nearest known key is 'local_st"),
         ("[exchange]\nahead_rounds = 3", "'exchange.ahead_rounds': renamed to 'offline_rounds'"),
+        ('[exchange]\nscheme="bfv"\n[own.exchange]\nscheme="plain"', "unknown key 'own'"),
         ("cls = 1", "unknown key 'cls'"),
         ("[job]\nrounds = 0x" + "f" * 4000, "number out of range"),
         ("[[party]]\nname='a'\nrole='label'\naddress='a:1'", "expected ws://HOST:PORT"),
