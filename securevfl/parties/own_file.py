@@ -70,7 +70,7 @@ class Policy(Section):
         allow_noise_seed: accept privacy.noise_seed, noise that everybody can compute.
         allow_head: accept a head, which shows the label party several numbers a row.
         allow_he_per_step: accept he_per_step, which shows gradients of every local step.
-        fewest_rows: smallest number of people in common, of training rows and of held-out rows.
+        fewest_rows: smallest number of training rows in common.
         least_overlap: smallest share of its own ids that must be in common.
         most_ids_ratio: how many times its own number of ids a peer may bring, because who brings a
             list of all people learns who is a customer.
