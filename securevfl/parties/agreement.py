@@ -102,7 +102,7 @@ def parse_agreement(text: bytes, where: str = "agreement") -> Agreement:
             cannot reach each other; anything that is a party's own affair; one line.
     """
     try:
-        job = Job.of(**_tables(text))
+        job = Job.of_file(_tables(text))
         identities = _identities(job)
         check_job(job)
         _refuse_own_affairs(job)
