@@ -17,7 +17,7 @@ from securevfl.errors import (
     PeerViolation,
 )
 from securevfl.parties import door, links
-from securevfl.parties.identity import Identity
+from securevfl.parties.identity import Encrypted, Identity
 from securevfl.parties.links import Link, encrypt
 from securevfl.parties.relay import serve
 from tests.chaos import Chaos
@@ -388,19 +388,26 @@ def test_the_client_of_tls_waits_until_the_server_has_checked_it() -> None:
 
     async def program() -> None:
         bank, shop, stranger = (Identity.generate() for _ in range(3))
+        async def made(end: Tube, wire: Encrypted) -> Link:
+            try:
+                return await encrypt("peer", end, wire, nothing)  # type: ignore[arg-type]
+            except PeerError:
+                await end.close()
+                raise
+
         for client, good in ((bank, True), (stranger, False)):
             ends = Tube(), Tube()
             ends[0].other, ends[1].other = ends[1], ends[0]
-            made = await asyncio.gather(
-                encrypt("shop", ends[0], client.tls(shop.public, server=False), nothing),  # type: ignore[arg-type]
-                encrypt("bank", ends[1], shop.tls(bank.public, server=True), nothing),  # type: ignore[arg-type]
+            both = await asyncio.gather(
+                made(ends[0], client.tls(shop.public, server=False)),
+                made(ends[1], shop.tls(bank.public, server=True)),
                 return_exceptions=True,
             )
             if good:
-                assert all(isinstance(each, Link) for each in made)
+                assert all(isinstance(each, Link) for each in both)
             else:
-                assert [type(each) for each in made] == [PeerUnreachable, PeerNotTrusted]
-            for each in made:
+                assert [type(each) for each in both] == [PeerUnreachable, PeerNotTrusted]
+            for each in both:
                 if isinstance(each, Link):
                     await each.close()
 
@@ -424,8 +431,9 @@ def test_no_frame_of_a_hostile_peer_harms_a_link() -> None:
                     link._take_in(data[at : at + 50])
             except PeerViolation:
                 refused += 1
-            got = sum(4 + len(each) for each in link._frames) + len(link._came)
-            assert got <= len(data)
+            else:
+                got = sum(4 + len(each) for each in link._frames) + len(link._came)
+                assert got == len(data)
             taken += len(link._frames)
             link.fail(PeerUnreachable("over"))
             await asyncio.gather(*link._tasks, return_exceptions=True)
