@@ -73,6 +73,14 @@ class _Calling(_Bounded, ClientConnection):
     pass
 
 
+class _Connect(connect):
+    """Connects to the agreed address and to no other."""
+
+    @override
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
+
+
 class Stream:
     """Messages of at most `MOST_MESSAGE_BYTES` to and from one other end, in order.
 
@@ -148,7 +156,7 @@ async def dial(url: str, proxy: str | None = None) -> Stream:
     check_url(url, proxy)
     try:
         return Stream(
-            await connect(
+            await _Connect(
                 url,
                 proxy=proxy,
                 compression=None,
@@ -162,7 +170,7 @@ async def dial(url: str, proxy: str | None = None) -> Stream:
                 create_connection=_Calling,
             )
         )
-    except (OSError, InvalidHandshake, EOFError, ConnectionClosed) as error:
+    except (OSError, UnicodeError, InvalidHandshake, EOFError, ConnectionClosed) as error:
         raise PeerUnreachable(_why(error, url)) from error
 
 
@@ -173,6 +181,7 @@ def _why(error: Exception, url: str) -> str:
         (ProxyError, "the proxy refuses to connect to"),
         (ConnectionRefusedError, "nobody listens at"),
         (socket.gaierror, "no such host:"),
+        (UnicodeError, "no such host:"),
         (TimeoutError, "no answer from"),
         (ssl.SSLError, "no valid certificate at"),
         (OSError, "no way to"),
@@ -415,6 +424,9 @@ class Door:
             await self.welcome(stream, caller)
         except PeerError:
             pass  # it has gone
+        except Exception as error:
+            self.say(f"a connection failed unexpectedly ({type(error).__name__})")
+            raise
         finally:
             await stream.close()
 

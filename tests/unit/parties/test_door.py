@@ -237,7 +237,8 @@ async def _bombard(group: Group, at: str, times: int, seed: int) -> None:
 
 async def _is_well(times: int, seed: int) -> None:
     """Bombard a listening party and a relay; then both still do their work, and hold nothing."""
-    async with serve("127.0.0.1:0", lambda _: None) as relay:
+    said: list[str] = []
+    async with serve("127.0.0.1:0", said.append) as relay:
         group, out = Group("bank shop", "shop"), Group("bank shop", "", relay.address)
         async with group.links("shop") as shop, group.links("bank") as bank:
             waiting = asyncio.create_task(shop.connect())
@@ -254,6 +255,7 @@ async def _is_well(times: int, seed: int) -> None:
         while relay._of_address:
             await asyncio.sleep(0.01)
         assert relay.refused.total() > times // 8
+        assert not [line for line in said + group.said["shop"] if "unexpectedly" in line]
 
 
 def test_no_first_message_harms_a_door() -> None:
