@@ -137,17 +137,22 @@ def _section(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401
 
 
 def _keys(section: type[BaseModel]) -> str:
-    text, told = [], {}
-    for part in Docstring(inspect.getdoc(section) or "").parse("google"):
-        if isinstance(part, DocstringSectionAttributes):
-            told = {each.name: each.description for each in part.value}
-        elif part.kind.value == "text":
-            text.append(part.value)
+    text: list[str] = []
+    told: dict[str, str] = {}
+    for each in reversed(section.__mro__):  # a section has the keys of those it extends
+        text = []
+        for part in Docstring(inspect.cleandoc(vars(each).get("__doc__") or "")).parse("google"):
+            if isinstance(part, DocstringSectionAttributes):
+                told |= {key.name: key.description for key in part.value}
+            elif part.kind.value == "text":
+                text.append(part.value)
     schema = section.model_json_schema()
     rows = [
         f"| `{key}` | {_values(found, schema)} | {_default(key, found, schema)} | "
         f"{_cell(told.get(key, ''))} |"
-        for key, found in schema["properties"].items()
+        for key, found in sorted(  # what is needed comes first
+            schema["properties"].items(), key=lambda each: each[0] not in schema.get("required", ())
+        )
     ]
     heading = ["| key | values | default | |", "| --- | --- | --- | --- |"]
     # The first line names the section, which the heading does.

@@ -216,7 +216,7 @@ def test_every_setting_that_all_parties_share_changes_the_hash() -> None:
     "changed",
     [
         TWO_PARTIES.replace("shop.csv", "elsewhere/shop.parquet"),
-        TWO_PARTIES + 'address = "shop.example:5000"',
+        TWO_PARTIES + 'address = "ws://shop.example:5000"',
         TWO_PARTIES + 'separator = ";"\nid_format = "number"\npreprocess = {rare_count = 3}',
         TWO_PARTIES + "[preprocess]",
         TWO_PARTIES + '[output]\ndirectory = "elsewhere"',
