@@ -299,13 +299,11 @@ def first_problem(
     """
     problem = error.errors()[0]
     where = (*within, *problem["loc"])
-    if not where:  # of the whole file, such as a number beyond all limits
-        return problem["msg"]
     # Deeper parts of the location are branches of the key's type.
-    depth = 3 if where[0] == "party" or "bounds" in where else 2
+    depth = 3 if "party" in where[:1] or "bounds" in where else 2
     place = ".".join(str(part) for part in where[:depth])
-    if problem["type"] == "missing":
-        return f"{place} is missing"
+    if problem["type"] in ("missing", "json_invalid"):  # such as a number beyond all limits
+        return f"{place} is missing" if where else problem["msg"]
     if problem["type"] != "extra_forbidden":
         # pydantic reports one problem for each type that the value may have.
         same = [each["msg"] for each in error.errors() if each["loc"][:2] == problem["loc"][:2]]

@@ -5,48 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securevfl.errors import ConfigError, DataError, PeerNotTrusted
 from securevfl.parties.agreement import (
     MOST_BYTES,
-    Agreement,
     differences,
     folder_of,
     keep_signature,
-    parse_agreement,
     read_agreement,
     read_signatures,
     require_signature,
     sign_agreement,
 )
-from securevfl.parties.identity import Identity, public_text
-
-BANK, SHOP, TELCO = (
-    Identity(Ed25519PrivateKey.from_private_bytes(bytes([seed] * 32))) for seed in range(3)
-)
-RELAY = '[links]\nrelay = "wss://relay.example"\n'
-
-
-def party(name: str, role: str, identity: Identity, more: str = "") -> str:
-    public = public_text(identity.public)
-    return f'[[party]]\nname = "{name}"\nrole = "{role}"\nidentity = "{public}"\n{more}\n'
-
-
-TEXT = (
-    '[job]\nname = "credit"\nrounds = 20\n\n[exchange]\nscheme = "bfv"\n'
-    + party("bank", "label", BANK, 'address = "ws://bank.example:7000"')
-    + party("shop", "feature", SHOP)
-)
-
-
-def changed(old: str, new: str) -> str:
-    assert TEXT.count(old) == 1
-    return TEXT.replace(old, new)
-
-
-def of(text: str) -> Agreement:
-    return parse_agreement(text.encode())
+from securevfl.parties.identity import public_text
+from tests.unit.parties.agreements import BANK, RELAY, SHOP, TELCO, TEXT, changed, of, party
 
 
 def test_it_names_parties_identities_and_addresses(tmp_path: Path) -> None:
