@@ -1,6 +1,7 @@
 """What `securevfl party run` does around a party's life: it tells, waits, stops and writes."""
 
 import asyncio
+import hashlib
 import json
 import signal
 import sys
@@ -157,6 +158,27 @@ class Telling:
 
 
 @dataclass(frozen=True)
+class Agreed:
+    """What links need of an agreement, under a name for the meeting that does not tell all of it.
+
+    Parties whose agreements differ in anything but the job's name and the identities meet as well,
+    and so can say in which key they differ.
+    """
+
+    identities: Mapping[str, bytes]
+    addresses: Mapping[str, str]
+    relay: str | None
+    hash: bytes
+
+    @classmethod
+    def of(cls, agreement: Agreement) -> "Agreed":
+        """What an agreement says of links."""
+        named = json.dumps([agreement.job.job.name, *agreement.identities]).encode()
+        digest = hashlib.sha256(named + b"".join(agreement.identities.values())).digest()
+        return cls(agreement.identities, agreement.addresses, agreement.relay, digest)
+
+
+@dataclass(frozen=True)
 class Network:
     """Links, with a word to the person when they stand."""
 
@@ -240,7 +262,7 @@ class Run:
         """This party's links, not yet open."""
         own = self.own
         return Links(
-            self.agreement,
+            Agreed.of(self.agreement),
             own.name,
             self.identity,
             listen=own.listen,
