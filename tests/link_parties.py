@@ -2,25 +2,17 @@
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from securevfl.parties.door import meeting_point
 from securevfl.parties.identity import Identity
 from securevfl.parties.links import Link, Links
+from tests.unit.parties.agreements import TEXT, of
 
 T = TypeVar("T")
 SECONDS = 60.0  # far above what anything here takes; a test that hangs ends
-
-
-@dataclass(frozen=True)
-class Agreed:
-    """What links need of an agreement."""
-
-    identities: Mapping[str, bytes]
-    addresses: Mapping[str, str] = field(default_factory=dict)
-    relay: str | None = None
-    hash: bytes = bytes(32)
 
 
 def free_address() -> str:
@@ -42,20 +34,24 @@ def run(program: Coroutine[Any, Any, T]) -> T:
 class Group:
     """Parties by name, with keys; those in `listening` have addresses, others use the relay."""
 
-    def __init__(
-        self, names: str, listening: str = "", relay: str | None = None, hash_: bytes = bytes(32)
-    ) -> None:
+    def __init__(self, names: str, listening: str = "", relay: str | None = None) -> None:
         self.keys = {name: Identity.generate() for name in names.split()}
         self.listen = {name: free_address() for name in listening.split()}
         self.said: dict[str, list[str]] = {name: [] for name in self.keys}
-        self.agreed = Agreed(
-            {name: key.public for name, key in self.keys.items()},
-            {name: f"ws://{at}" for name, at in self.listen.items()},
-            f"ws://{relay}" if relay else None,
-            hash_,
+        self.agreed = replace(
+            of(TEXT),
+            identities={name: key.public for name, key in self.keys.items()},
+            addresses={name: f"ws://{at}" for name, at in self.listen.items()},
+            relay=f"ws://{relay}" if relay else None,
         )
+        self.salt = meeting_point(self.agreed.hash)
 
-    def links(self, name: str, **changes: Any) -> Links:
+    def moved(self, **addresses: str) -> None:
+        """Agree on other addresses of parties."""
+        new = {name: f"ws://{at}" for name, at in addresses.items()}
+        self.agreed = replace(self.agreed, addresses={**self.agreed.addresses, **new})
+
+    def links(self, name: str, **changes: Any) -> Links:  # noqa: ANN401
         settings: dict[str, Any] = {
             "agreement": self.agreed,
             "own": name,

@@ -9,7 +9,7 @@ import numpy as np
 
 from securevfl.protocols.session.gathering import Predictions
 from securevfl.runtime.costs import Costs, Stopwatch
-from securevfl.runtime.real import ProgramThread, RealChannel
+from securevfl.runtime.real import MOST_HELD_BYTES, ProgramThread, RealChannel
 from securevfl.wire.codec import Envelope, encode, seal
 from tests.made_offline import Pad
 
@@ -60,9 +60,10 @@ def alone(
     *,
     timeout_seconds: float | None = None,
     max_message_bytes: int = 1000,
+    most_held_bytes: int = MOST_HELD_BYTES,
     stopwatch: Stopwatch | None = None,
 ) -> RealChannel:
-    """Run "a" alone; "b" is whatever `before` does in its place."""
+    """Run "a" alone; "b" and "c" are whatever `before` does in its place."""
 
     async def run() -> RealChannel:
         with ProgramThread() as thread:
@@ -74,6 +75,7 @@ def alone(
                 carry=lambda *_: None,
                 timeout_seconds=timeout_seconds,
                 max_message_bytes=max_message_bytes,
+                most_held_bytes=most_held_bytes,
                 stopwatch=stopwatch,
             )
             before(channel)

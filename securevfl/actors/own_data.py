@@ -38,8 +38,6 @@ from securevfl.sparse import Matrix
 from securevfl.training import data_of
 
 FACTS, ALIGNED = "facts", "aligned.json"
-SESSION = "session"
-"""A file that names the attempts at a job under one supervisor."""
 DIGESTS, TEST_DIGESTS = "row digests", "test digests"
 
 

@@ -5,8 +5,6 @@ of the simulation, so the others see the same as there.
 """
 
 import asyncio
-import hashlib
-import secrets
 import sys
 import time
 import traceback
@@ -15,17 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from securevfl.actors.leftover import leave_ledger, leave_outcome
 from securevfl.actors.links import Links
-from securevfl.actors.own_data import SESSION, own_data, read_facts
+from securevfl.actors.own_data import own_data, read_facts
 from securevfl.actors.task import ActorTask, Event, Peer, Tell
 from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job
-from securevfl.job.sections import FdmlSettings
-from securevfl.privacy.streams import KEY_BYTES
+from securevfl.protocols.attempts import beginning
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
@@ -106,27 +102,18 @@ class PartyActor:
             raise DataError(f"the job's hash is {plan.hash.hex()[:16]}, not {task.job_hash[:16]}")
         party, places = task.name, {}
         if party in facts.names:
+            data = own_data(plan, party, work, Path(task.beside), data_dir)
             places[party] = Workplace(
-                data=own_data(plan, party, work, Path(task.beside), data_dir),
+                data=data,
                 keys=KeyMaker(),
-                **start_of(job, facts.names.index(party)),
+                **beginning(work / f"{party}.attempts", plan, data),
                 guard_directory=Path(task.guard_directory),
-                answer=self._answer(plan),
                 checkpoints=Path(task.output),
                 progress=self._progress(plan) if party == facts.label_party else None,
                 resume=self._state(),
                 pads=PadPlaces(*map(Path, task.pads)).of(party) if task.pads else None,
             )
         return plan.algorithm.programs(plan, places)[party]
-
-    def _answer(self, plan: Plan) -> str | None:
-        """Names this session, where a restart from the beginning shows the same numbers again."""
-        fixed = plan.job.job.start in ("zero", "seeded") and plan.exchange.repeats
-        late = plan.job.section(FdmlSettings, "fdml").staleness != 0
-        if plan.networks or late or not fixed:
-            return None
-        session = (Path(self._task.work) / SESSION).read_bytes()
-        return hashlib.sha256(plan.hash + session).hexdigest()
 
     def _state(self) -> SessionState | None:
         rounds = self._task.resume_rounds
@@ -147,15 +134,6 @@ class PartyActor:
                 self._tell(Event("progress", rounds=rounds))
 
         return report
-
-
-def start_of(job: Job, place: int) -> dict[str, Any]:
-    """The source of θ⁰ and of row offsets: the operating system, unless the job asks for seeds."""
-    if job.job.start == "seeded":
-        return {"start": np.random.default_rng([job.job.seed, place])}
-    # Peers see what follows from θ⁰: the key must not follow from it as well.
-    generator = np.random.default_rng(secrets.randbits(256))
-    return {"start": generator, "offsets_key": secrets.token_bytes(KEY_BYTES)}
 
 
 @contextmanager

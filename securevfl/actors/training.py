@@ -1,6 +1,5 @@
 """Training by actors: as `securevfl.training.train`, with each party in a process of its own."""
 
-import secrets
 import shutil
 import tempfile
 import time
@@ -11,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from securevfl.actors.leftover import ledger_at, outcome_at
-from securevfl.actors.own_data import SESSION, require_own_data, write_facts
+from securevfl.actors.own_data import require_own_data, write_facts
 from securevfl.actors.supervisor import supervise
 from securevfl.actors.task import ActorTask, Host
 from securevfl.data.tables import VerticalDataset
@@ -132,7 +131,6 @@ def _make_private(work: Path) -> None:
     try:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700, parents=True)
-        (work / SESSION).write_text(secrets.token_hex())
     except OSError as error:
         raise DataError(f"output folder {work}: {error.strerror}") from error
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import Labels
 from securevfl.data.read import FileSource, PartyRows
 from securevfl.data.scaling import Scaling
-from securevfl.data.tables import Kind, Note, PartyTable
+from securevfl.data.tables import Kind, Note, PartyTable, rows_digest
 from securevfl.errors import DataError
 from securevfl.lazy import Lazy
 from securevfl.recipe import (
@@ -84,6 +84,7 @@ def make_table(
         raw_test,
         str(source.path.resolve()),
         (train.people[rows[0]], test.people[rows[1]]),
+        rows_digest(train.digests[rows[0]], test.digests[rows[1]]),
     )
     return table, arrays[2], tuple(notes)
 

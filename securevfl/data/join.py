@@ -20,7 +20,15 @@ from securevfl.data.ids import AlignedIds, explain_mismatch
 from securevfl.data.labels import as_compared, encode_labels, label_values
 from securevfl.data.read import FileSource, PartyRows, read_party, require_usable
 from securevfl.data.shards import Shard, is_shard, open_shard
-from securevfl.data.tables import Note, OwnRows, PartyTable, VerticalDataset, check, check_labels
+from securevfl.data.tables import (
+    Note,
+    OwnRows,
+    PartyTable,
+    VerticalDataset,
+    check,
+    check_labels,
+    rows_digest,
+)
 from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
 from securevfl.sparse import AnyRows, Matrix
@@ -452,7 +460,12 @@ def _own_part(
         people = train.digests[places[0]], test.digests[places[1]]
         path = str(held.source.path.resolve())
         table = PartyTable[Matrix](
-            held.source.name, train.header.column_names, *rows, source=path, people=people
+            held.source.name,
+            train.header.column_names,
+            *rows,
+            source=path,
+            people=people,
+            rows_digest=rows_digest(*people),
         )
         return OwnData(table, labels[0], labels[1], names)
     assert isinstance(train, PartyRows)  # noqa: S101

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import Labels
-from securevfl.data.tables import PartyTable, VerticalDataset, check, row_digests
+from securevfl.data.tables import PartyTable, VerticalDataset, check, row_digests, rows_digest
 from securevfl.errors import ConfigError
 
 
@@ -71,6 +71,7 @@ def part(
                 np.ascontiguousarray(table.values[test, start:end]),
                 source=name,
                 people=people,
+                rows_digest=rows_digest(*people),
             )
             for party, (start, end) in zip(names, pairwise(ends), strict=True)
         ),

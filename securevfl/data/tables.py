@@ -56,6 +56,8 @@ class PartyTable(Shown, Generic[AnyRows]):
         source: the file or data set that the rows are of; empty for arrays.
         people: digests of the ids of training and held-out rows, spelled alike, by which guards
             know people again; None where only `row_digests` of the data set do.
+        rows_digest: by which parties recognize that they hold the same rows in the same order, see
+            `rows_digest`; empty for arrays, whose rows nobody can tell.
     """
 
     name: str
@@ -66,6 +68,7 @@ class PartyTable(Shown, Generic[AnyRows]):
     raw_test: NDArray[np.float64] | None = None
     source: str = ""
     people: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+    rows_digest: bytes = b""
 
     @property
     def held_out_rows(self) -> AnyRows | FloatArray:
@@ -172,6 +175,14 @@ def row_digests(ids: Iterable[object], source: str = "") -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(heads), "<u8").astype(np.uint64)
 
 
+def rows_digest(train: NDArray[np.uint64], test: NDArray[np.uint64]) -> bytes:
+    """SHA-256 over digests of training and held-out rows, in order, and how many there are."""
+    digest = hashlib.sha256(f"{len(train)}|{len(test)}|".encode())
+    for digests in (train, test):
+        digest.update(digests.astype("<u8").tobytes())
+    return digest.digest()
+
+
 def rows_fingerprint(digests: NDArray[np.uint64]) -> str:
     """SHA-256 (hex) over row digests, in order."""
     return hashlib.sha256(digests.astype("<u8").tobytes()).hexdigest()
@@ -258,7 +269,8 @@ def _spread(labels: Labels, rows: int) -> NDArray[np.int64]:
 def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> VerticalDataset[SameRows]:
     def kept(party: PartyTable[SameRows]) -> PartyTable[SameRows]:
         people = None if party.people is None else (party.people[0][rows], party.people[1])
-        return replace(party, train=party.train[rows], people=people)
+        digest = party.rows_digest and hashlib.sha256(party.rows_digest + rows.tobytes()).digest()
+        return replace(party, train=party.train[rows], people=people, rows_digest=digest)
 
     return replace(
         dataset,

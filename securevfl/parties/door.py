@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from typing_extensions import override
 from websockets.asyncio.client import ClientConnection, connect
@@ -32,6 +33,7 @@ from websockets.exceptions import (
     InvalidURI,
     ProxyError,
 )
+from websockets.protocol import State
 from websockets.proxy import parse_proxy
 from websockets.uri import parse_uri
 
@@ -39,6 +41,7 @@ from securevfl.errors import ConfigError, PeerError, PeerNotTrusted, PeerUnreach
 from securevfl.parties.identity import Identity, public_text, verify
 
 MOST_MESSAGE_BYTES = 1 << 20
+MOST_CALL_BYTES = 1 << 10  # until the two ends meet
 HANDSHAKE_SECONDS = 10.0
 # Gateways cut connections that are idle for some minutes; a death is noticed after a minute.
 PING_SECONDS, PONG_SECONDS = 20.0, 40.0
@@ -96,6 +99,10 @@ class Stream:
         except ConnectionClosed as error:
             raise self._gone(error) from error
 
+    def allow_messages(self) -> None:
+        """From now on take messages of full length."""
+        self._connection.protocol.max_message_size = MOST_MESSAGE_BYTES
+
     async def close(self, code: int = 1000) -> None:
         """Close the connection; waits at most `CLOSE_SECONDS`."""
         await self._connection.close(code)
@@ -122,12 +129,10 @@ def check_url(url: str, proxy: str | None = None) -> None:
         return
     try:
         scheme = parse_proxy(proxy).scheme
-        if scheme.startswith("socks"):
-            import python_socks  # noqa: F401, PLC0415
     except (InvalidProxy, ValueError) as error:
-        raise ConfigError(f"proxy = {proxy!r} is no http://HOST:PORT or socks5://…") from error
-    except ImportError as error:
-        raise ConfigError(f"proxy = {proxy!r}: install python-socks[asyncio]") from error
+        raise ConfigError("proxy is no http://HOST:PORT or socks5://HOST:PORT") from error
+    if scheme.startswith("socks") and find_spec("python_socks") is None:
+        raise ConfigError(f"proxy = {scheme}://…: install python-socks[asyncio]")
 
 
 async def dial(url: str, proxy: str | None = None) -> Stream:
@@ -275,18 +280,20 @@ async def _called(stream: Stream) -> Caller:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a door holds at most.
+    """What a door holds at most; of each connection at most about 6 MB wait.
 
     Attributes:
         connections: in all.
         of_address: of one network address.
+        handshake_seconds: until it has proved who it is.
         waiting_seconds: until the other end comes.
         nameplates: open at once.
         nameplate_seconds: until a nameplate is taken down.
     """
 
-    connections: int = 512
+    connections: int = 256
     of_address: int = 64
+    handshake_seconds: float = HANDSHAKE_SECONDS
     waiting_seconds: float = 86_400.0
     nameplates: int = 64
     nameplate_seconds: float = 600.0
@@ -313,6 +320,7 @@ class Door:
     limits: Limits = field(default_factory=Limits)
     refused: Counter[str] = field(default_factory=Counter)
     _of_address: Counter[str] = field(default_factory=Counter)
+    _visitors: set[ServerConnection] = field(default_factory=set)
     _server: Server | None = None
     _said: float = float("-inf")
 
@@ -331,12 +339,14 @@ class Door:
                 address = str((transport.get_extra_info("peername") or ("?",))[0])
                 super().connection_made(transport)
                 self._counted = address
+                door._visitors.add(self)
                 if not door._comes(address):
                     self.transport.abort()
 
             @override
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
+                door._visitors.discard(self)
                 door._goes(self._counted)
 
         try:
@@ -346,11 +356,11 @@ class Door:
                 int(port),
                 compression=None,
                 server_header=None,
-                open_timeout=HANDSHAKE_SECONDS,
+                open_timeout=self.limits.handshake_seconds,
                 ping_interval=PING_SECONDS,
                 ping_timeout=PONG_SECONDS,
                 close_timeout=CLOSE_SECONDS,
-                max_size=MOST_MESSAGE_BYTES,
+                max_size=MOST_CALL_BYTES,
                 max_queue=4,
                 logger=_quiet,
                 create_connection=Visiting,
@@ -370,6 +380,9 @@ class Door:
         """Close all connections and stop listening."""
         if self._server is not None:
             self._server.close()
+            for each in self._visitors:
+                if each.state is State.CONNECTING:
+                    each.transport.abort()
             await self._server.wait_closed()
 
     def _comes(self, address: str) -> bool:
@@ -397,7 +410,7 @@ class Door:
         stream = Stream(connection)
         try:
             try:
-                async with asyncio.timeout(HANDSHAKE_SECONDS):
+                async with asyncio.timeout(self.limits.handshake_seconds):
                     caller = await _called(stream)
             except PeerNotTrusted:
                 return await self._turn_away(stream, "it did not prove its identity")
@@ -423,6 +436,7 @@ async def keep_waiting(stream: Stream) -> None:
 
 async def bring_together(stream: Stream) -> None:
     """Tell a caller that the other end is there."""
+    stream.allow_messages()
     await stream.send(_MEET)
 
 

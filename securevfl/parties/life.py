@@ -17,7 +17,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,8 @@ from securevfl import __version__
 from securevfl.errors import (
     ConfigError,
     DataError,
-    PeerError,
     PeerNotTrusted,
+    PeerTimeout,
     PeerUnreachable,
     PeerViolation,
     SecureVFLError,
@@ -69,8 +69,8 @@ from securevfl.runtime.costs import Costs
 from securevfl.runtime.real import ProgramThread, RealChannel
 
 T = TypeVar("T")
-BYE_SECONDS = 10.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 30.0
+DAY_SECONDS, LINGER_SECONDS = 86_400.0, 600.0
+FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.2, 30.0
 MOST_REPEATED = 500
 """Rounds that a job may take again, in all: each tells a peer that cheats as much as one more."""
 AGAIN = (PeerUnreachable, PeerNotTrusted)
@@ -145,6 +145,7 @@ class Place:
             that party has not.
         runs: makes the thread for programs.
         pads: made offline, if there are any.
+        patience: seconds after which a party that meets nobody gives up, for now.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Place:
     stopped: Callable[[Stopped], None] = lambda stopped: None
     runs: Callable[[], AbstractContextManager[Runs]] = ProgramThread
     pads: PadStore | None = None
+    patience: float = DAY_SECONDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,10 +201,15 @@ async def live(
     life, pause = _Life(place, save), FIRST_PAUSE_SECONDS
     while True:
         before = life.progress
-        links = await network.connect()
+        try:
+            links = await asyncio.wait_for(network.connect(), life.patience)
+        except TimeoutError:
+            if life.finished is not None:
+                return life.finished
+            raise PeerTimeout(f"no meeting with all peers in {place.patience:g} s") from None
         async with Meeting(place.name, links, life.programs) as meeting:
             try:
-                return await life.attempt(meeting)
+                await life.attempt(meeting)
             except AGAIN as error:
                 place.told.line(f"{error}: connects again")
             except JobStopped as told:
@@ -216,8 +223,10 @@ async def live(
             except SecureVFLError as error:
                 meeting.tell(Ended(error=type(error).__name__))
                 raise
+        if life.over and life.finished is not None:
+            return life.finished
         pause = (
-            FIRST_PAUSE_SECONDS if life.progress > before else min(2 * pause, LONGEST_PAUSE_SECONDS)
+            FIRST_PAUSE_SECONDS if life.progress > before else min(2 * pause, MOST_PAUSE_SECONDS)
         )
         await asyncio.sleep(pause)
 
@@ -234,11 +243,19 @@ class _Life:
         self._diary_path = place.folder / "diary.json"
         self._diary = _read_diary(self._diary_path)
         self._rows: OwnRows | None = None
-        self.progress = 0
+        self.progress, self.over = 0, False
+        self.finished: Finished | None = None
+        if self._diary.finished is not None:
+            self.finished = Finished(None, None, None, self._diary.repeated)
 
-    async def attempt(self, meeting: Meeting) -> Finished:
-        """One meeting, to the end of the job."""
-        place, diary = self.place, self._diary
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for peers: not for long where they can only have missed a goodbye."""
+        return LINGER_SECONDS if self._diary.complete else self.place.patience
+
+    async def attempt(self, meeting: Meeting) -> None:
+        """One meeting, if all goes well to the end of the job."""
+        place = self.place
         states = self._states()
         ours = self._meet(states)
         meets = {place.name: ours, **await meeting.exchange(ours)}
@@ -247,7 +264,8 @@ class _Life:
                 _check(place.agreement, name, theirs, ours)
         self.progress += 1
         if all(each.finished for each in meets.values()):
-            return await self._end(meeting, Finished(None, None, None, diary.repeated))
+            await self._end(meeting)
+            return
         resume = self._agreed(meets)
         by_digest = any(each.by_digest for each in meets.values())
         with place.runs() as runs, place.runs() as beside:
@@ -287,11 +305,10 @@ class _Life:
                     task.cancel()
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
-        return await self._end(
-            meeting, Finished(plan, outcome, end.costs, self._diary.repeated, dropped)
-        )
+        self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped)
+        await self._end(meeting)
 
-    async def _end(self, meeting: Meeting, finished: Finished) -> Finished:
+    async def _end(self, meeting: Meeting) -> None:
         """Wait until all parties hold their results."""
         self.place.told.phase("waits until all have finished")
         rounds = self._diary.finished
@@ -300,11 +317,10 @@ class _Life:
         if other := next((n for n, each in done.items() if each.rounds != rounds), None):
             raise PeerViolation(f"{other} ended after {done[other].rounds} rounds, here {rounds}")
         self._write(complete=True)
-        # Who leaves now leaves nobody waiting: all know that all have finished.
-        with suppress(PeerError, TimeoutError):
-            await asyncio.wait_for(meeting.exchange(Bye()), BYE_SECONDS)
         Checkpoints(self.place.folder, self.place.name).clear()
-        return finished
+        # Who has all goodbyes leaves nobody waiting: all know that all have finished.
+        await meeting.exchange(Bye())
+        self.over = True
 
     def _meet(self, states: Mapping[int, SessionState]) -> Meet:
         place, kept = self.place, None

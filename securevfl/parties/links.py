@@ -13,12 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from securevfl.errors import ConfigError, PeerError, PeerNotTrusted, PeerUnreachable, PeerViolation
+from securevfl.parties.agreement import Agreement
 from securevfl.parties.door import (
     HANDSHAKE_SECONDS,
-    REPLACED,
     Caller,
     Door,
     Stream,
@@ -67,7 +67,10 @@ class Link:
         self._posted, self._sent = asyncio.Event(), asyncio.Event()
         self._arrived, self._taken = asyncio.Event(), asyncio.Event()
         self.lost = asyncio.Event()
-        self._tasks = [self._loop.create_task(self._write()), self._loop.create_task(self._read(came))]
+        self._tasks = [
+            self._loop.create_task(self._write()),
+            self._loop.create_task(self._read(came)),
+        ]
 
     async def send(self, frame: bytes) -> None:
         """Send a frame; waits while more than `MOST_WAITING_BYTES` wait. A PeerUnreachable."""
@@ -205,9 +208,7 @@ class Link:
             self._arrived.set()
 
 
-async def encrypt(
-    peer: str, stream: Stream, wire: Encrypted, on_loss: Callable[[], None]
-) -> Link:
+async def encrypt(peer: str, stream: Stream, wire: Encrypted, on_loss: Callable[[], None]) -> Link:
     """Make the pair's own TLS connection within a stream, both ends proved.
 
     Raises:
@@ -231,26 +232,6 @@ async def encrypt(
     return Link(peer, stream, wire, came[len(_READY) :], on_loss)
 
 
-class Agreed(Protocol):
-    """What links need of an agreement."""
-
-    @property
-    def identities(self) -> Mapping[str, bytes]:
-        """Public keys by party."""
-
-    @property
-    def addresses(self) -> Mapping[str, str]:
-        """Of parties that listen."""
-
-    @property
-    def relay(self) -> str | None:
-        """Address of the relay."""
-
-    @property
-    def hash(self) -> bytes:
-        """Of the agreement's text."""
-
-
 class Links:
     """All links of one party; it listens, or connects outward, while it is entered.
 
@@ -272,7 +253,7 @@ class Links:
 
     def __init__(
         self,
-        agreement: Agreed,
+        agreement: Agreement,
         own: str,
         identity: Identity,
         *,
@@ -280,8 +261,7 @@ class Links:
         proxy: str | None,
         say: Callable[[str], None],
     ) -> None:
-        if agreement.identities.get(own) != identity.public:
-            raise ConfigError(f"the agreement has another identity of {own} than its key file")
+        agreement.require_own(own, identity)
         self._own, self._identity, self._proxy, self._say = own, identity, proxy, say
         self._peers = {name: key for name, key in agreement.identities.items() if name != own}
         self._salt = meeting_point(agreement.hash)
@@ -296,9 +276,7 @@ class Links:
                     )
                 check_url(url, proxy)
                 self._outward[name] = url
-        self._inward = {
-            key: name for name, key in self._peers.items() if name not in self._outward
-        }
+        self._inward = {key: name for name, key in self._peers.items() if name not in self._outward}
         if self._inward and listen is None:
             raise ConfigError(
                 f"{', '.join(self._inward.values())} will connect to {own}: set listen"
@@ -371,12 +349,12 @@ class Links:
     async def _leave(links: Mapping[str, Link]) -> None:
         await asyncio.gather(*(link.close() for link in links.values()))
 
-    def _tell(self, name: str, why: str | None = None) -> None:
-        self._why[name] = why or self._why.get(name, "")
+    def _tell(self, name: str) -> None:
+        why, now = self._why.get(name, "no answer yet"), time.monotonic()
         last, at = self._told.get(name, ("", 0.0))
-        if last != self._why[name] or time.monotonic() - at >= TELL_SECONDS:
-            self._told[name] = self._why[name], time.monotonic()
-            self._say(f"waits for {name}: {self._why[name]}")
+        if last != why or now - at >= TELL_SECONDS:
+            self._told[name] = why, now
+            self._say(f"waits for {name}: {why}")
 
     async def _call(self, name: str) -> None:
         """Connect outward to a peer, again and again, and once more if that link is lost."""
@@ -385,7 +363,7 @@ class Links:
             try:
                 link = await self._to(name, self._outward[name])
             except PeerError as error:
-                self._tell(name, str(error))
+                self._why[name] = str(error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
@@ -400,7 +378,7 @@ class Links:
         try:
             knocking = knock(stream, self._identity, self._peers[name], self._salt)
             if url == self._relay:
-                self._tell(name, f"it is not at the relay {url} yet")
+                self._why[name] = f"it is not at the relay {url} yet"
                 await knocking
             else:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -437,7 +415,7 @@ class Links:
         try:
             link = await self._secure(name, stream)
         except (PeerError, TimeoutError) as error:
-            self._tell(name, str(error) or "it was too slow")
+            self._why[name] = str(error) or "it was too slow"
             return
         for old in (self._used.get(name), self._ready.get(name)):
             if old is not None:

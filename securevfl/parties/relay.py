@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from securevfl.errors import PeerError
 from securevfl.parties.door import (
@@ -66,23 +67,22 @@ class Relay:
     async def welcome(self, stream: Stream, caller: Caller) -> None:
         """Keep a caller until the other end is there, and then copy what it sends."""
         guest = _Guest(stream, caller)
-        if (older := self._guests.get(caller)) is not None:
-            await self._replace(older)
+        older = self._guests.get(caller)
         self._guests[caller] = guest
         try:
+            if older is not None:
+                await self._replace(older)
             other = await self._other(guest)
             if other is None:
                 await stream.close(REFUSED)
-                return
-            await bring_together(stream)
-            await self._copy(stream, other)
+            else:
+                await self._copy(stream, other)
         finally:
             if self._guests.get(caller) is guest:
                 del self._guests[caller]
 
     async def _replace(self, older: _Guest) -> None:
         """A caller has left its older connection, and with it whom it was paired with."""
-        self._guests.pop(older.caller, None)
         streams = [older.stream]
         if older.other.done():
             other = older.other.result()
@@ -94,10 +94,12 @@ class Relay:
     async def _other(self, guest: _Guest) -> _Guest | None:
         """The other end, as soon as it is there; None if it does not come."""
         other = self._guests.get(guest.caller.meets())
-        if other is not None and not other.other.done():
+        if other is not None and not other.other.done() and not guest.other.done():
             other.other.set_result(guest)
             guest.other.set_result(other)
             self._say(f"{guest.caller.short} and {other.caller.short} meet")
+            await bring_together(other.stream)
+            await bring_together(guest.stream)
             return other
         self._say(f"{guest.caller.short} waits, from {guest.stream.address}")
         await keep_waiting(guest.stream)
@@ -108,9 +110,8 @@ class Relay:
             else self._limits.nameplate_seconds
         )
         try:
-            await asyncio.wait(
-                [gone, guest.other], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            either: list[asyncio.Future[Any]] = [gone, guest.other]
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
         if not guest.other.done():

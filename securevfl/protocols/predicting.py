@@ -27,6 +27,7 @@ from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Shown
 from securevfl.protocols.guards.feature_guard import require_scoring_guard
 from securevfl.protocols.guards.people import CountedJob, Digests
+from securevfl.protocols.session.agreement import proof_of_rows, require_same_rows
 from securevfl.protocols.session.gathering import Party, Step
 from securevfl.runtime.channel import Channel, collect
 from securevfl.runtime.costs import SETUP, Costs
@@ -37,13 +38,13 @@ from securevfl.wire.codec import Message, message_kind
 class ScoringHello(Message):
     """Every party to every other: its model and its rows.
 
-    `rows_hash` is SHA-256 over the ids in their order; `mask_key` a fresh X25519 public key.
+    `proof_of_rows` is of a hash of the ids in their order; `mask_key` a fresh X25519 public key.
     """
 
     job_hash: bytes
     rounds: int
     rows: int
-    rows_hash: bytes
+    proof_of_rows: bytes
     mask_key: bytes
 
 
@@ -61,12 +62,16 @@ async def agree_on_rows(
     async with party.costs.compute(SETUP):
         mask_key = MaskKey.generate()
         job_hash = bytes.fromhex(header.job_hash)
-        hello = ScoringHello(job_hash, header.rounds, rows, rows_hash, mask_key.public_bytes)
+        public = mask_key.public_bytes
+        proof = proof_of_rows(party.name, job_hash, public, rows_hash)
+        hello = ScoringHello(job_hash, header.rounds, rows, proof, public)
     for name in party.others:
         await party.channel.send(name, hello)
     hellos = await collect(party.channel, party.others, ScoringHello)
     for name, other in hellos.items():
         _check_same(name, other, hello)
+        expected = proof_of_rows(name, job_hash, other.mask_key, rows_hash)
+        require_same_rows(name, other.proof_of_rows, expected)
     async with party.costs.compute(SETUP):
         keys = {name: other.mask_key for name, other in hellos.items()}
         return mask_key.agree(party.name, keys, rows_hash)
@@ -84,8 +89,6 @@ def _check_same(peer: str, theirs: ScoringHello, ours: ScoringHello) -> None:
         )
     if theirs.rows != ours.rows:
         raise PeerViolation(f"{peer} scores {theirs.rows} rows, here {ours.rows}")
-    if theirs.rows_hash != ours.rows_hash:
-        raise PeerViolation(f"{peer} scores {theirs.rows} rows, but others or in another order")
 
 
 @dataclass(frozen=True)

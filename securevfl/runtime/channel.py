@@ -73,7 +73,7 @@ class Channel(Protocol):
         Raises:
             MalformedMessage: bytes that are not a message.
             UnexpectedMessage: another kind or step than the protocol expects now.
-            PeerViolation: a message of another job.
+            PeerViolation: a message of another job, or more messages of a peer than are held.
             PeerUnreachable: a sender is gone.
             PeerTimeout: no message came in time, or none can come any more.
         """
@@ -182,12 +182,14 @@ class Arrived(NamedTuple):
         at: arrival time in seconds on the receiver's clock.
         envelope: the envelope, or the error if it is invalid.
         sent: sending time on the sender's clock.
+        size: bytes that it holds.
     """
 
     order: int
     at: float
     envelope: Envelope | PeerError
     sent: float
+    size: int = 0
 
     def opened(self) -> Envelope:
         """The envelope, or its error raised."""
@@ -202,6 +204,7 @@ class Inbox:
     def __init__(self) -> None:
         self._queues: dict[str, list[Arrived]] = {}
         self._lost: dict[str, tuple[float, PeerError]] = {}
+        self._failed: tuple[float, PeerError] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, sender: str, arrived: Arrived) -> None:
@@ -215,8 +218,16 @@ class Inbox:
         self._lost.setdefault(sender, (at, error))
         self._wake()
 
+    def fail(self, sender: str, at: float, error: PeerError) -> None:
+        """Drop what a sender sent: from now on waiting for anybody raises the error."""
+        self._queues.pop(sender, None)
+        self._failed = self._failed or (at, error)
+        self._wake()
+
     def since(self, senders: Collection[str]) -> float | None:
         """When a wait for one of the senders could have ended; None while it cannot."""
+        if self._failed is not None:
+            return self._failed[0]
         heads = [self._queues[name][0].at for name in senders if self._queues.get(name)]
         losses = [self._lost[name][0] for name in senders if name in self._lost]
         return min(heads or losses, default=None)
@@ -227,10 +238,12 @@ class Inbox:
         """The earliest envelope from one of the senders, waiting if there is none.
 
         Raises:
-            PeerError: there is none, and one of the senders is lost.
+            PeerError: there is none, and one of the senders is lost; or `fail` was called.
             TimeoutError: the deadline has passed on the loop's clock, or any message comes later.
         """
         while True:
+            if self._failed is not None:
+                raise self._failed[1]
             heads = [(self._queues[s][0].at, s) for s in senders if self._queues.get(s)]
             if heads:
                 at, sender = min(heads)

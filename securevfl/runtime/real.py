@@ -8,7 +8,7 @@ received ones to `RealChannel.deliver`.
 import asyncio
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from itertools import count
@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from typing_extensions import override
 
-from securevfl.errors import PeerError, PeerUnreachable, UnexpectedMessage
+from securevfl.errors import PeerError, PeerUnreachable, PeerViolation, UnexpectedMessage
 from securevfl.runtime.channel import Arrived, Inbox, M, NetworkEnd, expect
 from securevfl.runtime.costs import Costs, Stopwatch
 from securevfl.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, Stage, encode, stage_of
@@ -25,6 +25,10 @@ from securevfl.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, Stage, en
 T = TypeVar("T")
 Carry = Callable[[str, bytes], None]
 """Sends an envelope to a peer without blocking, on the program's thread; or PeerUnreachable."""
+MOST_HELD_BYTES = MAX_MESSAGE_BYTES + (1 << 20)
+"""Of one peer's messages that the program has not received yet."""
+ENTRY_BYTES = 1024
+"""What a message takes beside its own bytes, so that many small ones count as what they hold."""
 
 
 class ProgramThread:
@@ -68,6 +72,10 @@ class RealChannel(NetworkEnd):
     All methods but `deliver` and `lose` belong to the program's thread. Transports without threads
     of their own use `poll` and `take_in` to read received data on that thread too.
 
+    A peer that sends more than may be held, before the program receives it, ends the program at its
+    next wait for anybody, with a PeerViolation. What it sent is dropped. A transport that watches
+    `held_bytes` can stop reading before.
+
     Args:
         name: the party.
         peers: the other parties.
@@ -76,6 +84,7 @@ class RealChannel(NetworkEnd):
         carry: sends envelopes to peers.
         timeout_seconds: default timeout of `receive`; None waits without limit.
         max_message_bytes: longer messages are refused.
+        most_held_bytes: of one peer's messages, with `ENTRY_BYTES` for each.
         stopwatch: measures computation.
         poll: called with the current time before waits; reads received data.
     """
@@ -90,6 +99,7 @@ class RealChannel(NetworkEnd):
         carry: Carry,
         timeout_seconds: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        most_held_bytes: int = MOST_HELD_BYTES,
         stopwatch: Stopwatch | None = None,
         poll: Callable[[float], None] = lambda at: None,
     ) -> None:
@@ -105,15 +115,24 @@ class RealChannel(NetworkEnd):
         self._inbox, self._inbox_offline = Inbox(), Inbox()
         self._arrivals = count()
         self._taken: Counter[str] = Counter()
+        # The loop stands still while the program computes, so what is delivered is counted here.
+        self._most_held, self._held, self._count = most_held_bytes, Counter[str](), threading.Lock()
+        self._unsorted: defaultdict[str, deque[tuple[int, float, bytes]]] = defaultdict(deque)
+        self._dropped: set[str] = set()
 
     def deliver(self, peer: str, data: bytes) -> None:
         """Accept data from a peer, in the order of sending; from any thread."""
-        order, at = next(self._arrivals), time.monotonic()
-        self.loop.call_soon_threadsafe(self._sort, peer, order, at, data)
+        if self._admit(peer, data, time.monotonic()):
+            self.loop.call_soon_threadsafe(self._sort, peer)
 
     def take_in(self, peer: str, data: bytes, at: float) -> None:
         """Accept data that arrived from a peer by a time, in order; on the loop's own thread."""
-        self._sort(peer, next(self._arrivals), at, data)
+        if self._admit(peer, data, at):
+            self._sort(peer)
+
+    def held_bytes(self, peer: str) -> int:
+        """What a peer sent and the program has not received, in bytes; from any thread."""
+        return self._held[peer]
 
     def lose(self, peer: str, error: PeerError) -> None:
         """No more data will come from a peer; from any thread."""
@@ -148,6 +167,8 @@ class RealChannel(NetworkEnd):
             raise
         except PeerUnreachable as error:
             raise PeerUnreachable(f"{self.name} waits for {self.awaited}: {error}") from error
+        with self._count:
+            self._held[sender] -= arrived.size
         envelope = arrived.opened()
         message = expect(envelope.message, sender, kind, step, self._max_bytes)
         if stage != "evaluation":
@@ -164,8 +185,33 @@ class RealChannel(NetworkEnd):
     def _inbox_of(self, stage: Stage | None) -> Inbox:
         return self._inbox_offline if stage == "offline" else self._inbox
 
-    def _sort(self, peer: str, order: int, at: float, data: bytes) -> None:
+    def _admit(self, peer: str, data: bytes, at: float) -> bool:
+        """Count a peer's data and keep them for `_sort`, or drop all that it sent."""
+        with self._count:
+            if peer in self._dropped:
+                return False
+            held = self._held[peer] + len(data) + ENTRY_BYTES
+            if held <= self._most_held:
+                self._held[peer] = held
+                self._unsorted[peer].append((next(self._arrivals), at, data))
+                return True
+            self._dropped.add(peer)
+            self._unsorted[peer].clear()
+            self._held[peer] = 0
+        error = PeerViolation(
+            f"{peer} sent {held} bytes before {self.name} received them, at most "
+            f"{self._most_held} are held"
+        )
+        for inbox in (self._inbox, self._inbox_offline):
+            self.loop.call_soon_threadsafe(inbox.fail, peer, at, error)
+        return False
+
+    def _sort(self, peer: str) -> None:
         """Store a message; offline messages have a queue of their own, so rounds overtake them."""
+        with self._count:
+            if not self._unsorted[peer]:
+                return  # dropped
+            order, at, data = self._unsorted[peer].popleft()
         envelope = self._next_of(peer, data)
         if isinstance(envelope, PeerError):
             # Its stage is unknown: any wait for this peer gets the error.
@@ -173,7 +219,7 @@ class RealChannel(NetworkEnd):
                 inbox.put(peer, Arrived(order, at, envelope, 0.0))
             return
         sent = sum(envelope.path.values())
-        arrived = Arrived(order, at, envelope, sent)
+        arrived = Arrived(order, at, envelope, sent, len(data) + ENTRY_BYTES)
         self._inbox_of(stage_of(envelope.message)).put(peer, arrived)
 
     def _next_of(self, sender: str, data: bytes) -> Envelope | PeerError:

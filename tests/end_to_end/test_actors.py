@@ -1,6 +1,7 @@
 """Parties as processes learn what the simulation learns, also where one of them is killed."""
 
 import contextlib
+import shutil
 import signal
 import threading
 import time
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from securevfl.actors.own_data import job_data
+from securevfl.actors.own_data import ALIGNED, file_sources, job_data
 from securevfl.actors.processes import ProcessHandle, ProcessHost
 from securevfl.actors.task import ActorTask, Tell
 from securevfl.actors.training import Places, Supervision, train_by_actors
-from securevfl.errors import DataError, SecureVFLError
+from securevfl.data import align_files, load_party, read_aligned, write_aligned
+from securevfl.errors import DataError, PeerViolation, SecureVFLError
 from securevfl.job import Job, read_job
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS
@@ -176,6 +178,44 @@ def test_processes_learn_and_count_what_the_simulation_does(
         assert ({CORRELATED_RANDOMNESS} if scheme == "blind" else {"setup", "local"}) <= set(
             costs.path
         )
+
+
+@dataclass
+class MisalignedHost(ProcessHost):
+    """Swaps two of the aligned ids that the shop orders its own file by."""
+
+    folder: Path
+
+    @override
+    def start(self, task: ActorTask, tell: Tell) -> ProcessHandle:
+        if task.name == "shop":
+            shutil.copytree(task.work, self.folder)
+            aligned = read_aligned(self.folder / ALIGNED)
+            first, second, *others = aligned.train
+            write_aligned(self.folder / ALIGNED, replace(aligned, train=(second, first, *others)))
+            task = replace(task, work=str(self.folder))
+        return super().start(task, tell)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "blind"])
+def test_as_many_rows_in_another_order_are_refused_before_the_first_round(
+    scheme: str, tmp_path: Path
+) -> None:
+    steps: dict[str, Any] = {"rounds": 3, "local_steps": 1, "allow_label_leak": True}
+    job = of_files(scheme, loss="taylor-logistic", output={"checkpoint_every": 0}, **steps)
+    refusal = "(shop|bank) holds the same number of rows, but others or in another order"
+    with pytest.raises(SecureVFLError, match=refusal):
+        by_actors(job, tmp_path, MisalignedHost(tmp_path / "other"))
+    dataset = job_data(job, tmp_path, None)
+    first, second, *others = range(len(dataset.train_labels))
+    aligned = align_files(file_sources(job, tmp_path))
+    swapped = replace(aligned, train=tuple(aligned.train[i] for i in (second, first, *others)))
+    (shop,) = (each for each in file_sources(job, tmp_path) if each.name == "shop")
+    tables = tuple(
+        load_party(shop, swapped).table if each.name == "shop" else each for each in dataset.parties
+    )
+    with pytest.raises(PeerViolation, match=refusal):
+        train(job, replace(dataset, parties=tables))
 
 
 def test_parties_start_where_no_job_file_says(tmp_path: Path) -> None:

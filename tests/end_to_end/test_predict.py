@@ -150,15 +150,15 @@ def test_parts_of_different_models_are_refused_by_the_parties_themselves() -> No
             JointModel(mixed)
 
 
-@pytest.mark.parametrize("field", ["rows", "rows_hash"])
+@pytest.mark.parametrize("field", ["rows", "proof_of_rows"])
 def test_other_rows_or_another_order_of_them_are_refused(field: str) -> None:
     result, dataset = trained()
 
     def other(message: ScoringHello) -> ScoringHello:
-        values: dict[str, Any] = {"rows": message.rows + 1, "rows_hash": b"\0" * 32}
+        values: dict[str, Any] = {"rows": message.rows + 1, "proof_of_rows": bytes(32)}
         return replace(message, **{field: values[field]})
 
-    with pytest.raises(errors.PeerViolation, match="party1 scores"):
+    with pytest.raises(errors.PeerViolation, match=r"party1 (scores|holds the same)"):
         scored(result, dataset, tamper=changed(ScoringHello, other, sender="party1"))
 
 

@@ -6,15 +6,17 @@ from the seed. So starts are drawn here as parties draw them that are processes 
 
 from collections.abc import Iterable
 from functools import partial
+from secrets import token_bytes
 
 import numpy as np
 
-from securevfl.actors.party import start_of
 from securevfl.attacks.repeated_start import repeated_start
 from securevfl.auditing.judging import RECOVERED, Finding
 from securevfl.auditing.measuring import Attack, AttackCase, add_attack
 from securevfl.auditing.subject import Subject
 from securevfl.errors import ConfigError
+from securevfl.privacy.streams import KEY_BYTES
+from securevfl.protocols.attempts import start_of
 from securevfl.protocols.vertical.local_part import LocalPart
 
 SAME = 1e-9
@@ -46,7 +48,8 @@ def _finding(subject: Subject) -> Finding:
     """The share of all parties' secret numbers that are repeated."""
     plan, same, offsets = subject.plan, list[np.bool_](), 0
     for place, table in enumerate(subject.dataset.parties):
-        part, columns = LocalPart(plan, table, **start_of(plan.job, place)), len(table.columns)
+        start = start_of(plan.job, place, token_bytes(KEY_BYTES))
+        part, columns = LocalPart(plan, table, **start), len(table.columns)
         weights, repeated = repeated_start(plan, table.name, columns)
         true = part.model.weights[:columns]
         lengths = np.linalg.norm(true, axis=0) / np.linalg.norm(weights, axis=0)

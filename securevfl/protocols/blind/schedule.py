@@ -271,7 +271,12 @@ class BlindJob:
                 plan, party.name, part.inputs, training.workplace.guard_directory
             )
         agreement = await agree(
-            party, plan.hash, features, len(part.held_out), commitments=committed
+            party,
+            plan.hash,
+            features,
+            len(part.held_out),
+            rows_digest=training.workplace.data.table.rows_digest,
+            commitments=committed,
         )
         del features
         async with party.costs.compute(SETUP):

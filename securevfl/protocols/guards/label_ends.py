@@ -67,8 +67,10 @@ class End:
     places: IntArray
     record: PersonRecord
 
-    def count(self, *, resumes: bool) -> None:
+    def count(self, session: str = "", *, resumes: bool = False) -> None:
         """Note what it tells, unless the job resumes and was noted when it started.
+
+        `session` is that of the label party's `Workplace`.
 
         Raises:
             LabelLeakRefused: the record would hold as many bits as the labels have.
@@ -76,6 +78,8 @@ class End:
         room, settings, job = self.room, self.plan.job.job, self.plan.hash.hex()
         committed = self.plan.schedule.repeats and all(self.agreement.commitments.values())
         batches = len(self.plan.schedule.fixed)
+        starts = f"{job} {session}" if session else ""
+        same = job if settings.start != "random" else starts
         everybody = self.agreement.own_columns + self.columns
         self.record.add_end(
             self.places[self.rows],
@@ -83,7 +87,7 @@ class End:
             job,
             self.columns,
             batches * everybody if committed else inf,
-            same=committed and settings.start != "random",
+            same=same if committed else "",
             resumes=resumes,
         )
         if self.room < -ROUNDING and not settings.allow_label_leak:

@@ -98,7 +98,7 @@ def require_guard(
     if directory is None:
         if labels is not None and plan.exchange.shares_parameters:
             record, own = PersonRecord(), own_table(plan, place.data.table)  # of this job alone
-            End(plan, agreement, own, labels, record.welcome(own.ids), record).count(resumes=False)
+            End(plan, agreement, own, labels, record.welcome(own.ids), record).count()
         return
     # One record for all jobs, whatever a job calls the label party.
     path = directory / "labels.safetensors"
@@ -119,7 +119,15 @@ def require_guard(
         ways = ""
         try:
             if labels is not None:
-                ways = _noted(plan, agreement, known, places, population.name, resumes=resumes)
+                ways = _noted(
+                    plan,
+                    agreement,
+                    known,
+                    places,
+                    population.name,
+                    session=place.session,
+                    resumes=resumes,
+                )
             trial = _Trial(party, agreement, labels, earlier, places)
             record = trial.counted(plan, resumes=resumes) if plan.learns.gradients else earlier
         except LabelLeakRefused as error:
@@ -138,6 +146,7 @@ def _noted(
     places: IntArray,
     population: str,
     *,
+    session: str,
     resumes: bool,
 ) -> str:
     """Note labels, and what the end tells of them; returns which exchange would pass."""
@@ -147,7 +156,7 @@ def _noted(
     record.relabel(places, marks, columns, _batches(plan), allowed=allowed)
     end = End(plan, agreement, known.own, labels, places, record)
     if plan.exchange.shares_parameters:
-        end.count(resumes=resumes)
+        end.count(session, resumes=resumes)
     if plan.exchange.shares_parameters or plan.learns.gradients:
         end.require_apart()
     if not plan.exchange.shares_parameters and plan.fits_shares and end.passes:

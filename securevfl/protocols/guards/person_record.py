@@ -370,7 +370,7 @@ class PersonRecord(Record):
 
     def add_end(
         self, places: IntArray, unknowns: str, job: str, columns: int, most: float, *,
-        same: bool, resumes: bool,
+        same: str, resumes: bool,
     ) -> None:  # fmt: skip
         """Count a final model.
 
@@ -380,7 +380,8 @@ class PersonRecord(Record):
             job: its hash.
             columns: P of all peers together.
             most: how many numbers all models of these unknowns tell.
-            same: whether it tells what an earlier run of the job told, but for rounding.
+            same: a name of all runs of the job that tell the same, but for rounding; empty if no
+                other run does.
             resumes: whether the job goes on, and counts only if no run of it did.
         """
         name = f"{_set_name(self.people[places]).hex()} {unknowns}"
@@ -391,7 +392,7 @@ class PersonRecord(Record):
         def numbers() -> float:
             return min(len(runs) * columns, most) + sum(runs.values()) // RUNS * columns
 
-        before, run = numbers(), job if same else f"{job} {len(runs)}"
+        before, run = numbers(), same or f"{job} {len(runs)}"
         runs[run] = runs.get(run, 0) + 1
         self.ends[places] += (numbers() - before) / len(places)
 

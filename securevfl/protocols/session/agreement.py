@@ -1,15 +1,17 @@
 """Before the first round: do all parties run the same job on the same rows?
 
 Learns:
-    every party: the others' number of columns and a hash of the job. Before encrypted products
+    every party: the others' number of columns and a hash of the job, and whether they hold the same
+        people in the same order, see `proof_of_rows`. Before encrypted products
         also the power of two that bounds their features, the number of fraction bits that make
         these exact (0 for integers), and whether their columns are those of an earlier job. A
         party with a network announces its number of parameters in place of all these. Before
         encrypted products also a seed that no one chose, see `joint_seed`.
 """
 
+import hmac
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import frexp
 
 import numpy as np
@@ -37,7 +39,8 @@ class Hello(Message):
     with `feature_fraction_bits` behind the point (32: not with fewer). `mask_key` is a fresh X25519
     public key. `commitments` are keyed hashes of the sender's scaled columns of every fixed batch,
     by which the label guard recognizes them in later jobs. `seed_commitment` is the sender's to its
-    part of a joint seed; empty where nothing is encrypted.
+    part of a joint seed; empty where nothing is encrypted. `proof_of_rows` is that function's of
+    the sender's rows; empty where they have no ids, and to observers.
     """
 
     job_hash: bytes
@@ -49,6 +52,7 @@ class Hello(Message):
     mask_key: bytes
     commitments: bytes
     seed_commitment: bytes
+    proof_of_rows: bytes
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,33 @@ class Agreement:
     masks: PairwiseMasks
     commitments: Mapping[str, bytes]
     seed: bytes
+
+
+def proof_of_rows(party: str, job_hash: bytes, mask_key: bytes, digest: bytes) -> bytes:
+    """32 bytes by which who holds the same rows in the same order knows that `party` does, too.
+
+    HMAC-SHA-256 of a digest of all ids in order. It differs with the sender and its fresh mask key,
+    so no peer can send back what it received, nor can two jobs be linked by it. Whoever holds other
+    rows could only try whole lists of ids: it must guess all N, in order, at once. Against a party
+    that lies about the rows of its values there is no protection.
+    """
+    return digest and hmac.digest(digest, job_hash + mask_key + party.encode(), "sha256")
+
+
+def require_same_rows(peer: str, theirs: bytes, expected: bytes) -> None:
+    """Refuse a peer's proof of rows unless it is as expected.
+
+    Raises:
+        PeerViolation: its rows are others, or one of both has ids and the other has none.
+    """
+    if bool(theirs) != bool(expected):
+        has, lacks = (peer, "this party") if theirs else ("this party", peer)
+        raise PeerViolation(
+            f"{has} has ids and {lacks} has rows without ids: nobody can tell whether they are the "
+            "same; load all tables from files, or none"
+        )
+    if not hmac.compare_digest(theirs, expected):
+        raise PeerViolation(f"{peer} holds the same number of rows, but others or in another order")
 
 
 def feature_bound_bits(inputs: Matrix) -> int:
@@ -104,18 +135,20 @@ async def agree(
     *,
     parameters: int | None = None,
     encrypted: bool = True,
+    rows_digest: bytes = b"",
     commitments: bytes = b"",
     observers: Collection[str] = (),
 ) -> Agreement:
     """Introduce this party to all others and check that they run the same job.
 
     `parameters` is p of a network, whose Jacobians are scaled to ±1. Features of a network, or of a
-    job without encryption, are not described. `commitments` go to the parties that decrypt this
-    party's gradients. `observers`, such as a server without rows, receive the greeting only.
+    job without encryption, are not described. `rows_digest` is that of the party's table.
+    `commitments` go to the parties that decrypt this party's gradients. `observers`, such as a
+    server without rows, receive the greeting only, and no proof of rows.
 
     Raises:
-        PeerViolation: a peer runs another job, holds another number of rows, or opens another seed
-            than it committed to.
+        PeerViolation: a peer runs another job, holds other rows or in another order, or opens
+            another seed than it committed to.
     """
     sizes = encrypted and parameters is None
     opening = fresh_opening()
@@ -131,12 +164,17 @@ async def agree(
             mask_key=mask_key.public_bytes,
             commitments=commitments,
             seed_commitment=commitment(party.name, job_hash, opening) if encrypted else b"",
+            proof_of_rows=proof_of_rows(party.name, job_hash, mask_key.public_bytes, rows_digest),
         )
-    for name in (*party.others, *observers):
+    for name in party.others:
         await party.channel.send(name, hello)
+    for name in observers:
+        await party.channel.send(name, replace(hello, proof_of_rows=b""))
     hellos = await collect(party.channel, party.others, Hello)
     for name, other in hellos.items():
         _check_same_job(name, other, hello)
+        expected = proof_of_rows(name, job_hash, other.mask_key, rows_digest)
+        require_same_rows(name, other.proof_of_rows, expected)
     async with party.costs.compute(SETUP):
         keys = {name: other.mask_key for name, other in hellos.items()}
         masks = mask_key.agree(party.name, keys, job_hash)

@@ -74,8 +74,10 @@ class Workplace:
         offsets_key: of the label party's row offsets, which are as private; None draws it from
             `start`.
         guard_directory: the guards' records of earlier jobs; None only counts, as benchmarks do.
-        answer: names everything that the job's numbers follow from, in a simulation that would
-            repeat them; None where they would be others.
+        session: names the attempts at a job that have the same secret start, see `attempts`; empty
+            where every run is another.
+        answer: names everything that the job's numbers follow from, in a simulation or an
+            attempt that would repeat them; None where they would be others.
         checkpoints: the folder for models and states during training; None writes none.
         progress: called with the number of rounds done.
         make_module: makes this party's network where its model is custom.
@@ -90,6 +92,7 @@ class Workplace:
     start: np.random.Generator
     offsets_key: bytes | None = None
     guard_directory: Path | None = None
+    session: str = ""
     answer: str | None = None
     checkpoints: Path | None = None
     progress: Callable[[int], None] | None = None

@@ -126,6 +126,7 @@ class Part(ABC):
             len(part.held_out),
             parameters=part.parameters,
             encrypted=plan.exchange.encrypts,
+            rows_digest=self.place.data.table.rows_digest,
             commitments=committed,
             observers=self.observers,
         )

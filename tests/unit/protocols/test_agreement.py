@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securevfl.data.tables import row_digests, rows_digest
 from securevfl.errors import PeerViolation
 from securevfl.models.losses import Logistic
 from securevfl.protocols.session import agreement
@@ -11,6 +12,7 @@ from securevfl.protocols.session.agreement import (
     agree,
     feature_bound_bits,
     feature_fraction_bits,
+    proof_of_rows,
 )
 from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import Channel
@@ -30,12 +32,19 @@ def member(
     *,
     parameters: int | None = None,
     encrypted: bool = True,
+    digest: bytes = b"",
 ) -> Program[Agreement]:
     async def program(channel: Channel, costs: Costs) -> Agreement:
         party = Party(channel, costs, NAMES, "bank", Logistic())
         inputs = np.full((rows, columns), size)
         return await agree(
-            party, job_hash, inputs, test_rows, parameters=parameters, encrypted=encrypted
+            party,
+            job_hash,
+            inputs,
+            test_rows,
+            parameters=parameters,
+            encrypted=encrypted,
+            rows_digest=digest,
         )
 
     return program
@@ -73,6 +82,36 @@ def test_a_party_of_another_job_is_refused_by_name(
     programs = {"bank": member(), "shop": odd_one, "lab": member()}
     with pytest.raises(PeerViolation, match=message):
         simulate(programs, PRESETS["lan"])
+
+
+def test_as_many_rows_of_other_people_or_in_another_order_are_refused_by_name() -> None:
+    ids, test = row_digests(range(4)), row_digests(range(4, 7))
+    whole, other = rows_digest(ids, test), row_digests(range(9, 13))
+    simulate({name: member(digest=whole) for name in NAMES}, PRESETS["lan"])
+    swapped = ids[[1, 0, 2, 3]]
+    for train, held_out in ((swapped, test), (other, test), (ids, test[::-1])):
+        shop = member(digest=rows_digest(train, held_out))
+        programs = {"bank": member(digest=whole), "shop": shop, "lab": member(digest=whole)}
+        with pytest.raises(PeerViolation, match="others or in another order"):
+            simulate(programs, PRESETS["lan"])
+
+
+@pytest.mark.parametrize("shop", [b"", bytes(32)])
+def test_ids_on_one_side_only_say_nothing_and_are_refused(shop: bytes) -> None:
+    others = b"" if shop else bytes(32)
+    programs = {name: member(digest=shop if name == "shop" else others) for name in NAMES}
+    with pytest.raises(PeerViolation, match=r"has ids and .* has rows without ids"):
+        simulate(programs, PRESETS["lan"])
+
+
+def test_a_proof_of_rows_can_be_sent_back_by_nobody_and_links_no_jobs() -> None:
+    proofs = {
+        proof_of_rows(name, job, key, bytes(32))
+        for name in NAMES
+        for job in (bytes(32), b"j" * 32)
+        for key in (bytes(32), b"k" * 32)
+    }
+    assert len(proofs) == 12
 
 
 def test_masks_of_two_parties_cancel() -> None:

@@ -1,6 +1,7 @@
 """A real channel and its thread: how programs and waits end, what is refused, what is counted."""
 
 import asyncio
+import sys
 import threading
 import time
 
@@ -26,8 +27,8 @@ from securevfl.runtime.costs import (
     SETUP,
     FixedCosts,
 )
-from securevfl.runtime.real import ProgramThread, RealChannel
-from securevfl.wire.codec import encode
+from securevfl.runtime.real import ENTRY_BYTES, ProgramThread, RealChannel
+from securevfl.wire.codec import Message, encode
 from tests.made_offline import Pad
 from tests.real_channels import LONG, alone, pad, predictions, sealed, summed, takes, together
 
@@ -334,3 +335,90 @@ def test_scoring_waits_are_not_filled_with_work() -> None:
             await channel.receive(["b"], HeldOutPredictions, timeout_seconds=0.01)
 
     assert alone(waits).costs.path == {}
+
+
+# ------------------------------------------------- what arrives before it is received is bounded
+
+MOST = 20 * (ENTRY_BYTES + len(sealed()))
+
+
+@pytest.mark.parametrize("kind", [Predictions, Verdict, Pad])
+def test_a_peer_that_sends_more_than_is_held_ends_any_wait_and_is_named(
+    kind: type[Message],
+) -> None:
+    """Also a wait for another kind, or for somebody who has sent something already."""
+
+    def flood(channel: RealChannel) -> None:
+        channel.deliver("c", sealed(sender="c"))
+        for number in range(21):
+            channel.deliver("b", sealed(number))
+
+    async def program(channel: RealChannel) -> None:
+        await channel.receive(["c"], kind)
+
+    with pytest.raises(PeerViolation, match=f"b sent .* before a received .* at most {MOST} "):
+        alone(program, flood, most_held_bytes=MOST, timeout_seconds=LONG)
+
+
+def test_a_flood_ends_a_wait_that_has_begun() -> None:
+    async def program(channel: RealChannel) -> None:
+        flooding = threading.Timer(0.05, flood, [channel])
+        flooding.start()
+        with pytest.raises(PeerViolation, match="b sent"):
+            await channel.receive(["c"], Predictions)
+
+    def flood(channel: RealChannel) -> None:
+        for number in range(21):
+            channel.deliver("b", sealed(number))
+
+    alone(program, most_held_bytes=MOST)
+
+
+def test_what_a_flood_brought_is_freed_though_the_program_computes() -> None:
+    """Its loop stands still, as in a long product, so nothing is received or sorted."""
+    data = [bytes(1 << 20) for _ in range(20)]
+
+    def references() -> list[int]:
+        return [sys.getrefcount(data[place]) for place in range(20)]
+
+    async def program(channel: RealChannel) -> None:
+        before = references()
+        for place in range(10):
+            channel.deliver("b", data[place])
+        holding = references()
+        assert [now - then for now, then in zip(holding, before, strict=True)] == [1] * 10 + [
+            0
+        ] * 10
+        assert channel.held_bytes("b") == 10 * (ENTRY_BYTES + (1 << 20))
+        for place in range(10, 20):
+            channel.deliver("b", data[place])
+        afterwards = references()
+        assert afterwards == before
+        assert channel.held_bytes("b") == 0
+        with pytest.raises(PeerViolation):
+            await channel.receive(["c"], Predictions)
+
+    alone(program, most_held_bytes=11 << 20)
+
+
+def test_whatever_one_sends_in_time_is_received_however_much_it_is() -> None:
+    async def program(channel: RealChannel) -> None:
+        for number in range(0, 100, 20):
+            for each in range(number, number + 20):
+                channel.deliver("b", sealed(each))
+            assert channel.held_bytes("b") == MOST
+            for _ in range(20):
+                await channel.receive(["b"], Predictions)
+            assert channel.held_bytes("b") == 0
+
+    alone(program, most_held_bytes=MOST)
+
+
+def test_messages_of_no_bytes_count_as_what_they_hold() -> None:
+    async def program(channel: RealChannel) -> None:
+        for _ in range(20_000):
+            channel.deliver("b", b"")
+        with pytest.raises(PeerViolation, match="before a received"):
+            await channel.receive(["c"], Predictions)
+
+    alone(program, most_held_bytes=10_000 * ENTRY_BYTES)
