@@ -248,6 +248,11 @@ def words_of(data: bytes) -> str:
     return " ".join(words)
 
 
+def random_words(count: int) -> tuple[str, ...]:
+    """Words of the same list, drawn by the operating system: 12.9 bits each."""
+    return tuple(secrets.choice(_words()) for _ in range(count))
+
+
 @functools.cache
 def _words() -> tuple[str, ...]:
     file = importlib.resources.files("xkcdpass") / "static" / "eff-long"

@@ -47,11 +47,13 @@ from securevfl.parties.meeting import (
     Done,
     Ended,
     JobEnded,
+    JobStopped,
     Link,
     Meet,
     Meeting,
     Programs,
     Ready,
+    Stopped,
 )
 from securevfl.parties.own_data import OwnRows, describe, keep_common, kept_common
 from securevfl.protocols.attempts import beginning
@@ -109,11 +111,19 @@ class _Diary(BaseModel):
 
 @dataclass(frozen=True)
 class Told:
-    """How a job tells the person at this party."""
+    """How a job tells the person at this party.
+
+    Attributes:
+        line: of an event.
+        rounds: how many are done, and how many there may be.
+        phase: what begins.
+        channel: this party's end of the network, for each phase: what it waits for, and its costs.
+    """
 
     line: Callable[[str], None] = lambda text: None
     rounds: Callable[[int, int], None] = lambda done, most: None
     phase: Callable[[str], None] = lambda text: None
+    channel: Callable[[RealChannel], None] = lambda channel: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +138,8 @@ class Place:
         output: of its model.
         records: of its guards, over all jobs.
         limits: for alignment.
+        stopped: checks and keeps what says that a party has stopped the job; a PeerNotTrusted if
+            that party has not.
         runs: makes the thread for programs.
         pads: made offline, if there are any.
         patience: seconds after which a party that meets nobody gives up, for now.
@@ -143,6 +155,7 @@ class Place:
     records: Path
     limits: Limits
     told: Told = field(default_factory=Told)
+    stopped: Callable[[Stopped], None] = lambda stopped: None
     runs: Callable[[], AbstractContextManager[Runs]] = ProgramThread
     pads: PadStore | None = None
     patience: float = DAY_SECONDS
@@ -178,6 +191,7 @@ async def live(
 
     Raises:
         JobEnded: a peer ended the job.
+        JobStopped: a party has stopped it.
         PeerViolation: a peer broke the protocol, or has another agreement.
         SecureVFLError: this party cannot take part; its peers are told, by the error's name alone.
     """
@@ -195,6 +209,10 @@ async def live(
                 await life.attempt(meeting)
             except AGAIN as error:
                 place.told.line(f"{error}: connects again")
+            except JobStopped as told:
+                place.stopped(told.stopped)
+                meeting.tell(told.stopped)
+                raise
             except JobEnded as ended:
                 # The link to whoever ended it may break before others have heard of it.
                 meeting.tell(Ended(error=ended.error))
@@ -274,6 +292,7 @@ class _Life:
                 for name, end in servers.items()
             ]
             end = ends[TRAINING]
+            place.told.channel(end)
             place.told.phase("training")
             try:
                 outcome = await runs.run(programs[place.name](end, end.costs))
@@ -341,6 +360,7 @@ class _Life:
         place = self.place
         rows, path = self._own_rows(by_digest), place.folder / "alignment"
         known = kept_common(path, rows)
+        place.told.channel(channel)
         if known is None or not kept:
             place.told.phase("aligning")
             common = await align(
@@ -357,6 +377,9 @@ class _Life:
             keep_common(path, common, rows, digest)
         else:
             common = known[0]
+        place.told.line(
+            f"aligned: {len(common.train) + len(common.test)} rows in common of own {len(rows)}"
+        )
         taken = rows.taken(common)
         own = taken.load(place.job)
         facts, data = await describe(channel, place.agreement.label_party, taken, own, place.job)

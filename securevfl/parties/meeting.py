@@ -86,6 +86,15 @@ class Ended(Control):
     error: str = Field(max_length=64, pattern=r"^[A-Za-z]+$")
 
 
+class Stopped(Control):
+    """A party has stopped the job for good: who, when (UTC), and its signature of that, in hex."""
+
+    kind: Literal["stopped"] = "stopped"
+    by: str = Field(max_length=256)
+    at: str = Field(pattern=r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$")
+    signature: str = Field(pattern=r"^[0-9a-f]{128}$")
+
+
 C = TypeVar("C", bound=Control)
 
 
@@ -95,6 +104,14 @@ class JobEnded(PeerError):
     def __init__(self, peer: str, error: str) -> None:
         super().__init__(f"{peer} ended the job ({error})")
         self.error = error
+
+
+class JobStopped(PeerError):
+    """A peer says that a party has stopped the job."""
+
+    def __init__(self, peer: str, stopped: Stopped) -> None:
+        super().__init__(f"stopped by {stopped.by} on {stopped.at}")
+        self.peer, self.stopped = peer, stopped
 
 
 class Link(Protocol):
@@ -174,7 +191,7 @@ class Meeting:
 
         Raises:
             PeerError: a link failed, or a peer sent something else.
-            JobEnded: a peer ended the job.
+                JobEnded, JobStopped: a peer ended the job, or tells that a party has stopped it.
         """
         self.tell(message)
         found = {}
@@ -214,9 +231,11 @@ class Meeting:
             queue = self._control[peer]
             if len(frame) > MOST_CONTROL_BYTES or queue.qsize() >= MOST_WAITING:
                 raise PeerViolation(f"{peer} sent too many control frames, or one that is too long")
-            if _kind(frame[1:]) == "ended":
-                ended = _parsed(peer, frame[1:], Ended)
-                raise JobEnded(peer, ended.error)
+            match _kind(frame[1:]):
+                case "ended":
+                    raise JobEnded(peer, _parsed(peer, frame[1:], Ended).error)
+                case "stopped":
+                    raise JobStopped(peer, _parsed(peer, frame[1:], Stopped))
             queue.put_nowait(frame[1:])
             return
         to, sender = self._programs.named(frame[1:3], peer)

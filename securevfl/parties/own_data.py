@@ -71,6 +71,9 @@ class OwnRows:
         """Read a file or a shard; errors as `load_files`."""
         return cls(source, by_digest, own_keys(source, by_id=not by_digest))
 
+    def __len__(self) -> int:
+        return len(self.keys.train) + (0 if self.keys.test is None else len(self.keys.test))
+
     @property
     def train_points(self) -> list[bytes]:
         """Ids of training rows, as alignment takes them."""
