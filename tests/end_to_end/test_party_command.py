@@ -30,13 +30,9 @@ def ends(process: "subprocess.Popen[str]", status: int = 0) -> str:
 
 
 @contextlib.contextmanager
-def running(
-    who: Organizations, job: str, *names: str
-) -> Iterator[list["subprocess.Popen[str]"]]:
+def running(who: Organizations, job: str, *names: str) -> Iterator[list["subprocess.Popen[str]"]]:
     with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(started("party", "run", job, *who.own(name))) for name in names
-        ]
+        yield [stack.enter_context(started("party", "run", job, *who.own(name))) for name in names]
 
 
 def trained(who: Organizations) -> list[bytes]:
@@ -73,7 +69,7 @@ def test_an_invitation_leads_to_a_model(capfd: pytest.CaptureFixture[str]) -> No
     with started("party", "invite", who.draft(), *who.own("bank"), "--yes") as inviter:
         assert inviter.stdout is not None
         code = inviter.stdout.readline().split()[-1]
-        wrong = f"{code[:6]}one-two-three-four{code[code.index('@'):]}"
+        wrong = f"{code[:6]}one-two-three-four{code[code.index('@') :]}"
         assert refused(capfd, "party", "join", wrong, *who.own("shop"), "--yes").splitlines() == [
             "securevfl: error: the inviter: the code is wrong"
         ]
@@ -148,7 +144,9 @@ def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     who = Organizations()
     job, bank = who.agree(sign=False), who.own("bank")
-    assert "has an identity already" in one_line(capsys, "party", "init", "bank", "--folder", "bank")
+    assert "has an identity already" in one_line(
+        capsys, "party", "init", "bank", "--folder", "bank"
+    )
     assert "party sign" in one_line(capsys, "party", "run", job, *bank, "--quiet")
     assert run("party", "sign", job, *bank, "--yes") == 0
     who.write_own_file("bank", exchanges=["bfv"])
