@@ -240,7 +240,7 @@ class _Life:
         self._diary_path = place.folder / "diary.json"
         self._diary = _read_diary(self._diary_path)
         self._rows: OwnRows | None = None
-        self.progress, self.over = 0, False
+        self.progress, self.over, self._done = 0, False, 0
         self.finished: Finished | None = None
         if self._diary.finished is not None:
             self.finished = Finished(None, None, None, self._diary.repeated)
@@ -400,7 +400,7 @@ class _Life:
 
     def _begin(self, plan: Plan, states: Mapping[int, SessionState], resume: int) -> None:
         """Note that training begins; refuse to take too many rounds again."""
-        diary, repeated = self._diary, max(states, default=0) - resume
+        diary, repeated = self._diary, max(*states, self._done, 0) - resume
         repeated += diary.repeated
         if repeated > MOST_REPEATED:
             raise ConfigError(f"{repeated} rounds would be taken again, at most {MOST_REPEATED}")
@@ -413,7 +413,7 @@ class _Life:
             self.place.told.line(f"goes on after {resume} rounds")
 
     def _progressed(self, most: int, rounds: int) -> None:
-        self.progress += 1
+        self.progress, self._done = self.progress + 1, rounds
         self.place.told.rounds(rounds, most)
 
     def _states(self) -> dict[int, SessionState]:
@@ -434,10 +434,9 @@ def _check(agreement: Agreement, name: str, theirs: Meet, ours: Meet) -> None:
         found = differences(agreement.text, theirs.agreement.encode())
         raise PeerViolation(f"{name} has another agreement: {'; '.join(found[:3])}")
     try:
-        signature = bytes.fromhex(theirs.signature)
-    except ValueError as error:
-        raise PeerViolation(f"{name} sends no signature of the agreement") from error
-    require_signature(agreement, name, signature)
+        require_signature(agreement, name, bytes.fromhex(theirs.signature))
+    except (ValueError, PeerNotTrusted) as error:
+        raise PeerViolation(f"{name} has not signed the agreement") from error
 
 
 def _digest(meets: Mapping[str, Meet]) -> bytes:
