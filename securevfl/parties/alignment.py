@@ -372,13 +372,13 @@ class _Ring:
             return PeerViolation(f"{self._label} names more common ids than the smallest set has")
         for (what, common), ids in zip(counts.items(), lists, strict=True):
             if common == 0:
-                sizes = ", ".join(
-                    f"{name} {len_of.test if what == 'test' else len_of.train}"
-                    for name, len_of in self.sizes.items()
+                known = ", ".join(
+                    f"{name} {sizes.test if what == 'test' else sizes.train}"
+                    for name, sizes in self.sizes.items()
                 )
                 examples = ", ".join(repr(each.decode(errors="replace")) for each in ids[:EXAMPLES])
                 return DataError(
-                    f"no common {what} ids ({sizes}); id_format may differ between the parties: "
+                    f"no common {what} ids ({known}); id_format may differ between the parties: "
                     f"this party's ids are such as {examples}"
                 )
         if overlap.train < limits.fewest_rows:
@@ -475,13 +475,12 @@ class _Ring:
         verdicts = await collect(self._channel, self._others, CountsAccepted)
         if problem is not None:
             raise problem
+        common = self.overlap.train + self.overlap.test
+        known = ", ".join(f"{name} {sizes.total}" for name, sizes in self.sizes.items())
+        known += f"; {common} in common" if common else ""
         for peer, verdict in verdicts.items():
             if not verdict.accepts:
-                counts = ", ".join(f"{name} {sizes.total}" for name, sizes in self.sizes.items())
-                raise PeerViolation(
-                    f"{peer} does not accept these ids ({counts}; in common "
-                    f"{self.overlap.train + self.overlap.test})"
-                )
+                raise PeerViolation(f"{peer} does not accept these numbers of ids ({known})")
 
     async def _send(self, to: str, kind: type[Any], owner: str, words: NDArray[Any]) -> None:
         for start in range(0, len(words), PART_WORDS):
