@@ -378,6 +378,7 @@ def test_settings_that_can_never_connect_are_refused() -> None:
         ("302 Found\r\nLocation: ws://127.0.0.1:{other}", False, r"\(HTTP status 302\)"),
         ("SSH-2.0", False, "no securevfl at ws://127.0.0.1"),
     ],
+    ids=["proxy", "forbidden", "redirect", "no_http"],
 )
 def test_who_refuses_is_named_and_nobody_is_sent_elsewhere(
     answer: str, by_proxy: bool, told: str
