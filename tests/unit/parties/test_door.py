@@ -194,6 +194,12 @@ def test_messages_are_short_until_the_ends_have_met() -> None:
             with pytest.raises(PeerUnreachable):
                 await caller.stream.receive()
             assert caller.stream._connection.close_code == 1009
+            async with raw(relay.address) as (reader, writer):
+                writer.write(request(relay.address))
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"\x82\xff" + bytes([127] + 7 * [255]))
+                answer = await reader.read()  # not one byte more is awaited
+                assert answer[2:4] == (1009).to_bytes(2)
 
     run(program())
 
