@@ -386,9 +386,9 @@ class Links:
         except TimeoutError as error:
             await stream.close()
             raise PeerUnreachable(f"no answer from {url}") from error
-        except PeerError as error:
+        except PeerUnreachable as error:
             await stream.close()
-            raise type(error)(f"{url} {error}") from error
+            raise PeerUnreachable(f"{url} {error}") from error
         except BaseException:
             await stream.close()
             raise

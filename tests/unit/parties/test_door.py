@@ -194,21 +194,31 @@ def test_messages_are_short_until_the_ends_have_met() -> None:
             with pytest.raises(PeerUnreachable):
                 await caller.stream.receive()
             assert caller.stream._connection.close_code == 1009
+            async with raw(relay.address) as (reader, writer):
+                writer.write(request(relay.address))
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"\x82\xff" + bytes([127] + 7 * [255]))
+                answer = await reader.read()  # not one byte more is awaited
+                assert answer[2:4] == (1009).to_bytes(2)
 
     run(program())
 
 
 def test_replies_that_nobody_reads_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "MOST_UNREAD_BYTES", 1 << 16)
-    ping = bytes([0x89, 0x80 | 125]) + bytes(4 + 125)
+    pings = (bytes([0x89, 0x80 | 125]) + bytes(4 + 125)) * 500
 
     async def flood(writer: asyncio.StreamWriter) -> None:
-        for _ in range(2000):
-            writer.write(ping * 500)
+        for _ in range(400):  # 26 MB: more than all buffers on the way
+            writer.write(pings)
             await writer.drain()
 
     async def program() -> None:
-        async with serve("127.0.0.1:0", lambda _: None) as relay, raw(relay.address) as (_, writer):
+        limits = Limits(handshake_seconds=60)
+        async with (
+            serve("127.0.0.1:0", lambda _: None, limits=limits) as relay,
+            raw(relay.address) as (_, writer),
+        ):
             writer.write(request(relay.address))
             with pytest.raises(ConnectionError):
                 await flood(writer)

@@ -378,6 +378,7 @@ def test_settings_that_can_never_connect_are_refused() -> None:
         ("302 Found\r\nLocation: ws://127.0.0.1:{other}", False, r"\(HTTP status 302\)"),
         ("SSH-2.0", False, "no securevfl at ws://127.0.0.1"),
     ],
+    ids=["proxy", "forbidden", "redirect", "no_http"],
 )
 def test_who_refuses_is_named_and_nobody_is_sent_elsewhere(
     answer: str, by_proxy: bool, told: str
@@ -519,3 +520,31 @@ def test_it_is_said_again_whom_this_party_waits_for(monkeypatch: pytest.MonkeyPa
     assert len(run(said(1))) == 1
     monkeypatch.setattr(links, "TELL_SECONDS", 0.02)
     assert len(set(run(said(3)))) == 1
+
+
+def test_a_party_may_connect_through_a_proxy() -> None:
+    async def program() -> None:
+        asked = []
+
+        async def proxied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0].decode())
+            host, _, port = asked[-1].split()[1].rpartition(":")
+            there = await asyncio.open_connection(host, int(port))
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            await asyncio.gather(passed(reader, there[1]), passed(there[0], writer))
+
+        async def passed(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(1 << 16):
+                sink.write(data)
+            sink.close()
+
+        group = Group(BOTH, "shop")
+        async with await asyncio.start_server(proxied, "127.0.0.1", 0) as proxy:
+            at = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+            async with group.links("bank", proxy=at) as bank, group.links("shop") as shop:
+                one, other = await connected(bank, shop)
+                await one["shop"].send(b"by the proxy")
+                assert await other["bank"].receive() == b"by the proxy"
+        assert asked == [f"CONNECT {group.listen['shop']} HTTP/1.1"]
+
+    run(program())
