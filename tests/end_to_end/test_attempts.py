@@ -245,7 +245,9 @@ def require_counted_once(attempts: Attempts, whole: Attempts) -> None:
                 assert np.array_equal(person.others.get(peer, 0), other.others.get(peer, 0))
 
 
-def test_another_start_would_count_once_more_and_is_refused(tmp_path: Path, undisturbed: Any) -> None:  # noqa: ANN401
+def test_another_start_would_count_once_more_and_is_refused(
+    tmp_path: Path, undisturbed: Any
+) -> None:  # noqa: ANN401
     """The control: without the secret of the first attempt, numbers are others and count."""
     whole, expected = undisturbed("plain", 2)
     again = whole.run()
