@@ -16,7 +16,10 @@ from securevfl.interrupts import INTERRUPTED
 # Help is plain (below), and Rich would still put a backslash before every bracket.
 typer.core.HAS_RICH = False
 
-COMMANDS = ("bench", "sweep", "data", "model", "guard", "train", "audit", "predict")
+COMMANDS = (
+    *("bench", "sweep", "data", "model", "guard", "train", "audit", "predict"),
+    *("party", "relay"),
+)
 """Each is a function or a group of that name in a module of that name, in the order of `--help`."""
 
 

@@ -147,6 +147,37 @@ def load_party(source: FileSource, aligned: AlignedIds) -> OwnData[Any]:
     return own
 
 
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """By what a party's rows are matched: sorted ids, or digests in the order of its shard.
+
+    Attributes:
+        held_out: of the training rows, where there is no test file, shape (N,).
+        test: of the test file; None without one.
+    """
+
+    train: Sequence[str] | Digests
+    held_out: NDArray[np.bool_]
+    test: Sequence[str] | Digests | None
+
+
+def own_keys(source: FileSource, *, by_id: bool) -> Keys:
+    """What one party's rows are matched by; refuses what `load_files` refuses of one party."""
+    held = _open(source, by_id=by_id)
+    require_usable(held.files)
+    sides = [held.train] if source.test_path is None else [held.train, held.test]
+    orders = [np.argsort(np.array(side.ids)) if by_id else slice(None) for side in sides]
+    keys = [
+        list(side.ids[order]) if by_id else side.digests
+        for side, order in zip(sides, orders, strict=True)
+    ]
+    if len(keys) == 1:
+        return Keys(keys[0], np.asarray(held.train.held_out)[orders[0]], None)
+    if both := int(np.isin(keys[1], keys[0]).sum()):
+        raise DataError(f"test_data: {both} ids are also among the training rows, expected 0")
+    return Keys(keys[0], np.zeros(len(keys[0]), bool), keys[1])
+
+
 def load_own(
     source: FileSource,
     train: Sequence[str] | Digests,

@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -21,16 +21,19 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.job.sections import (
     Activation,
     AuditSection,
+    DataSettings,
     DbcdSettings,
     ExchangeSettings,
     FdmlSettings,
     FtlSettings,
     Hide,
     JobSettings,
+    LinksSettings,
     LocalModelSettings,
     NetworkSettings,
     OutputSettings,
     OwnPrediction,
+    PartyName,
     PartySettings,
     PrivacySettings,
     Section,
@@ -40,6 +43,7 @@ from securevfl.shown import Shown
 
 __all__ = [
     "Activation",
+    "DataSettings",
     "DbcdSettings",
     "ExchangeSettings",
     "FdmlSettings",
@@ -50,12 +54,14 @@ __all__ = [
     "LocalModelSettings",
     "NetworkSettings",
     "OwnPrediction",
+    "PartyName",
     "PartySettings",
     "PrivacySettings",
     "Section",
     "check_job",
     "check_models",
     "check_network",
+    "first_problem",
     "parse_job",
     "read_job",
     "section_kinds",
@@ -101,11 +107,12 @@ class Job(Shown, Section):
     privacy: PrivacySettings = PrivacySettings()
     audit: AuditSection = AuditSection()
     preprocess: Preprocessing | None = None
+    links: LinksSettings = LinksSettings()
     output: OutputSettings = OutputSettings()
     own: Mapping[str, SerializeAsAny[Section]] = {}
 
     @classmethod
-    def of(cls, **sections: object) -> "Job":
+    def of(cls, /, **sections: object) -> "Job":
         """A job from its sections, each a mapping of keys to values.
 
         Raises:
@@ -121,8 +128,18 @@ class Job(Shown, Section):
         try:
             job = cls.model_validate_json(_json(given), strict=True)
         except ValidationError as error:
-            raise ConfigError(_first_problem(error)) from error
+            raise ConfigError(first_problem(error, section_kinds())) from error
         return job.model_copy(update={"own": {n: _own_section(n, each) for n, each in own.items()}})
+
+    @classmethod
+    def of_file(cls, tables: Mapping[str, object]) -> "Job":
+        """A job from the tables of a file; errors as in `of`.
+
+        `own` is no section of a file: it would silently replace sections that people read there.
+        """
+        if "own" in tables:
+            raise ConfigError("unknown key 'own': sections of algorithms have their names")
+        return cls.of(**tables)
 
     def with_settings(self, **changes: object) -> "Job":
         """The same job with changed values in `[job]`, validated as in `of`."""
@@ -196,7 +213,7 @@ def parse_job(text: str, where: str = "job") -> Job:
             one line that names the first problem.
     """
     try:
-        job = Job.of(**tomllib.loads(text))
+        job = Job.of_file(tomllib.loads(text))
         check_job(job)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not TOML: {error}") from error
@@ -273,24 +290,37 @@ def _own_section(name: str, values: object) -> Section:
     try:
         return OWN_SECTIONS[name].model_validate_json(_json(values), strict=True)
     except ValidationError as error:
-        raise ConfigError(_first_problem(error, (name,))) from error
+        raise ConfigError(first_problem(error, section_kinds(), (name,))) from error
 
 
-def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
+def first_problem(
+    error: ValidationError,
+    sections: Mapping[str, type[BaseModel]],
+    within: tuple[str, ...] = (),
+    top: Collection[str] = (),
+) -> str:
+    """One line about the first problem of a file of sections.
+
+    Args:
+        error: of the file, or of one section.
+        sections: all that the file may have, by name.
+        within: the section that was validated by itself.
+        top: the file's keys outside sections.
+    """
     problem = error.errors()[0]
     where = (*within, *problem["loc"])
     # Deeper parts of the location are branches of the key's type.
-    depth = 3 if where[0] == "party" or "bounds" in where else 2
+    depth = 3 if "party" in where[:1] or "bounds" in where else 2
     place = ".".join(str(part) for part in where[:depth])
-    if problem["type"] == "missing":
-        return f"{place} is missing"
+    if problem["type"] in ("missing", "json_invalid"):  # such as a number beyond all limits
+        return f"{place} is missing" if where else problem["msg"]
     if problem["type"] != "extra_forbidden":
         # pydantic reports one problem for each type that the value may have.
         same = [each["msg"] for each in error.errors() if each["loc"][:2] == problem["loc"][:2]]
         first, *others = dict.fromkeys(same)
         ways = [first, *(other.removeprefix("Input should be ") for other in others)]
         return f"{place} = {problem['input']!r}: {', or '.join(ways)}"
-    key, sections = str(where[-1]), section_kinds()
+    key = str(where[-1])
     if new := RENAMED.get(key):
         return f"unknown key {place!r}: renamed to {new!r}"
     home = next((name for name, kind in sections.items() if key in kind.model_fields), None)
@@ -299,7 +329,7 @@ def _first_problem(error: ValidationError, within: tuple[str, ...] = ()) -> str:
         return f"unknown key {place!r}: {key} belongs in {heading}"
     if key in sections:
         return f"unknown key {place!r}: [{key}] is a separate section"
-    beside = list(sections if len(where) == 1 else sections[str(where[0])].model_fields)
+    beside = [*top, *sections] if len(where) == 1 else sections[str(where[0])].model_fields
     nearest = difflib.get_close_matches(key, beside, n=1, cutoff=0.0)
     return f"unknown key {place!r}: nearest known key is {nearest[0]!r}"
 
@@ -314,6 +344,7 @@ def section_kinds() -> dict[str, type[BaseModel]]:
         "privacy": PrivacySettings,
         "audit": AuditSection,
         "preprocess": Preprocessing,
+        "links": LinksSettings,
         "output": OutputSettings,
         **OWN_SECTIONS,
     }

@@ -17,7 +17,7 @@ ALIASES = {
     "max_rounds": "job.rounds",
     "gradient_noise": "privacy.gradient_noise_multiplier",
 }
-NOT_VARIED = ("party", "audit", "output", NETWORK)
+NOT_VARIED = ("party", "audit", "links", "output", NETWORK)
 """Sections whose keys have no name without the section, or change nothing in a training."""
 
 

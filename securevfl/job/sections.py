@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from typing_extensions import override
@@ -33,7 +34,25 @@ def _ascending(bounds: tuple[float, ...]) -> tuple[float, ...]:
     return bounds
 
 
+def _websocket(address: str) -> str:
+    parts = urlsplit(address)  # its own ValueError for brackets that are no IPv6 address
+    if not (
+        parts.scheme in ("ws", "wss")
+        and parts.hostname
+        and parts.port != 0
+        and parts.username is None
+        and not parts.fragment
+        and address.isascii()
+        and address.isprintable()
+        and " " not in address
+    ):
+        raise ValueError("expected ws://HOST:PORT or wss://HOST:PORT")
+    return address
+
+
 Bounds = Annotated[tuple[float, ...], AfterValidator(_ascending)]
+PartyName = Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
+WebSocket = Annotated[str, AfterValidator(_websocket)]
 
 
 class Section(BaseModel):
@@ -169,15 +188,10 @@ class JobSettings(Section):
     allow_feature_leak: bool = False
 
 
-class PartySettings(Section):
-    """`[[party]]`: one organization, its local model and its data files.
-
-    Paths are relative to the job file.
+class DataSettings(Section):
+    """A party's own data files.
 
     Attributes:
-        name: name of the party and of its model file.
-        role: exactly one party holds the labels; the others hold features only.
-        address: network address of the party. Unused in version 0.1.
         data: training rows, as CSV, Parquet or a shard. Without test_data, a fifth of them is held
             out.
         test_data: held-out rows, at every party or at none.
@@ -196,17 +210,8 @@ class PartySettings(Section):
         decimal: decimal mark.
         thousands: thousands separator.
         encoding: text encoding, by its Python name.
-        preprocess: replaces the job's `[preprocess]` section for this party.
-        model: local model. This and the keys below default to those of `[job]`.
-        hidden: units per hidden layer.
-        activation: activation function of a network.
-        channels: channels of each convolution of a cnn.
-        image_width: pixels per row of a cnn's image.
     """
 
-    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
-    role: Literal["label", "feature"]
-    address: str | None = None
     data: Path | None = None
     test_data: Path | None = None
     new_data: Path | None = None
@@ -220,12 +225,49 @@ class PartySettings(Section):
     decimal: Literal[".", ","] | None = None
     thousands: OneCharacter | None = None
     encoding: str | None = None
+
+
+class PartySettings(DataSettings):
+    """`[[party]]`: one organization, its local model and its data files.
+
+    Paths are relative to the job file. Between organizations, nobody's data are described here: see
+    `securevfl party`.
+
+    Attributes:
+        name: name of the party and of its model file.
+        role: exactly one party holds the labels; the others hold features only.
+        identity: public key of the party's organization, as `securevfl party init` shows it.
+        address: where the other organizations reach this party, as in ws://bank.example:7000, or
+            wss:// behind a gateway. Without it the party only connects to others.
+        preprocess: replaces the job's `[preprocess]` section for this party.
+        model: local model. This and the keys below default to those of `[job]`.
+        hidden: units per hidden layer.
+        activation: activation function of a network.
+        channels: channels of each convolution of a cnn.
+        image_width: pixels per row of a cnn's image.
+    """
+
+    name: PartyName
+    role: Literal["label", "feature"]
+    identity: str | None = None
+    address: WebSocket | None = None
     preprocess: Preprocessing | None = None
     model: Model | None = None
     hidden: Hidden | None = None
     activation: Activation | None = None
     channels: Hidden | None = None
     image_width: PositiveInt | None = None
+
+
+class LinksSettings(Section):
+    """`[links]`: how organizations reach one another.
+
+    Attributes:
+        relay: address of a `securevfl relay`, as in wss://relay.example, through which parties meet
+            that cannot reach each other. It sees the sizes and times of sealed frames.
+    """
+
+    relay: WebSocket | None = None
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class Algorithm(ABC):
         only_loss: the only loss that it supports, if any; logistic then means this loss.
         takes_sparse: whether parties may hold sparse rows.
         keeps_state: whether sessions can resume.
+        servers: programs without data, beside the parties'.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Algorithm(ABC):
     only_loss: ClassVar[str | None] = None
     keeps_state: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = True
+    servers: ClassVar[tuple[str, ...]] = ()
 
     @property
     def own_components(self) -> bool:

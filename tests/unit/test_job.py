@@ -52,6 +52,11 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     [
         ("[job]\nlocal_step = 3", "unknown key 'job.local_step': nearest known key is 'local_st"),
         ("[exchange]\nahead_rounds = 3", "'exchange.ahead_rounds': renamed to 'offline_rounds'"),
+        ('[exchange]\nscheme="bfv"\n[own.exchange]\nscheme="plain"', "unknown key 'own'"),
+        ("cls = 1", "unknown key 'cls'"),
+        ("[job]\nrounds = 0x" + "f" * 4000, "number out of range"),
+        ("[[party]]\nname='a'\nrole='label'\naddress='a:1'", "expected ws://HOST:PORT"),
+        ("[links]\nrely='x'", "nearest known key is 'relay'"),
         ("[jobs]", "unknown key 'jobs': nearest known key is 'job'"),
         ("rounds = 3", r"unknown key 'rounds': rounds belongs in \[job\]"),
         ("[job]\nstaleness = 2", r"unknown key 'job.staleness': staleness belongs in \[fdml\]"),
@@ -216,7 +221,7 @@ def test_every_setting_that_all_parties_share_changes_the_hash() -> None:
     "changed",
     [
         TWO_PARTIES.replace("shop.csv", "elsewhere/shop.parquet"),
-        TWO_PARTIES + 'address = "shop.example:5000"',
+        TWO_PARTIES + 'address = "ws://shop.example:5000"',
         TWO_PARTIES + 'separator = ";"\nid_format = "number"\npreprocess = {rare_count = 3}',
         TWO_PARTIES + "[preprocess]",
         TWO_PARTIES + '[output]\ndirectory = "elsewhere"',

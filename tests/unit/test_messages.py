@@ -115,6 +115,7 @@ NAMES_FROM = {
     73: "Scales MaskedShares EncryptedPoints StaysInRange OpenedCheck ProvenReplies",
     79: "NamePads ModelSent BlockUpload Doublings ConfirmedCheck",
     90: "Ready Roster MaskedUpload Closed CompressedUpload",
+    100: "SizesSealed Sizes CountsAccepted RaisedPoints Overlap Places Order",
 }
 
 

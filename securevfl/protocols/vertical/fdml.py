@@ -307,6 +307,7 @@ class Fdml(VerticalAlgorithm):
     labels_everywhere = True
     keeps_state = False
     scores_between = False
+    servers = (SERVER,)
     default_schedule = "inverse-sqrt"
     roles = (
         ("server", "every party's predictions of every sample, noisy under `dp`", "labels"),

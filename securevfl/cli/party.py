@@ -1,0 +1,495 @@
+"""`securevfl party`: one organization's part in jobs with others, on its own machine."""
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from securevfl.cli import options
+from securevfl.errors import ConfigError, DataError
+from securevfl.files import replace_file, require_room
+
+if TYPE_CHECKING:
+    from securevfl.job import Job
+    from securevfl.parties.agreement import Agreement
+    from securevfl.parties.identity import Identity
+    from securevfl.parties.own_file import OwnFile
+
+party = typer.Typer(help="One organization's part in jobs with others.", no_args_is_help=True)
+
+JobPath = Annotated[Path, typer.Argument(help="The agreement.", metavar="JOB.toml")]
+OwnPath = Annotated[Path, typer.Option("--party", help="This party's own file.")]
+PassphraseFd = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="Read the key's passphrase from file descriptor N."),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Accept what the agreement says, unasked.")]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="ws://HOST:PORT", help="Where the others reach this party."),
+]
+OWN = Path("party.toml")
+ANY_HOST = ("0.0.0.0", "::")  # noqa: S104
+MOST_PASSPHRASE = 1024
+TEMPLATE = """\
+# What {name} keeps to itself: nobody else sees this file. Paths are relative to it.
+name = "{name}"
+key = "{name}.key"
+state = "state"                # what a job needs to go on after a restart
+output = "models"              # this party's model and result
+# listen = "0.0.0.0:7000"      # only if others connect to this party
+# proxy = "http://proxy:3128"  # through which it connects to others
+
+[data]
+# data = "customers.csv"       # CSV, Parquet, or a shard by `securevfl data convert`
+# id_column = "id"
+# label_column = "default"     # at the party with the labels
+
+# [preprocess]                 # text becomes 0/1 columns, a missing value the median
+
+# What this party accepts; what it does not ends before any data are read.
+[policy]
+# peers = {{ shop = "…" }}       # identities; empty accepts every peer that the agreement names
+# exchanges = ["bfv", "blind"]
+# fewest_rows = 100            # people in common
+# most_rounds = 1000
+"""
+
+
+@party.command("init")
+def init(
+    name: Annotated[str, typer.Argument(help="This party's name in agreements.")],
+    *,
+    folder: Annotated[Path, typer.Option(help="For the key and party.toml.")] = Path(),
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Make an identity and a party's own file."""
+    from securevfl.job import PartyName
+    from securevfl.parties.identity import Identity
+
+    try:
+        TypeAdapter(PartyName).validate_python(name)
+    except ValidationError as error:
+        raise ConfigError(f"{name!r}: a name has letters, digits, _, - and . only") from error
+    own, key = folder / OWN, folder / f"{name}.key"
+    for path in (key, own):
+        if path.exists():
+            raise ConfigError(f"{path} exists: this party has an identity already")
+    require_room({key: len(TEMPLATE), own: len(TEMPLATE)}, "folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    identity = Identity.generate()
+    identity.save(key, _passphrase(passphrase_fd))
+    replace_file(own, TEMPLATE.format(name=name).encode(), "party file")
+    _show_identity(name, identity)
+    typer.echo(f"key: {key}; say in {own} where your data are")
+
+
+@party.command("sign")
+def sign(
+    job: JobPath,
+    *,
+    own_path: OwnPath = OWN,
+    yes: Yes = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Show what an agreement says, and sign it."""
+    from securevfl.parties.agreement import keep_signature, read_agreement, sign_agreement
+    from securevfl.parties.identity import words_of
+
+    own, agreement = _own(own_path), read_agreement(job)
+    identity = _identity(own, passphrase_fd)
+    agreement.require_own(own.name, identity)
+    _show(agreement, own.name)
+    _require_accepted(own, agreement)
+    if not yes:
+        typer.confirm("Sign it?", abort=True)
+    keep_signature(own.state, agreement, own.name, sign_agreement(agreement, identity))
+    typer.echo(f"signed; all who sign it see the words: {words_of(agreement.hash)}")
+
+
+@party.command("invite")
+def invite(
+    job: JobPath,
+    *,
+    own_path: OwnPath = OWN,
+    relay: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where to meet, instead of the job's relay.")
+    ] = None,
+    address: Address = None,
+    yes: Yes = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Invite the parties of a draft that have no identity yet, and sign it with them."""
+    from securevfl.job import parse_job
+    from securevfl.parties import invitation
+    from securevfl.parties.agreement import keep_signature
+    from securevfl.parties.talk import Code
+
+    own = _own(own_path)
+    identity = _identity(own, passphrase_fd)
+    text = _read(job)
+    draft = parse_job(text, str(job))
+    invited = _invited(draft, own, identity)
+    relay, address = relay or draft.links.relay, address or _address(own)
+    place = relay or _told_address(draft, own.name) or address
+    if place is None or (relay is None and own.listen is None):
+        raise ConfigError(
+            "nowhere to meet: give --relay, [links] relay in the draft, or listen in your own file "
+            "with an --address for others"
+        )
+    codes = {name: Code.new(place) for name in invited}
+    for name, code in codes.items():
+        typer.echo(f"tell {name}, within ten minutes: {code}")
+    agreement, signatures = asyncio.run(
+        invitation.invite(
+            text,
+            (own.name, address),
+            identity,
+            codes,
+            _agree(own, yes=yes),
+            listen=None if relay else own.listen,
+            proxy=own.proxy,
+            say=options.say,
+        )
+    )
+    replace_file(job, agreement.text, "agreement")
+    for name, signature in signatures.items():
+        keep_signature(own.state, agreement, name, signature)
+    typer.echo(f"signed by {', '.join(signatures)}: securevfl party run {job}")
+
+
+@party.command("join")
+def join(
+    code: Annotated[str, typer.Argument(help="As the inviter told it.")],
+    *,
+    own_path: OwnPath = OWN,
+    address: Address = None,
+    yes: Yes = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the job file.")] = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Join an invitation: see what the agreement says, sign it, and keep it."""
+    from securevfl.parties import invitation
+    from securevfl.parties.agreement import keep_signature
+    from securevfl.parties.talk import Code
+
+    own, parsed = _own(own_path), Code.parse(code)
+    identity = _identity(own, passphrase_fd)
+    written: list[Path] = []
+
+    def keep(agreement: "Agreement", signatures: Mapping[str, bytes]) -> None:
+        path = _job_path(agreement, force=force)
+        for name, signature in signatures.items():
+            keep_signature(own.state, agreement, name, signature)
+        replace_file(path, agreement.text, "agreement")
+        written.append(path)
+
+    agree = _agree(own, yes=yes, first=lambda agreement: _job_path(agreement, force=force))
+    given = own.name, address or _address(own)
+    asyncio.run(invitation.join(parsed, given, identity, agree, keep, proxy=own.proxy))
+    typer.echo(f"signed by all: securevfl party run {written[0]}")
+
+
+@party.command("run")
+def run(
+    job: JobPath,
+    *,
+    own_path: OwnPath = OWN,
+    patience: Annotated[
+        float | None,
+        typer.Option(metavar="HOURS", help="How long to wait without progress; 24 by default."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace another job's model.")] = False,
+    quiet: options.Quiet = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Take part in a job, to its end, however often it is interrupted."""
+    from securevfl.cli.party_run import run_job
+    from securevfl.parties.agreement import folder_of, read_agreement
+    from securevfl.parties.life import alone
+
+    own, agreement = _own(own_path), read_agreement(job)
+    _require_accepted(own, agreement)
+    identity = _identity(own, passphrase_fd)
+    agreement.require_own(own.name, identity)
+    hours = own.patience_hours if patience is None else patience
+    if not hours > 0:
+        raise ConfigError(f"--patience {hours:g}: expected hours, more than 0")
+    folder = folder_of(own.state, agreement)
+    require_room({folder / "diary.json": len(TEMPLATE)}, "state folder")
+    with alone(folder, own.name):
+        run_job(own, agreement, identity, patience=3600 * hours, force=force, quiet=quiet)
+
+
+@party.command("status")
+def status(
+    job: Annotated[Path | None, typer.Argument(help="One agreement.", metavar="JOB.toml")] = None,
+    *,
+    own_path: OwnPath = OWN,
+) -> None:
+    """Say how far this party's jobs are, a line each."""
+    from securevfl.cli.party_run import STATUS
+    from securevfl.parties.agreement import folder_of, read_agreement
+
+    own = _own(own_path)
+    found = sorted(own.state.glob(f"*/{STATUS}"))
+    if job is not None:
+        found = [folder_of(own.state, read_agreement(job)) / STATUS]
+    lines = [_status_line(path, own.name) for path in found if path.exists()]
+    for line in lines or [f"no job has run yet in {own.state}"]:
+        typer.echo(line)
+
+
+@party.command("stop")
+def stop(
+    job: JobPath,
+    *,
+    own_path: OwnPath = OWN,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Stop a job for good, at all parties."""
+    from securevfl.parties.agreement import folder_of, read_agreement
+    from securevfl.parties.stopping import stop as stop_job
+
+    own, agreement = _own(own_path), read_agreement(job)
+    identity = _identity(own, passphrase_fd)
+    agreement.require_own(own.name, identity)
+    with suppress(OSError):
+        diary = json.loads((folder_of(own.state, agreement) / "diary.json").read_bytes())
+        if diary["complete"]:
+            raise ConfigError("the job has finished: there is nothing to stop")
+    if not yes:
+        typer.confirm("No party will ever go on with it. Stop it?", abort=True)
+    stopped = stop_job(own.state, agreement, own.name, identity)
+    running = _is_running(folder_of(own.state, agreement))
+    how = "the running party tells" if running else "securevfl party run tells"
+    typer.echo(f"stopped by {stopped.by} on {stopped.at}; {how} the others")
+
+
+@party.command("rotate")
+def rotate(
+    job: Annotated[
+        Path | None, typer.Argument(help="With --confirm: the draft.", metavar="JOB.toml")
+    ] = None,
+    *,
+    own_path: OwnPath = OWN,
+    confirm: Annotated[
+        str | None, typer.Option(metavar="LINE", help="A peer's line, to write into JOB.toml.")
+    ] = None,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Make a new identity, signed by the old one; or put a peer's new one into a draft."""
+    from securevfl.parties.rotation import confirmed, rotation
+
+    if (job is None) != (confirm is None):
+        raise ConfigError("--confirm LINE and JOB.toml go together")
+    if job is not None and confirm is not None:
+        text, name = confirmed(_read(job), confirm)
+        replace_file(job, text.encode(), "agreement")
+        typer.echo(f"{job} has the new identity of {name}: all sign it again")
+        return
+    own = _own(own_path)
+    new, line = rotation(own.name, _identity(own, passphrase_fd))
+    path = own.key.with_name(f"{own.key.name}.new")
+    new.save(path, _passphrase(passphrase_fd))
+    _show_identity(own.name, new)
+    typer.echo(f"peers run: securevfl party rotate JOB.toml --confirm {line}")
+    typer.echo(f"once all have signed an agreement with it: key = {path.name!r} in your own file")
+
+
+def _own(path: Path) -> "OwnFile":
+    from securevfl.parties.own_file import read_own_file
+
+    return read_own_file(path)
+
+
+_read_passphrases: dict[int, bytes] = {}
+
+
+def _passphrase(descriptor: int | None) -> bytes | None:
+    """What a file descriptor holds, up to the end of the first line."""
+    if descriptor is None:
+        return None
+    if descriptor not in _read_passphrases:
+        try:
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                _read_passphrases[descriptor] = file.readline(MOST_PASSPHRASE).rstrip(b"\r\n")
+        except OSError as error:
+            raise ConfigError(f"--passphrase-fd {descriptor}: {error.strerror}") from error
+    return _read_passphrases[descriptor]
+
+
+def _identity(own: "OwnFile", descriptor: int | None) -> "Identity":
+    from securevfl.parties.identity import Identity
+
+    return Identity.load(own.key, _passphrase(descriptor))
+
+
+def _show_identity(name: str, identity: "Identity") -> None:
+    from securevfl.parties.identity import public_text, words_of
+
+    typer.echo(f"identity of {name}: {public_text(identity.public)}")
+    typer.echo(f"to read aloud: {words_of(identity.public)}")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise DataError(f"job file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"job file {path}: not UTF-8 text") from error
+
+
+def _job_path(agreement: "Agreement", *, force: bool) -> Path:
+    """Where a joiner keeps an agreement: a peer names the job, but no place on this machine."""
+    name = "".join(c for c in agreement.job.job.name if c.isascii() and (c.isalnum() or c in "-_"))
+    path = Path(f"{name[:64] or 'job'}.toml")
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists: move it away, or --force to replace it")
+    return path
+
+
+def _invited(draft: "Job", own: "OwnFile", identity: "Identity") -> list[str]:
+    from securevfl.parties.identity import parse_public
+    from securevfl.parties.invitation import names_without_identity
+
+    known = {each.name: each.identity for each in draft.party}
+    if own.name not in known:
+        raise ConfigError(f"party {own.name!r} is not in the draft ({', '.join(known)})")
+    said = known[own.name]
+    if said is not None and parse_public(said) != identity.public:
+        raise ConfigError(f"party {own.name!r}: the draft has another identity than its key file")
+    invited = [name for name in names_without_identity(draft) if name != own.name]
+    if not invited:
+        raise ConfigError("every other party has an identity: securevfl party sign JOB.toml")
+    return invited
+
+
+def _address(own: "OwnFile") -> str | None:
+    """Where others reach this party, if that follows from where it listens."""
+    if own.listen is None or urlsplit(f"//{own.listen}").hostname in ANY_HOST:
+        return None
+    return f"ws://{own.listen}"
+
+
+def _told_address(draft: "Job", name: str) -> str | None:
+    return next((each.address for each in draft.party if each.name == name), None)
+
+
+def _lines(agreement: "Agreement", name: str) -> Iterator[str]:
+    """What an agreement says, for a person who is to sign it."""
+    from securevfl.cli.party_run import ALIGNMENT_REVEALS
+    from securevfl.protocols.catalogue import algorithm_of, exchange_of
+
+    job, label = agreement.job, agreement.label_party
+    algorithm, exchange = algorithm_of(job), exchange_of(job)
+    yield (
+        f"job {job.job.name!r}: {algorithm.name} under {exchange.name}, at most "
+        f"{job.job.rounds} rounds"
+    )
+    for each in agreement.names:
+        role = "holds the labels" if each == label else "holds features"
+        where = agreement.addresses.get(each)
+        at = f"listens at {where}" if where else "connects outward"
+        yield f"{each}{' (you)' if each == name else ''} {role}, {at}"
+    if agreement.relay:
+        yield f"parties that cannot reach each other meet at {agreement.relay}"
+    learns = exchange.learns(job)
+    roles = [(role, learned) for role, learned, _ in algorithm.roles] or [
+        ("label party", learns.label_party),
+        ("feature party", learns.feature_party),
+    ]
+    for role, learned in roles:
+        yield f"{role} learns: {learned}"
+    yield ALIGNMENT_REVEALS
+    if exchange.adds_noise:
+        said = job.privacy.model_dump(exclude_defaults=True)
+        yield "noise: " + (", ".join(f"{key} = {each}" for key, each in said.items()) or "default")
+    else:
+        yield "no noise is added"
+
+
+def _show(agreement: "Agreement", name: str) -> None:
+    from securevfl.reports.tables import wrapped
+
+    for line in _lines(agreement, name):
+        for each in wrapped(line):
+            typer.echo(each)
+
+
+def _require_accepted(own: "OwnFile", agreement: "Agreement") -> None:
+    """Refuse what this party's policy refuses; all of it in one line."""
+    from securevfl.parties.policy import refusals
+
+    if refused := refusals(own.policy, agreement, own.name):
+        raise ConfigError(f"your policy refuses this job: {'; '.join(refused)}")
+
+
+def _agree(
+    own: "OwnFile", *, yes: bool, first: Callable[["Agreement"], object] = lambda agreement: None
+) -> Callable[["Agreement", Mapping[str, str]], Awaitable[bool]]:
+    """Shows an agreement and asks; what the policy refuses is not asked."""
+
+    async def agree(agreement: "Agreement", words: Mapping[str, str]) -> bool:
+        _show(agreement, own.name)
+        for peer, each in words.items():
+            typer.echo(f"read aloud with {peer}: {each}")
+        _require_accepted(own, agreement)
+        first(agreement)
+        return yes or await _asked("Are the words the same, and do you sign it?")
+
+    return agree
+
+
+async def _asked(question: str) -> bool:
+    """A yes or no; connections live while a person reads."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[bool] = loop.create_future()
+
+    def answered(said: bool) -> None:
+        if not answer.done():
+            answer.set_result(said)
+
+    def ask() -> None:
+        try:
+            said = typer.confirm(question)
+        except typer.Abort:
+            said = False
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(answered, said)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return await answer
+
+
+def _is_running(folder: Path) -> bool:
+    from securevfl.parties.life import alone
+
+    try:
+        with alone(folder, ""):
+            return False
+    except ConfigError:
+        return True
+
+
+def _status_line(path: Path, name: str) -> str:
+    try:
+        found = json.loads(path.read_bytes())
+        at = f"round {found['round']} of {found['rounds']}, " if found["rounds"] else ""
+        live = "" if _is_running(path.parent) else ", not running"
+        return (
+            f"{found['job']} {found['agreement'][:8]}: {found['phase']}, {at}with "
+            f"{', '.join(found['peers'])}, since {found['since']} UTC{live}"
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} of party {name!r} cannot be read, or is damaged") from error

@@ -1,0 +1,426 @@
+"""What `securevfl party run` does around a party's life: it tells, waits, stops and writes."""
+
+import asyncio
+import hashlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from securevfl.actors.own_data import file_sources
+from securevfl.cli import options
+from securevfl.data.shards import is_shard
+from securevfl.errors import ConfigError, PeerError, PeerTimeout, SecureVFLError
+from securevfl.files import replace_file, require_room
+from securevfl.interrupts import INTERRUPTED
+from securevfl.models.storage import save_model
+from securevfl.parties.agreement import Agreement, folder_of, read_signatures, shown
+from securevfl.parties.alignment import Limits
+from securevfl.parties.identity import Identity
+from securevfl.parties.life import Finished, Place, Told, live
+from securevfl.parties.links import Link, Links
+from securevfl.parties.meeting import CONTROL, JobStopped, Stopped
+from securevfl.parties.own_data import OwnRows
+from securevfl.parties.own_file import OwnFile
+from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
+from securevfl.reports.tables import seconds
+from securevfl.reports.training import learned_in
+from securevfl.runtime.costs import job_costs
+from securevfl.runtime.real import RealChannel
+from securevfl.training.result import model_files
+
+if TYPE_CHECKING:
+    from securevfl.protocols.plan import Plan
+    from securevfl.protocols.session.workplace import PartyOutcome
+
+STATUS, RESULT = "status.json", "result.json"
+LOOK_SECONDS, STATUS_SECONDS = 0.5, 1.0
+SILENT_SECONDS, STILL_SILENT_SECONDS = 60.0, 600.0
+TELL_STOP_SECONDS = 30.0
+STATE_BYTES = 1 << 20
+ALIGNMENT_REVEALS = (
+    "by alignment all learn which of their own rows all have, and how many rows each brings; the "
+    "label party also how many rows any of the parties share"
+)
+
+
+@dataclass
+class Telling:
+    """What a run tells: lines, a bar on a terminal, and a status file.
+
+    Attributes:
+        say: takes a line.
+        bar: takes what is done, how much of it, and of how much.
+    """
+
+    agreement: Agreement
+    name: str
+    path: Path
+    say: Callable[[str], None]
+    bar: Callable[[str, float, int | None], None]
+    phase: str = "connecting"
+    done: int = 0
+    most: int = 0
+    waiting: str = ""
+    channels: list[RealChannel] = field(default_factory=list)
+    since: float = field(default_factory=time.time)
+    changed: float = field(default_factory=time.monotonic)
+    progressed: float = field(default_factory=time.monotonic)
+    _seen: set[str] = field(default_factory=set)
+    _began: tuple[float, int] = (0.0, 0)
+    _said: float = 0.0
+    _written: float = 0.0
+
+    def told(self) -> Told:
+        """For `life.live`."""
+        return Told(self.line, self.rounds, self.enter, self.channels.append)
+
+    def line(self, text: str) -> None:
+        """Say a line, which may hold names and words of peers."""
+        self.waiting = text if text.startswith("waits for ") else ""
+        self.changed = time.monotonic()
+        self.say(shown(text, 400))
+
+    def enter(self, phase: str) -> None:
+        """A phase begins."""
+        self.phase, self.waiting, self.since = phase, "", time.time()
+        self.changed = self._said = time.monotonic()
+        if phase not in self._seen:
+            self._seen.add(phase)
+            self.progressed = self.changed
+        self._began = (0.0, 0)
+        self.say(phase)
+
+    def rounds(self, done: int, most: int) -> None:
+        """So many rounds are done; called on the program's thread, often."""
+        now = time.monotonic()
+        if not self._began[0]:
+            self._began = now, done
+        if done > self.done:
+            self.progressed = now
+        self.done, self.most, self.changed = done, most, now
+        self.bar(f"trains, {self.rate(now)}" if self.rate(now) else "trains", done, most)
+
+    def rate(self, now: float) -> str:
+        """Rounds a second and the time left, as far as they are known."""
+        began, first = self._began
+        if not began or now <= began or self.done <= first:
+            return ""
+        pace = (self.done - first) / (now - began)
+        return f"{pace:.3g} rounds/s, {seconds((self.most - self.done) / pace)} left"
+
+    def look(self, patience: float) -> None:
+        """Write the status, and say what a silent job waits for; called often.
+
+        Raises:
+            PeerTimeout: nothing has moved for as long as this party has patience.
+        """
+        now = time.monotonic()
+        if now - self._written >= STATUS_SECONDS:
+            self._written = now
+            self.write()
+        awaited = next((each.awaited for each in reversed(self.channels) if each.awaited), "")
+        waits = self.waiting or (f"waits for {awaited}" if awaited else "computes")
+        if now - self.progressed >= patience:
+            raise PeerTimeout(
+                f"no progress for {patience / 3600:g} hours in {self.phase!r}: {waits}; the same "
+                "command goes on"
+            )
+        if self.phase == "connecting":
+            return  # links say themselves for whom they wait
+        if now - self.changed >= SILENT_SECONDS and now - self._said >= STILL_SILENT_SECONDS:
+            self._said = now
+            self.say(f"{self.phase}: {shown(waits, 200)}, for {seconds(now - self.changed)}")
+
+    def write(self, **more: object) -> None:
+        """Write the status file."""
+        status = {
+            "job": self.agreement.job.job.name,
+            "agreement": self.agreement.hash.hex(),
+            "party": self.name,
+            "peers": [name for name in self.agreement.names if name != self.name],
+            "phase": self.phase,
+            "round": self.done,
+            "rounds": self.most,
+            "waiting": shown(self.waiting, 200),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.since)),
+            **more,
+        }
+        replace_file(self.path, json.dumps(status, indent=2).encode(), "status")
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What links need of an agreement, under a name for the meeting that does not tell all of it.
+
+    Parties whose agreements differ in anything but the job's name and the identities meet as well,
+    and so can say in which key they differ.
+    """
+
+    identities: Mapping[str, bytes]
+    addresses: Mapping[str, str]
+    relay: str | None
+    hash: bytes
+
+    @classmethod
+    def of(cls, agreement: Agreement) -> "Agreed":
+        """What an agreement says of links."""
+        named = json.dumps([agreement.job.job.name, *agreement.identities]).encode()
+        digest = hashlib.sha256(named + b"".join(agreement.identities.values())).digest()
+        return cls(agreement.identities, agreement.addresses, agreement.relay, digest)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Links, with a word to the person when they stand."""
+
+    links: Links
+    telling: Telling
+
+    async def connect(self) -> Mapping[str, Link]:
+        """A fresh link to every peer."""
+        self.telling.phase, self.telling.since = "connecting", time.time()
+        self.telling.channels.clear()
+        found = await self.links.connect()
+        self.telling.enter(f"connected with {', '.join(found)}")
+        return found
+
+
+def place_of(
+    own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling
+) -> tuple[Place, int]:
+    """What a party brings to a job, and how many rows that is; its data are read here."""
+    job = own.own_job(agreement.job)
+    party = next(each for each in job.party if each.name == own.name)
+    (source,) = file_sources(job.model_copy(update={"party": (party,)}), Path())
+    known: dict[bool, OwnRows] = {}
+
+    def rows(by_digest: bool) -> OwnRows:
+        if by_digest not in known:
+            known[by_digest] = OwnRows.read(source, by_digest=by_digest)
+        return known[by_digest]
+
+    by_digest = is_shard(source.path)
+    policy = own.policy
+    place = Place(
+        name=own.name,
+        agreement=agreement,
+        job=job,
+        rows=rows,
+        by_digest=by_digest,
+        signature=signature,
+        folder=folder_of(own.state, agreement),
+        records=own.guard_directory or options.guard_directory(),
+        limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),
+        told=telling.told(),
+        stopped=partial(keep_stop, own.state, agreement),
+    )
+    return place, len(rows(by_digest))
+
+
+def own_signature(own: OwnFile, agreement: Agreement) -> bytes:
+    """This party's signature of the agreement; a ConfigError if it has not signed."""
+    signatures = read_signatures(own.state, agreement)
+    if own.name not in signatures:
+        raise ConfigError("this agreement is not signed here: securevfl party sign JOB.toml")
+    return signatures[own.name]
+
+
+def require_places(own: OwnFile, agreement: Agreement, *, force: bool) -> None:
+    """Refuse, before any work, folders that cannot be written, and to overwrite another's model."""
+    folder, model = folder_of(own.state, agreement), own.output / f"{own.name}.safetensors"
+    require_room({folder / STATUS: STATE_BYTES}, "state folder")
+    require_room({model: STATE_BYTES}, "output folder")
+    if model.exists() and not force and not (folder / "diary.json").exists():
+        raise ConfigError(
+            f"{model} would be overwritten: choose another output in your own file, or --force"
+        )
+
+
+@dataclass
+class Run:
+    """One run of a party's job, until it is finished, stopped or interrupted."""
+
+    own: OwnFile
+    agreement: Agreement
+    identity: Identity
+    telling: Telling
+    patience: float
+    rows: int = 0
+    plan: "Plan | None" = None
+    _signals: int = 0
+
+    def links(self) -> Links:
+        """This party's links, not yet open."""
+        own = self.own
+        return Links(
+            Agreed.of(self.agreement),
+            own.name,
+            self.identity,
+            listen=own.listen,
+            proxy=own.proxy,
+            say=self.telling.line,
+        )
+
+    async def until_the_end(self, place: Place) -> Finished:
+        """Live; a JobStopped if a party has stopped the job, here or elsewhere.
+
+        Raises:
+            KeyboardInterrupt: a signal ended it.
+            PeerTimeout: nothing has moved for too long.
+        """
+        async with self.links() as links:
+            life = asyncio.ensure_future(live(place, Network(links, self.telling), self._save))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, self._interrupted, life)
+            watch = asyncio.ensure_future(self._watch())
+            try:
+                await asyncio.wait([life, watch], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (life, watch):
+                    task.cancel()
+                await asyncio.wait([life, watch])
+            if self._signals:
+                raise KeyboardInterrupt
+            if not watch.cancelled() and (error := watch.exception()) is not None:
+                if isinstance(error, JobStopped):
+                    await self._tell_stop(links, error.stopped)
+                raise error
+            return life.result()
+
+    async def tell_stop(self, stopped: Stopped) -> None:
+        """Tell the peers that a job is stopped, as far as they come within half a minute."""
+        if not all_know(self.own.state, self.agreement):
+            async with self.links() as links:
+                await self._tell_stop(links, stopped)
+
+    async def _tell_stop(self, links: Links, stopped: Stopped) -> None:
+        try:
+            async with asyncio.timeout(TELL_STOP_SECONDS):
+                found = await links.connect()
+            for link in found.values():
+                link.post(bytes((CONTROL,)) + stopped.model_dump_json().encode())
+            await asyncio.gather(*(link.close() for link in found.values()))
+        except (PeerError, TimeoutError):
+            self.telling.line("not all peers know yet that the job is stopped: run tells them")
+        else:
+            note_all_know(self.own.state, self.agreement)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if (stopped := read_stop(self.own.state, self.agreement)) is not None:
+                raise JobStopped(stopped.by, stopped)
+            self.telling.look(self.patience)
+
+    def _interrupted(self, life: "asyncio.Future[Any]") -> None:
+        self._signals += 1
+        life.cancel()
+
+    def _save(self, plan: "Plan", outcome: "PartyOutcome") -> None:
+        self.plan = plan
+        for path, model in model_files(self.own.name, outcome, self.own.output).items():
+            save_model(path, model)
+        result = self._result(plan, outcome)
+        text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+        replace_file(self.own.output / RESULT, text.encode(), "result file")
+
+    def _result(self, plan: "Plan", outcome: "PartyOutcome") -> dict[str, Any]:
+        """This party's own result: no labels, no predictions, and no figure of a row."""
+        aligned, trained = (each.costs for each in self.telling.channels[-2:])
+        costs = job_costs({self.own.name: trained}, len(trained.snapshots))
+        score = outcome.scores[-1] if outcome.scores else None
+        figures = ("class_auc", "class_accuracy", "r2", "rmse", "mae")
+        diary = json.loads((folder_of(self.own.state, self.agreement) / "diary.json").read_bytes())
+        return {
+            "party": self.own.name,
+            "job": self.agreement.job.job.name,
+            "job_hash": plan.hash.hex(),
+            "agreement_hash": self.agreement.hash.hex(),
+            "rounds": outcome.rounds,
+            "kept_rounds": outcome.selected.rounds,
+            "ended": outcome.ended,
+            "repeated_rounds": diary["repeated"],
+            "own_rows": self.rows,
+            "rows_in_common": {"train": plan.facts.rows, "held_out": plan.facts.test_rows},
+            "scores": score
+            and {name.removeprefix("class_"): getattr(score, name) for name in figures},
+            "who_learned_what": [
+                *(f"{role} learned: {learns}" for role, learns in learned_in(plan)),
+                ALIGNMENT_REVEALS,
+            ],
+            "costs": costs.row(),
+            "alignment": {
+                "seconds": sum(aligned.path.values()),
+                "bytes_sent": sum(aligned.bytes_sent.values()),
+                "messages": sum(aligned.messages.values()),
+            },
+        }
+
+
+def run_job(
+    own: OwnFile,
+    agreement: Agreement,
+    identity: Identity,
+    *,
+    patience: float,
+    force: bool,
+    quiet: bool,
+) -> None:
+    """Take part in a job, to its end; the caller holds this party's place in it."""
+    signature = own_signature(own, agreement)
+    status = folder_of(own.state, agreement) / STATUS
+
+    def say(line: str) -> None:
+        if not quiet:
+            options.say(f"{own.name}: {line}")
+
+    with options.progress(quiet) as bar:
+        telling = Telling(agreement, own.name, status, say, bar)
+        run = Run(own, agreement, identity, telling, patience)
+        if (stopped := read_stop(own.state, agreement)) is not None:
+            asyncio.run(run.tell_stop(stopped))
+            raise ConfigError(f"the job is stopped by {stopped.by} on {stopped.at}")
+        require_places(own, agreement, force=force)
+        place, run.rows = place_of(own, agreement, signature, telling)
+        try:
+            finished = asyncio.run(run.until_the_end(place))
+        except KeyboardInterrupt:
+            telling.write(phase="interrupted")
+            after = f"after {telling.done} rounds" if telling.done else "before the first round"
+            sys.stderr.write(f"securevfl: stopped {after}; the same command goes on\n")
+            sys.exit(INTERRUPTED)
+        except JobStopped as error:
+            telling.write(phase="stopped")
+            raise ConfigError(f"the job is {error}") from error
+        except SecureVFLError as error:
+            with suppress(SecureVFLError):  # the first error counts
+                telling.write(phase="ended", error=shown(str(error), 400))
+            raise
+        telling.write(phase="finished", round=telling.done)
+    typer.echo(f"{own.name}: {ending(finished, own)}")
+
+
+def ending(finished: Finished, own: OwnFile) -> str:
+    """How a job has ended, in a line."""
+    outcome = finished.outcome
+    if outcome is None:
+        return f"the job has finished before: {own.output / RESULT}"
+    score = outcome.scores[-1] if outcome.scores else None
+    said = [f"{outcome.rounds} rounds, ended: {outcome.ended}"]
+    for name, value in (
+        ("AUC", score and score.class_auc),
+        ("accuracy", score and score.class_accuracy),
+        ("R²", score and score.r2),
+    ):
+        if value is not None:
+            said.append(f"{name} {value:.4f} held out")
+    return f"finished: {'; '.join(said)}; model and result in {own.output}"

@@ -1,0 +1,472 @@
+"""A party's life in a job: connect, meet, align, describe, train, end.
+
+Whatever interrupts a job (a link that breaks, a peer or this process that dies), every party that
+notices connects anew, and all go on from the newest state that all hold. Training is the same
+coroutine as in simulation (`protocols.vertical.runner.run_party`), and so are its messages.
+
+Learns: what the party learns by alignment, by the job's algorithm and by its exchange. Nobody else
+    gets its data, its model or its result.
+Guarantees: under exact exchanges the model is to the byte that of a run that nobody interrupted,
+    on the same kind of CPU. A job whose account of noise counts every release once never begins
+    twice: it ends in one line.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from securevfl import __version__
+from securevfl.errors import (
+    ConfigError,
+    DataError,
+    PeerNotTrusted,
+    PeerTimeout,
+    PeerUnreachable,
+    PeerViolation,
+    SecureVFLError,
+)
+from securevfl.files import replace_file
+from securevfl.job import Job
+from securevfl.parties.agreement import Agreement, differences, require_signature
+from securevfl.parties.alignment import Limits, align
+from securevfl.parties.meeting import (
+    ALIGNMENT,
+    TRAINING,
+    WIRE_VERSION,
+    Bye,
+    Done,
+    Ended,
+    JobEnded,
+    JobStopped,
+    Link,
+    Meet,
+    Meeting,
+    Programs,
+    Ready,
+    Stopped,
+)
+from securevfl.parties.own_data import OwnRows, describe, keep_common, kept_common
+from securevfl.protocols.attempts import beginning
+from securevfl.protocols.catalogue import algorithm_of
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.resolving import resolve
+from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
+from securevfl.protocols.session.keys import KeyMaker
+from securevfl.protocols.session.pad_store import PadStore
+from securevfl.protocols.session.workplace import PartyData, PartyOutcome, Workplace
+from securevfl.runtime.costs import Costs
+from securevfl.runtime.real import ProgramThread, RealChannel
+
+T = TypeVar("T")
+DAY_SECONDS, LINGER_SECONDS = 86_400.0, 600.0
+FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.2, 30.0
+MOST_REPEATED = 500
+"""Rounds that a job may take again, in all: each tells a peer that cheats as much as one more."""
+AGAIN = (PeerUnreachable, PeerNotTrusted)
+
+
+class Network(Protocol):
+    """Where links come from, see `links.Links`."""
+
+    async def connect(self) -> Mapping[str, Link]:
+        """A fresh link to every peer."""
+
+
+class Runs(Protocol):
+    """Where programs run: a thread of their own, so that links live while they compute."""
+
+    loop: asyncio.AbstractEventLoop
+
+    async def run(self, program: Coroutine[Any, Any, T]) -> T:
+        """Run a program to its end."""
+
+
+class _Diary(BaseModel):
+    """What outlives this process beside states.
+
+    Attributes:
+        attempts: meetings from which training began.
+        repeated: rounds that were taken again.
+        finished: after how many rounds this party got its result.
+        complete: whether all parties have theirs.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    attempts: int = 0
+    repeated: int = 0
+    finished: int | None = None
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a job tells the person at this party.
+
+    Attributes:
+        line: of an event.
+        rounds: how many are done, and how many there may be.
+        phase: what begins.
+        channel: this party's end of the network, for each phase: what it waits for, and its costs.
+    """
+
+    line: Callable[[str], None] = lambda text: None
+    rounds: Callable[[int, int], None] = lambda done, most: None
+    phase: Callable[[str], None] = lambda text: None
+    channel: Callable[[RealChannel], None] = lambda channel: None
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """What a party brings to a job, and where it keeps things.
+
+    Attributes:
+        name: of the party.
+        job: the agreement's job with this party's own data filled in.
+        signature: of this party over the agreement.
+        folder: of its state in this job.
+        output: of its model.
+        records: of its guards, over all jobs.
+        limits: for alignment.
+        stopped: checks and keeps what says that a party has stopped the job; a PeerNotTrusted if
+            that party has not.
+        runs: makes the thread for programs.
+        pads: made offline, if there are any.
+        patience: seconds after which a party that meets nobody gives up, for now.
+    """
+
+    name: str
+    agreement: Agreement
+    job: Job
+    rows: Callable[[bool], OwnRows]
+    by_digest: bool
+    signature: bytes
+    folder: Path
+    records: Path
+    limits: Limits
+    told: Told = field(default_factory=Told)
+    stopped: Callable[[Stopped], None] = lambda stopped: None
+    runs: Callable[[], AbstractContextManager[Runs]] = ProgramThread
+    pads: PadStore | None = None
+    patience: float = DAY_SECONDS
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A party's own result.
+
+    Attributes:
+        outcome: None where this process found the job finished.
+        costs: its ledger of the last attempt.
+        alignment: its ledger of alignment, in that attempt.
+        dropped: its rows that some party lacks.
+    """
+
+    plan: Plan | None
+    outcome: PartyOutcome | None
+    costs: Costs | None
+    repeated: int
+    dropped: int = 0
+
+
+async def live(
+    place: Place, network: Network, save: Callable[[Plan, PartyOutcome], None]
+) -> Finished:
+    """Take a party through a job, however often it is interrupted.
+
+    Args:
+        place: what it brings.
+        network: connects it with its peers.
+        save: writes its result; called before any peer is told that it has one.
+
+    Raises:
+        JobEnded: a peer ended the job.
+        JobStopped: a party has stopped it.
+        PeerViolation: a peer broke the protocol, or has another agreement.
+        SecureVFLError: this party cannot take part; its peers are told, by the error's name alone.
+    """
+    life, pause = _Life(place, save), FIRST_PAUSE_SECONDS
+    while True:
+        before = life.progress
+        try:
+            links = await asyncio.wait_for(network.connect(), life.patience)
+        except TimeoutError:
+            if life.finished is not None:
+                return life.finished
+            raise PeerTimeout(f"no meeting with all peers in {place.patience:g} s") from None
+        async with Meeting(place.name, links, life.programs) as meeting:
+            try:
+                await life.attempt(meeting)
+            except AGAIN as error:
+                place.told.line(f"{error}: connects again")
+            except JobStopped as told:
+                place.stopped(told.stopped)
+                meeting.tell(told.stopped)
+                raise
+            except JobEnded as ended:
+                # The link to whoever ended it may break before others have heard of it.
+                meeting.tell(Ended(error=ended.error))
+                raise
+            except SecureVFLError as error:
+                meeting.tell(Ended(error=type(error).__name__))
+                raise
+        if life.over and life.finished is not None:
+            return life.finished
+        pause = (
+            FIRST_PAUSE_SECONDS if life.progress > before else min(2 * pause, MOST_PAUSE_SECONDS)
+        )
+        await asyncio.sleep(pause)
+
+
+class _Life:
+    """What a party carries from one meeting to the next."""
+
+    def __init__(self, place: Place, save: Callable[[Plan, PartyOutcome], None]) -> None:
+        self.place, self._save = place, save
+        names = place.agreement.names
+        servers = algorithm_of(place.job).servers
+        hosts = {name: name for name in names}
+        self.programs = Programs(hosts | dict.fromkeys(servers, place.agreement.label_party))
+        self._diary_path = place.folder / "diary.json"
+        self._diary = _read_diary(self._diary_path)
+        self._rows: OwnRows | None = None
+        self.progress, self.over = 0, False
+        self.finished: Finished | None = None
+        if self._diary.finished is not None:
+            self.finished = Finished(None, None, None, self._diary.repeated)
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for peers: not for long where they can only have missed a goodbye."""
+        return LINGER_SECONDS if self._diary.complete else self.place.patience
+
+    async def attempt(self, meeting: Meeting) -> None:
+        """One meeting, if all goes well to the end of the job."""
+        place = self.place
+        states = self._states()
+        ours = self._meet(states)
+        meets = {place.name: ours, **await meeting.exchange(ours)}
+        for name, theirs in meets.items():
+            if name != place.name:
+                _check(place.agreement, name, theirs, ours)
+        self.progress += 1
+        if all(each.finished for each in meets.values()):
+            await self._end(meeting)
+            return
+        resume = self._agreed(meets)
+        by_digest = any(each.by_digest for each in meets.values())
+        with place.runs() as runs, place.runs() as beside:
+            ends = {
+                stage: meeting.channel(stage, place.name, partial(self._channel, runs))
+                for stage in (ALIGNMENT, TRAINING)
+            }
+            servers = {
+                name: meeting.channel(TRAINING, name, partial(self._channel, beside))
+                for name, host in self.programs.hosts.items()
+                if host == place.name != name
+            }
+            digest = _digest(meets)
+            ready = await meeting.exchange(Ready(meeting=digest.hex()))
+            if any(each.meeting != digest.hex() for each in ready.values()):
+                raise PeerUnreachable("the parties are not at one meeting")
+            aligned = {each.aligned for each in meets.values()}
+            found = await runs.run(
+                self._prepare(ends[ALIGNMENT], digest, by_digest, kept=len(aligned) == 1)
+            )
+            plan, data, dropped = found
+            workplace = self._workplace(plan, data, states.get(resume))
+            self._begin(plan, states, resume)
+            programs = plan.algorithm.programs(plan, {place.name: workplace})
+            tasks = [
+                asyncio.ensure_future(beside.run(programs[name](end, end.costs)))
+                for name, end in servers.items()
+            ]
+            end = ends[TRAINING]
+            place.told.channel(end)
+            place.told.phase("training")
+            try:
+                outcome = await runs.run(programs[place.name](end, end.costs))
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+        self._save(plan, outcome)
+        self._write(finished=outcome.rounds)
+        self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped)
+        await self._end(meeting)
+
+    async def _end(self, meeting: Meeting) -> None:
+        """Wait until all parties hold their results."""
+        self.place.told.phase("waits until all have finished")
+        rounds = self._diary.finished
+        assert rounds is not None  # noqa: S101
+        done = await meeting.exchange(Done(rounds=rounds))
+        if other := next((n for n, each in done.items() if each.rounds != rounds), None):
+            raise PeerViolation(f"{other} ended after {done[other].rounds} rounds, here {rounds}")
+        self._write(complete=True)
+        Checkpoints(self.place.folder, self.place.name).clear()
+        # Who has all goodbyes leaves nobody waiting: all know that all have finished.
+        await meeting.exchange(Bye())
+        self.over = True
+
+    def _meet(self, states: Mapping[int, SessionState]) -> Meet:
+        place, kept = self.place, None
+        if self._rows is not None or (place.folder / "alignment").exists():
+            kept = kept_common(place.folder / "alignment", self._own_rows(place.by_digest))
+        return Meet(
+            wire=WIRE_VERSION,
+            version=__version__,
+            agreement=place.agreement.text.decode(),
+            signature=place.signature.hex(),
+            nonce=secrets.token_hex(32),
+            states=sorted(states) or [0],
+            aligned="" if kept is None else kept[1].hex(),
+            by_digest=place.by_digest,
+            finished=self._diary.finished is not None,
+        )
+
+    def _own_rows(self, by_digest: bool) -> OwnRows:
+        if self._rows is None or self._rows.by_digest != by_digest:
+            self._rows = self.place.rows(by_digest)
+        return self._rows
+
+    def _agreed(self, meets: Mapping[str, Meet]) -> int:
+        """After how many rounds all go on."""
+        common = set.intersection(*(set(each.states) for each in meets.values()))
+        if not common:
+            held = ", ".join(f"{name} {max(each.states)}" for name, each in meets.items())
+            raise ConfigError(f"the parties hold states of no round in common ({held})")
+        return max(common)
+
+    def _channel(self, runs: Runs, name: str, peers: list[str], **carried: Any) -> RealChannel:  # noqa: ANN401
+        return RealChannel(
+            name, peers, job_hash=self.place.agreement.hash, loop=runs.loop, **carried
+        )
+
+    async def _prepare(
+        self, channel: RealChannel, digest: bytes, by_digest: bool, *, kept: bool
+    ) -> tuple[Plan, PartyData, int]:
+        """Find the rows that all parties hold, and plan the job for them."""
+        place = self.place
+        rows, path = self._own_rows(by_digest), place.folder / "alignment"
+        known = kept_common(path, rows)
+        place.told.channel(channel)
+        if known is None or not kept:
+            place.told.phase("aligning")
+            common = await align(
+                channel,
+                channel.costs,
+                names=place.agreement.names,
+                label_party=place.agreement.label_party,
+                context=hmac.digest(place.agreement.hash, b"alignment" + digest, "sha256"),
+                train=rows.train_points,
+                test=rows.test_points,
+                limits=place.limits,
+                by_id=not by_digest,
+            )
+            keep_common(path, common, rows, digest)
+        else:
+            common = known[0]
+        place.told.line(
+            f"aligned: {len(common.train) + len(common.test)} rows in common of own {len(rows)}"
+        )
+        taken = rows.taken(common)
+        own = taken.load(place.job)
+        facts, data = await describe(channel, place.agreement.label_party, taken, own, place.job)
+        return resolve(place.job, facts), data, len(rows.keys.train) - len(common.train)
+
+    def _workplace(self, plan: Plan, data: PartyData, resume: SessionState | None) -> Workplace:
+        place = self.place
+        return Workplace(
+            data=data,
+            keys=KeyMaker(),
+            **beginning(place.folder / "attempts", plan, data),
+            guard_directory=place.records,
+            checkpoints=place.folder,
+            progress=partial(self._progressed, plan.rounds),
+            resume=resume,
+            pads=place.pads,
+        )
+
+    def _begin(self, plan: Plan, states: Mapping[int, SessionState], resume: int) -> None:
+        """Note that training begins; refuse to take too many rounds again."""
+        diary, repeated = self._diary, max(states, default=0) - resume
+        repeated += diary.repeated
+        if repeated > MOST_REPEATED:
+            raise ConfigError(f"{repeated} rounds would be taken again, at most {MOST_REPEATED}")
+        self._write(
+            attempts=diary.attempts + 1,
+            repeated=repeated,
+            finished=None,
+        )
+        if resume:
+            self.place.told.line(f"goes on after {resume} rounds")
+
+    def _progressed(self, most: int, rounds: int) -> None:
+        self.progress += 1
+        self.place.told.rounds(rounds, most)
+
+    def _states(self) -> dict[int, SessionState]:
+        return Checkpoints(self.place.folder, self.place.name).load()
+
+    def _write(self, **changes: object) -> None:
+        self._diary = self._diary.model_copy(update=changes)
+        replace_file(self._diary_path, self._diary.model_dump_json().encode(), "diary")
+
+
+def _check(agreement: Agreement, name: str, theirs: Meet, ours: Meet) -> None:
+    """Check a peer's first frame; a PeerViolation says what is another there."""
+    if theirs.wire != ours.wire:
+        raise PeerViolation(
+            f"{name} speaks version {theirs.wire} (securevfl {theirs.version}), here {ours.wire}"
+        )
+    if theirs.agreement != ours.agreement:
+        found = differences(agreement.text, theirs.agreement.encode())
+        raise PeerViolation(f"{name} has another agreement: {'; '.join(found[:3])}")
+    try:
+        signature = bytes.fromhex(theirs.signature)
+    except ValueError as error:
+        raise PeerViolation(f"{name} sends no signature of the agreement") from error
+    require_signature(agreement, name, signature)
+
+
+def _digest(meets: Mapping[str, Meet]) -> bytes:
+    """SHA-256 over all first frames: of one meeting, the same at all parties."""
+    frames = [meets[name].model_dump_json() for name in sorted(meets)]
+    return hashlib.sha256(json.dumps(frames).encode()).digest()
+
+
+def _read_diary(path: Path) -> _Diary:
+    try:
+        return _Diary.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return _Diary()
+    except (OSError, ValidationError) as error:
+        raise DataError(f"{path} cannot be read, or is damaged") from error
+
+
+@contextmanager
+def alone(folder: Path, name: str) -> Iterator[None]:
+    """Hold a party's place in a job; a ConfigError if another process does."""
+    from filelock import FileLock, Timeout  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = FileLock(folder / "running.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigError(f"party {name!r} is running already, in {folder}") from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,210 @@
+"""Organizations as processes of their own, each with its folder, from `init` to a model."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.commands import LONG, refused, run, started, wait_until
+from tests.organizations import Organizations
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "guards"))
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+
+
+def ends(process: "subprocess.Popen[str]", status: int = 0) -> str:
+    """What a party has said by its end, with this status."""
+    out, err = process.communicate(timeout=LONG)
+    assert process.returncode == status, out + err
+    return out + err
+
+
+@contextlib.contextmanager
+def running(who: Organizations, job: str, *names: str) -> Iterator[list["subprocess.Popen[str]"]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(started("party", "run", job, *who.own(name))) for name in names]
+
+
+def trained(who: Organizations) -> list[bytes]:
+    """The models of `train`, with all files in one place."""
+    assert run("train", who.together(), "--quiet") in (0, 3, 4)
+    return [Path(f"models/{name}.safetensors").read_bytes() for name in who.names]
+
+
+@pytest.mark.parametrize(
+    ("names", "scheme"), [("bank shop", "plain"), ("bank shop", "bfv"), ("bank club shop", "plain")]
+)
+def test_organizations_train_what_one_operator_would(names: str, scheme: str) -> None:
+    who = Organizations(names, scheme)
+    job = who.agree()
+    first, *others = reversed(who.names)  # whoever waits for the others starts first
+    with running(who, job, first, *others[1:]) as processes:
+        assert run("party", "run", job, *who.own(others[0])) == 0
+        for process in processes:
+            assert "finished: 10 rounds" in ends(process)
+    assert [who.model(name) for name in who.names] == trained(who)
+    bank, shop = (
+        json.loads(Path(f"{name}/models/result.json").read_text(encoding="utf-8"))
+        for name in (who.names[0], who.names[-1])
+    )
+    assert bank["scores"]["auc"] > 0.9 and shop["scores"] is None
+    assert bank["rows_in_common"] == shop["rows_in_common"]
+    assert sum(bank["rows_in_common"].values()) == 380
+    assert (bank["own_rows"], shop["own_rows"]) == (400, 380)
+    assert bank["costs"]["bytes_sent"] > 0 < bank["alignment"]["bytes_sent"]
+
+
+def test_an_invitation_leads_to_a_model(capfd: pytest.CaptureFixture[str]) -> None:
+    who = Organizations()
+    with started("party", "invite", who.draft(), *who.own("bank"), "--yes") as inviter:
+        assert inviter.stdout is not None
+        code = inviter.stdout.readline().split()[-1]
+        wrong = f"{code[:6]}one-two-three-four{code[code.index('@') :]}"
+        assert refused(capfd, "party", "join", wrong, *who.own("shop"), "--yes").splitlines() == [
+            "securevfl: error: the inviter: the code is wrong"
+        ]
+        assert run("party", "join", code, *who.own("shop"), "--yes") == 0
+        words = capfd.readouterr().out.split("read aloud with bank: ")[1].splitlines()[0]
+        assert f"read aloud with shop: {words}" in ends(inviter)
+        again = refused(capfd, "party", "join", code, *who.own("shop"), "--yes")
+        assert len(again.splitlines()) == 1 and "has expired, has been used" in again
+    assert Path("draft.toml").read_bytes() == Path("loans.toml").read_bytes()
+    assert "# a draft" in Path("loans.toml").read_text(encoding="utf-8")
+    with running(who, "loans.toml", "shop") as (shop,):
+        assert run("party", "run", "draft.toml", *who.own("bank")) == 0
+        ends(shop)
+    assert [who.model(name) for name in who.names] == trained(who)
+
+
+def rounds_of(name: str) -> int:
+    with contextlib.suppress(OSError, StopIteration):
+        path = next(Path(f"{name}/state").glob("*/status.json"))
+        return int(json.loads(path.read_text(encoding="utf-8"))["round"])
+    return 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_party_that_ends_goes_on_with_the_same_command(number: int) -> None:
+    who = Organizations(rounds=3000, tolerance=0)
+    job = who.agree()
+    with running(who, job, "bank", "shop") as (bank, shop):
+        wait_until(shop, lambda: rounds_of("shop") > 0)
+        os.kill(shop.pid, number)
+        if number == signal.SIGTERM:
+            said = ends(shop, 130)
+            assert said.endswith("rounds; the same command goes on\n")
+        with running(who, job, "shop") as (again,):
+            assert "goes on after" in ends(again)
+            ends(bank)
+    assert [who.model(name) for name in who.names] == trained(who)
+
+
+def test_a_stopped_job_is_refused_by_all_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
+    who = Organizations(rounds=10_000, tolerance=0)
+    job = who.agree()
+    with running(who, job, "bank", "shop") as (bank, shop):
+        wait_until(shop, lambda: rounds_of("shop") > 0)
+        assert run("party", "stop", job, *who.own("shop"), "--yes") == 0
+        for process in (bank, shop):
+            said = ends(process, 2)
+            assert said.splitlines()[-1].startswith("securevfl: error: the job is stopped by shop")
+    for name in who.names:
+        assert "is stopped by shop on" in refused(capsys, "party", "run", job, *who.own(name))
+        assert not Path(f"{name}/models").exists()
+
+
+def test_a_stop_without_a_running_party_is_told_by_its_next_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    who = Organizations()
+    job = who.agree()
+    assert run("party", "stop", job, *who.own("shop"), "--yes") == 0
+    with running(who, job, "bank") as (bank,):
+        assert "stopped by shop" in refused(capsys, "party", "run", job, *who.own("shop"))
+        assert "stopped by shop" in ends(bank, 2)
+    assert "stopped by shop" in refused(capsys, "party", "run", job, *who.own("bank"))
+
+
+def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    lines = refused(capsys, *arguments).splitlines()
+    assert len(lines) == 1 and lines[0].startswith("securevfl: error: ")
+    return lines[0]
+
+
+def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    who = Organizations()
+    job, bank = who.agree(sign=False), who.own("bank")
+    assert "has an identity already" in one_line(
+        capsys, "party", "init", "bank", "--folder", "bank"
+    )
+    assert "party sign" in one_line(capsys, "party", "run", job, *bank, "--quiet")
+    assert run("party", "sign", job, *bank, "--yes") == 0
+    who.write_own_file("bank", exchanges=["bfv"])
+    for command in ("sign", "run"):
+        assert "policy.exchanges" in one_line(capsys, "party", command, job, *bank)
+    who.write_own_file("bank")
+    key = Path("bank/bank.key").read_bytes()
+    Path("bank/bank.key").write_bytes(Path("shop/shop.key").read_bytes())
+    assert "the agreement has identity" in one_line(capsys, "party", "run", job, *bank)
+    Path("bank/bank.key").write_bytes(key)
+    text = Path(job).read_text(encoding="utf-8")
+    apart = "\n".join(line for line in text.splitlines() if not line.startswith("address"))
+    Path("apart.toml").write_text(apart, encoding="utf-8")
+    assert "cannot reach each other" in one_line(capsys, "party", "run", "apart.toml", *bank)
+    host, port = who.listen["bank"].split(":")
+    with socket.create_server((host, int(port))):
+        assert "cannot listen there" in one_line(capsys, "party", "run", job, *bank, "--quiet")
+    Path("bank/models").write_text("", encoding="utf-8")
+    assert "output folder bank/models" in one_line(capsys, "party", "run", job, *bank, "--quiet")
+    Path("bank/models").unlink()
+    Path("bank/bank.csv").unlink()
+    assert "bank.csv" in one_line(capsys, "party", "run", job, *bank, "--quiet")
+    assert "no code" in one_line(capsys, "party", "join", "12345", *bank)
+    assert "no job has run" not in one_line(capsys, "party", "status", "none.toml", *bank)
+
+
+def test_agreements_that_differ_say_in_which_key(capsys: pytest.CaptureFixture[str]) -> None:
+    who = Organizations()
+    ours, theirs = who.agree("ours.toml"), who.agree("theirs.toml", rounds=11)
+    with running(who, theirs, "shop") as (shop,):
+        said = refused(capsys, "party", "run", ours, *who.own("bank"), "--quiet")
+        assert said.splitlines() == [
+            "securevfl: error: shop has another agreement: job.rounds: 10 here, 11 there"
+        ]
+        ends(shop, 2)
+
+
+def test_ids_of_another_format_and_a_party_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    who = Organizations()
+    who.ids["shop"] = "C-"
+    who.write_data()
+    job = who.agree()
+    with running(who, job, "shop") as (shop,):
+        wait_until(shop, lambda: bool(list(Path("shop/state").glob("*/status.json"))))
+        twice = one_line(capsys, "party", "run", job, *who.own("shop"), "--quiet")
+        assert "is running already" in twice
+        assert "common" in one_line(capsys, "party", "run", job, *who.own("bank"), "--quiet")
+        ends(shop, 2)
+
+
+def test_a_new_identity_is_taken_over_by_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    who = Organizations()
+    job = who.agree()
+    capsys.readouterr()
+    assert run("party", "rotate", *who.own("shop")) == 0
+    line = capsys.readouterr().out.split("--confirm ")[1].splitlines()[0]
+    forged = line.replace(line.split(":")[2], line.split(":")[1])
+    assert "no valid signature" in one_line(capsys, "party", "rotate", job, "--confirm", forged)
+    assert run("party", "rotate", job, "--confirm", line) == 0
+    os.replace("shop/shop.key.new", "shop/shop.key")
+    assert run("party", "sign", job, *who.own("shop"), "--yes") == 0

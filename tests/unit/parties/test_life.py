@@ -1,0 +1,182 @@
+"""A party's life: whatever is interrupted, all parties end with the model of an undisturbed run."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from securevfl.arrays import FloatArray
+from securevfl.data.join import load_files
+from securevfl.data.read import FileSource
+from securevfl.parties.agreement import Agreement, parse_agreement, sign_agreement
+from securevfl.parties.alignment import Limits
+from securevfl.parties.identity import Identity, public_text
+from securevfl.parties.life import Finished, Place, live
+from securevfl.parties.meeting import JobEnded
+from securevfl.parties.own_data import OwnRows
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.workplace import PartyOutcome
+from securevfl.training import train
+from tests.switchboard import Switchboard, here, in_virtual_time
+
+Names = tuple[str, ...]
+TWO, THREE = ("bank", "shop"), ("bank", "shop", "post")
+ROUNDS = 6
+IDENTITIES = {name: Identity.generate() for name in THREE}
+
+
+def agreement_of(names: Names, scheme: str, **settings: object) -> Agreement:
+    given = {"rounds": ROUNDS, "start": "seeded", "tolerance": 0.0, "eval_every": 0, **settings}
+    text = "[job]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in given.items())
+    text += f'[exchange]\nscheme = "{scheme}"\n[output]\ncheckpoint_every = 1\n'
+    text += '[links]\nrelay = "ws://localhost:1"\n'
+    for name in names:
+        role = "label" if name == "bank" else "feature"
+        key = public_text(IDENTITIES[name].public)
+        text += f'[[party]]\nname = "{name}"\nrole = "{role}"\nidentity = "{key}"\n'
+    return parse_agreement(text.encode())
+
+
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
+
+
+def write_files(folder: Path, names: Names, rows: int = 60, seed: int = 5) -> None:
+    """A file a party: two columns, ids in an order of its own, a few rows that others lack."""
+    generator = np.random.default_rng(seed)
+    common = [f"p{number:03}" for number in range(rows)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        ids = [*common, *(f"{name}{number}" for number in range(5))]
+        generator.shuffle(ids)
+        lines = ["id,one,two" + (",y" if name == "bank" else "")]
+        for row in ids:
+            values = [f"{value:.4f}" for value in generator.standard_normal(2)]
+            label = [str(int(generator.random() < 0.5))] if name == "bank" else []
+            lines.append(",".join([row, *values, *label]))
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+
+@dataclass
+class Parties:
+    """All parties of a job in virtual time, whom a schedule kills and cuts off."""
+
+    folder: Path
+    agreement: Agreement
+    files: Path
+    board: Switchboard
+    weights: dict[str, FloatArray] = field(default_factory=dict)
+    rounds: dict[str, int] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def names(self) -> Names:
+        return self.agreement.names
+
+    def source(self, name: str) -> FileSource:
+        label_column = "y" if name == "bank" else None
+        return FileSource(name, self.files / f"{name}.csv", "id", label_column)
+
+    def place(self, name: str, **changes: object) -> Place:
+        source = self.source(name)
+        told = Place(
+            name=name,
+            agreement=self.agreement,
+            job=self.agreement.job,
+            rows=lambda by_digest: OwnRows.read(source, by_digest=by_digest),
+            by_digest=False,
+            signature=sign_agreement(self.agreement, IDENTITIES[name]),
+            folder=self.folder / name,
+            records=self.folder / name / "records",
+            limits=Limits(),
+            runs=here,
+        )
+        return replace(told, **changes)  # type: ignore[arg-type]
+
+    def save(self, name: str, plan: Plan, outcome: PartyOutcome) -> None:
+        del plan
+        self.weights[name] = outcome.model.weights
+
+    async def one(self, name: str, **changes: object) -> Finished:
+        place = self.place(name, **changes)
+        return await live(place, self.board.of(name), lambda p, o: self.save(name, p, o))
+
+    async def all(self) -> Mapping[str, Finished]:
+        lives = (self.one(name) for name in self.names)
+        found = await asyncio.gather(*lives, return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, JobEnded):
+                raise each
+        return {n: e for n, e in zip(self.names, found, strict=True) if isinstance(e, Finished)}
+
+
+def parties(folder: Path, names: Names = TWO, scheme: str = "plain", **settings: object) -> Parties:
+    files = folder / "files"
+    write_files(files, names, rows=900 if scheme == "bfv" else 60)
+    board = Switchboard(names, random.Random(0), 0.01)  # noqa: S311
+    return Parties(folder / "state", agreement_of(names, scheme, **settings), files, board)
+
+
+def undisturbed(made: Parties) -> dict[str, FloatArray]:
+    """The models of the same job in one process."""
+    sources = [made.source(name) for name in made.names]
+    result = train(made.agreement.job, load_files(sources))
+    return {name: each.model.weights for name, each in result.outcomes.items()}
+
+
+def require_same(made: Parties, expected: Mapping[str, FloatArray]) -> None:
+    for name, weights in expected.items():
+        np.testing.assert_array_equal(made.weights[name], weights)
+
+
+@pytest.mark.parametrize(
+    ("names", "scheme"), [(TWO, "plain"), (TWO, "bfv"), (THREE, "plain"), (THREE, "masked")]
+)
+def test_models_are_those_of_one_process(tmp_path: Path, names: Names, scheme: str) -> None:
+    made = parties(tmp_path, names, scheme)
+    finished = in_virtual_time(made.all())
+    require_same(made, undisturbed(made))
+    assert {each.dropped for each in finished.values()} == {5}
+    assert {each.repeated for each in finished.values()} == {0}
+
+
+async def disturbed(made: Parties, chance: random.Random) -> int:
+    """Run a job while links break and parties die and come back; how many interruptions."""
+    loop, names, until = asyncio.get_running_loop(), made.names, 1.5 * chance.random()
+    running = {name: loop.create_task(made.one(name)) for name in names}
+    happened = 0
+    while loop.time() < until and not all(each.done() for each in running.values()):
+        await asyncio.sleep(chance.expovariate(4.0))
+        victim, other = chance.sample(names, 2)
+        if chance.random() < 0.5:
+            made.board.cut(victim, other)
+        elif not running[victim].done():
+            running[victim].cancel()
+            await asyncio.wait([running[victim]])
+            await asyncio.sleep(chance.random())
+            running[victim] = loop.create_task(made.one(victim))
+        happened += 1
+    await asyncio.gather(*running.values())
+    return happened
+
+
+def schedules(tmp_path: Path, seeds: range, names: Names, scheme: str) -> int:
+    expected, happened = undisturbed(parties(tmp_path, names, scheme)), 0
+    for seed in seeds:
+        chance = random.Random(seed)  # noqa: S311
+        made = parties(tmp_path / str(seed), names, scheme)
+        made.board = Switchboard(names, chance, 0.05 * chance.random())
+        happened += in_virtual_time(disturbed(made, chance))
+        require_same(made, expected)
+    return happened
+
+
+@pytest.mark.parametrize(("names", "scheme"), [(TWO, "plain"), (THREE, "masked")])
+def test_whatever_is_interrupted_the_models_are_the_same(
+    tmp_path: Path, names: Names, scheme: str
+) -> None:
+    assert schedules(tmp_path, range(15), names, scheme) > 15
