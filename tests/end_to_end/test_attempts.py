@@ -40,7 +40,6 @@ SETTINGS: dict[str, dict[str, object]] = {
     "blind": {"rounds": 3, "batch_size": "full", "loss": "taylor-logistic"},
     "dp": {"rounds": 6, "batch_size": 128, "learning_rate": 0.1},
 }
-Kill = Callable[[], None]
 
 
 @dataclass
@@ -175,12 +174,15 @@ def sends(number: int) -> Callable[[Program[Any]], Program[Any]]:
     return wrap
 
 
+Undisturbed = Callable[..., tuple[Attempts, Any]]
+
+
 def nothing(_: pytest.MonkeyPatch) -> None:
     """Leaves all as it is."""
 
 
 @pytest.fixture
-def undisturbed(tmp_path: Path) -> Callable[..., tuple[Attempts, Any]]:
+def undisturbed(tmp_path: Path) -> Undisturbed:
     def made(*args: Any, **more: Any) -> tuple[Attempts, Any]:  # noqa: ANN401
         attempts = Attempts(tmp_path / "undisturbed", *args, **more)
         return attempts, attempts.run()
@@ -209,7 +211,7 @@ def test_a_job_that_is_killed_at_any_moment_counts_once_and_learns_the_same(
     parties: int,
     every: int,
     tmp_path: Path,
-    undisturbed: Any,  # noqa: ANN401
+    undisturbed: Undisturbed,
 ) -> None:
     whole, expected = undisturbed(scheme, parties, every=every)
     moments: list[tuple[Any, Any]] = []
@@ -246,8 +248,8 @@ def require_counted_once(attempts: Attempts, whole: Attempts) -> None:
 
 
 def test_another_start_would_count_once_more_and_is_refused(
-    tmp_path: Path, undisturbed: Any
-) -> None:  # noqa: ANN401
+    undisturbed: Undisturbed,
+) -> None:
     """The control: without the secret of the first attempt, numbers are others and count."""
     whole, expected = undisturbed("plain", 2)
     again = whole.run()
@@ -268,7 +270,7 @@ def test_a_job_of_which_one_party_dies_counts_once_too(
     scheme: str,
     parties: int,
     tmp_path: Path,
-    undisturbed: Any,  # noqa: ANN401
+    undisturbed: Undisturbed,
 ) -> None:
     """The others notice, and write down how far they came before they start again."""
     whole, expected = undisturbed(scheme, parties)
@@ -332,7 +334,7 @@ def test_blind_starts_again_and_its_end_counts_as_one_run_more(
     every: int,
     thorough: bool,
     tmp_path: Path,
-    undisturbed: Any,  # noqa: ANN401
+    undisturbed: Undisturbed,
 ) -> None:
     whole, expected = undisturbed("blind", parties, every=every)
     label = whole.plan.facts.label_party
