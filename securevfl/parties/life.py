@@ -409,6 +409,7 @@ class _Life:
             repeated=repeated,
             finished=None,
         )
+        self._done = resume
         if resume:
             self.place.told.line(f"goes on after {resume} rounds")
 
