@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import Any
 
 from typing_extensions import override
 from websockets.asyncio.client import ClientConnection, connect
@@ -49,6 +50,8 @@ CLOSE_SECONDS = 2.0
 MOST_UNREAD_BYTES = 4 * MOST_MESSAGE_BYTES
 QUIET_SECONDS = 10.0
 NAMEPLATE_BYTES = 16
+UNIX = "unix:"
+"""Begins the address of a socket in the file system, as parties of one machine have it."""
 REFUSED = 4003
 REPLACED = 4009
 _PARTY, _INVITER, _JOINER = b"svfl\1p", b"svfl\1i", b"svfl\1j"
@@ -128,6 +131,8 @@ class Stream:
 
 def check_url(url: str, proxy: str | None = None) -> None:
     """Refuse what `dial` could never use; a ConfigError."""
+    if url.startswith(UNIX):
+        return
     try:
         parse_uri(url)
     except (InvalidURI, ValueError) as error:
@@ -146,7 +151,7 @@ async def dial(url: str, proxy: str | None = None) -> Stream:
     """Connect to a door.
 
     Args:
-        url: ws://… or wss://…, the latter with the system's certificate authorities.
+        url: ws://…, wss://… with the system's certificate authorities, or unix:PATH.
         proxy: http://… for CONNECT or socks5://…; None for none.
 
     Raises:
@@ -154,10 +159,14 @@ async def dial(url: str, proxy: str | None = None) -> Stream:
         PeerUnreachable: no connection, with the reason in words.
     """
     check_url(url, proxy)
+    path: dict[str, Any] = {}
+    if url.startswith(UNIX):
+        path = {"unix": True, "path": url.removeprefix(UNIX)}
     try:
         return Stream(
             await _Connect(
-                url,
+                "ws://localhost/" if path else url,
+                **path,
                 proxy=proxy,
                 compression=None,
                 open_timeout=HANDSHAKE_SECONDS,
@@ -310,7 +319,7 @@ class Door:
     """Listens, admits callers, and hands each to `welcome`, at whose end the connection closes.
 
     Attributes:
-        listen: HOST:PORT; port 0 for a free one.
+        listen: HOST:PORT, port 0 for a free one; or unix:PATH.
         admits: who may come in, once it has proved who it is; all others get the same refusal.
         say: takes a line about refused callers, at most one each `QUIET_SECONDS`.
         refused: how many, by reason.
@@ -329,7 +338,6 @@ class Door:
 
     async def open(self) -> None:
         """Begin to listen; a ConfigError if that cannot be."""
-        host, _, port = self.listen.rpartition(":")
         door = self
 
         class Visiting(_Bounded, ServerConnection):
@@ -355,8 +363,7 @@ class Door:
         try:
             self._server = await serve(
                 self._answer,
-                host.strip("[]"),
-                int(port),
+                **self._place(),
                 compression=None,
                 server_header=None,
                 open_timeout=self.limits.handshake_seconds,
@@ -372,10 +379,18 @@ class Door:
             why = getattr(error, "strerror", None) or "expected HOST:PORT"
             raise ConfigError(f"{self.listen}: cannot listen there ({why})") from error
 
+    def _place(self) -> dict[str, Any]:
+        if self.listen.startswith(UNIX):
+            return {"unix": True, "path": self.listen.removeprefix(UNIX)}
+        host, _, port = self.listen.rpartition(":")
+        return {"host": host.strip("[]"), "port": int(port)}
+
     @property
     def address(self) -> str:
-        """Where it listens, HOST:PORT."""
+        """Where it listens, in the form of `listen`."""
         assert self._server is not None  # noqa: S101
+        if self.listen.startswith(UNIX):
+            return self.listen
         host, port = next(iter(self._server.sockets)).getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -55,7 +55,14 @@ from securevfl.parties.meeting import (
     Ready,
     Stopped,
 )
-from securevfl.parties.own_data import OwnRows, describe, keep_common, kept_common
+from securevfl.parties.own_data import (
+    ALIGNED,
+    NamedRows,
+    OwnRows,
+    describe,
+    keep_common,
+    kept_common,
+)
 from securevfl.protocols.attempts import beginning
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Plan
@@ -118,12 +125,14 @@ class Told:
         rounds: how many are done, and how many there may be.
         phase: what begins.
         channel: this party's end of the network, for each phase: what it waits for, and its costs.
+        begins: training does, after so many rounds.
     """
 
     line: Callable[[str], None] = lambda text: None
     rounds: Callable[[int, int], None] = lambda done, most: None
     phase: Callable[[str], None] = lambda text: None
     channel: Callable[[RealChannel], None] = lambda channel: None
+    begins: Callable[[int], None] = lambda done: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +143,7 @@ class Place:
         name: of the party.
         job: the agreement's job with this party's own data filled in.
         signature: of this party over the agreement.
-        folder: of its state in this job.
+        folder: of what it keeps in this job.
         output: of its model.
         records: of its guards, over all jobs.
         limits: for alignment.
@@ -142,13 +151,16 @@ class Place:
             that party has not.
         runs: makes the thread for programs.
         pads: made offline, if there are any.
+        states: folder of its states; `folder` unless given.
+        ledgers: takes the costs of the programs that ran here, by name, before `save` is called.
+        most_repeated: rounds that the job may take again, in all.
         patience: seconds after which a party that meets nobody gives up, for now.
     """
 
     name: str
     agreement: Agreement
     job: Job
-    rows: Callable[[bool], OwnRows]
+    rows: Callable[[bool], OwnRows | NamedRows]
     by_digest: bool
     signature: bytes
     folder: Path
@@ -158,6 +170,9 @@ class Place:
     stopped: Callable[[Stopped], None] = lambda stopped: None
     runs: Callable[[], AbstractContextManager[Runs]] = ProgramThread
     pads: PadStore | None = None
+    states: Path | None = None
+    ledgers: Callable[[Mapping[str, Costs]], None] = lambda ledgers: None
+    most_repeated: int = MOST_REPEATED
     patience: float = DAY_SECONDS
 
 
@@ -237,9 +252,10 @@ class _Life:
         servers = algorithm_of(place.job).servers
         hosts = {name: name for name in names}
         self.programs = Programs(hosts | dict.fromkeys(servers, place.agreement.label_party))
+        self._checkpoints = place.states or place.folder
         self._diary_path = place.folder / "diary.json"
         self._diary = _read_diary(self._diary_path)
-        self._rows: OwnRows | None = None
+        self._rows: OwnRows | NamedRows | None = None
         self.progress, self.over, self._done = 0, False, 0
         self.finished: Finished | None = None
         if self._diary.finished is not None:
@@ -300,6 +316,7 @@ class _Life:
             finally:
                 for task in tasks:
                     task.cancel()
+        place.ledgers({each.name: each.costs for each in (end, *servers.values())})
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
         self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped)
@@ -314,15 +331,15 @@ class _Life:
         if other := next((n for n, each in done.items() if each.rounds != rounds), None):
             raise PeerViolation(f"{other} ended after {done[other].rounds} rounds, here {rounds}")
         self._write(complete=True)
-        Checkpoints(self.place.folder, self.place.name).clear()
+        Checkpoints(self._checkpoints, self.place.name).clear()
         # Who has all goodbyes leaves nobody waiting: all know that all have finished.
         await meeting.exchange(Bye())
         self.over = True
 
     def _meet(self, states: Mapping[int, SessionState]) -> Meet:
         place, kept = self.place, None
-        if self._rows is not None or (place.folder / "alignment").exists():
-            kept = kept_common(place.folder / "alignment", self._own_rows(place.by_digest))
+        if self._rows is not None or (place.folder / ALIGNED).exists():
+            kept = kept_common(place.folder / ALIGNED, self._own_rows(place.by_digest))
         return Meet(
             wire=WIRE_VERSION,
             version=__version__,
@@ -335,7 +352,7 @@ class _Life:
             finished=self._diary.finished is not None,
         )
 
-    def _own_rows(self, by_digest: bool) -> OwnRows:
+    def _own_rows(self, by_digest: bool) -> OwnRows | NamedRows:
         if self._rows is None or self._rows.by_digest != by_digest:
             self._rows = self.place.rows(by_digest)
         return self._rows
@@ -358,7 +375,7 @@ class _Life:
     ) -> tuple[Plan, PartyData, int]:
         """Find the rows that all parties hold, and plan the job for them."""
         place = self.place
-        rows, path = self._own_rows(by_digest), place.folder / "alignment"
+        rows, path = self._own_rows(by_digest), place.folder / ALIGNED
         known = kept_common(path, rows)
         place.told.channel(channel)
         if known is None or not kept:
@@ -374,7 +391,7 @@ class _Life:
                 limits=place.limits,
                 by_id=not by_digest,
             )
-            keep_common(path, common, rows, digest)
+            keep_common(path, common, rows.digest, digest)
         else:
             common = known[0]
         place.told.line(
@@ -382,8 +399,8 @@ class _Life:
         )
         taken = rows.taken(common)
         own = taken.load(place.job)
-        facts, data = await describe(channel, place.agreement.label_party, taken, own, place.job)
-        return resolve(place.job, facts), data, len(rows.keys.train) - len(common.train)
+        facts, data = await describe(channel, place.agreement, taken, own, place.job)
+        return resolve(place.job, facts), data, len(rows) - len(common.train) - len(common.test)
 
     def _workplace(self, plan: Plan, data: PartyData, resume: SessionState | None) -> Workplace:
         place = self.place
@@ -392,7 +409,7 @@ class _Life:
             keys=KeyMaker(),
             **beginning(place.folder / "attempts", plan, data),
             guard_directory=place.records,
-            checkpoints=place.folder,
+            checkpoints=self._checkpoints,
             progress=partial(self._progressed, plan.rounds),
             resume=resume,
             pads=place.pads,
@@ -402,14 +419,15 @@ class _Life:
         """Note that training begins; refuse to take too many rounds again."""
         diary, repeated = self._diary, max(*states, self._done, 0) - resume
         repeated += diary.repeated
-        if repeated > MOST_REPEATED:
-            raise ConfigError(f"{repeated} rounds would be taken again, at most {MOST_REPEATED}")
+        if repeated > (most := self.place.most_repeated):
+            raise ConfigError(f"{repeated} rounds would be taken again, at most {most}")
         self._write(
             attempts=diary.attempts + 1,
             repeated=repeated,
             finished=None,
         )
         self._done = resume
+        self.place.told.begins(resume)
         if resume:
             self.place.told.line(f"goes on after {resume} rounds")
 
@@ -418,7 +436,7 @@ class _Life:
         self.place.told.rounds(rounds, most)
 
     def _states(self) -> dict[int, SessionState]:
-        return Checkpoints(self.place.folder, self.place.name).load()
+        return Checkpoints(self._checkpoints, self.place.name).load()
 
     def _write(self, **changes: object) -> None:
         self._diary = self._diary.model_copy(update=changes)

@@ -239,10 +239,10 @@ class Links:
     dead after a minute.
 
     Args:
-        agreement: identities, addresses and the relay.
+        agreement: identities, addresses (looked up at each attempt to connect) and the relay.
         own: this party's name.
         identity: its key.
-        listen: HOST:PORT; None if nobody connects to this party.
+        listen: HOST:PORT or unix:PATH; None if nobody connects to this party.
         proxy: for connections outward.
         say: takes a line about whom this party waits for.
 
@@ -264,17 +264,13 @@ class Links:
         self._own, self._identity, self._proxy, self._say = own, identity, proxy, say
         self._peers = {name: key for name, key in agreement.identities.items() if name != own}
         self._salt = agreement.meeting_point
-        self._relay = agreement.relay
-        self._outward: dict[str, str] = {}
-        for name in self._peers:
-            if not _calls(name, own, agreement.addresses):
-                url = agreement.addresses.get(name, agreement.relay)
-                if url is None:
-                    raise ConfigError(
-                        f"neither {own} nor {name} has an address, and there is no relay"
-                    )
-                check_url(url, proxy)
-                self._outward[name] = url
+        self._relay, self._addresses = agreement.relay, agreement.addresses
+        self._outward = [name for name in self._peers if not _calls(name, own, self._addresses)]
+        for name in self._outward:
+            url = self._url(name)
+            if url is None:
+                raise ConfigError(f"neither {own} nor {name} has an address, and there is no relay")
+            check_url(url, proxy)
         self._inward = {key: name for name, key in self._peers.items() if name not in self._outward}
         if self._inward and listen is None:
             raise ConfigError(
@@ -289,9 +285,12 @@ class Links:
         self._why: dict[str, str] = {}
         self._told: dict[str, tuple[str, float]] = {}
 
+    def _url(self, name: str) -> str | None:
+        return self._addresses.get(name, self._relay)
+
     @property
     def listens(self) -> str | None:
-        """Where this party listens, HOST:PORT."""
+        """Where this party listens, HOST:PORT or unix:PATH."""
         return self._door.address if self._door else None
 
     async def __aenter__(self) -> Self:
@@ -360,7 +359,7 @@ class Links:
         pause = FIRST_PAUSE
         while True:
             try:
-                link = await self._to(name, self._outward[name])
+                link = await self._to(name, str(self._url(name)))
             except PeerError as error:
                 self._why[name] = str(error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from securevfl.actors.own_data import job_data
+from securevfl.training.job_data import job_data
 from securevfl.arrays import FloatArray
 from securevfl.data.convert import Conversion, convert
 from securevfl.data.join import align_digests, load_files, load_own
