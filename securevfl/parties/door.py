@@ -46,6 +46,14 @@ HANDSHAKE_SECONDS = 10.0
 # Gateways cut connections that are idle for some minutes; a death is noticed after a minute.
 PING_SECONDS, PONG_SECONDS = 20.0, 40.0
 CLOSE_SECONDS = 2.0
+# In place of pings: the silent death of a machine is noticed after about a minute.
+KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
+)
 # Nothing here writes more than a message ahead; the rest are replies to pings that nobody reads.
 MOST_UNREAD_BYTES = 4 * MOST_MESSAGE_BYTES
 QUIET_SECONDS = 10.0
@@ -91,9 +99,24 @@ class Stream:
         address: of the other end, without its port.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, pings: bool = True) -> None:
         self._connection = connection
         self.address = str((connection.remote_address or ("?",))[0])
+        end: socket.socket | None = connection.transport.get_extra_info("socket")
+        if not pings and end is not None and end.family != socket.AF_UNIX:
+            for level, option, value in KEEP_ALIVE:
+                end.setsockopt(level, option, value)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was sent has left."""
+        connection = self._connection
+        return connection.state is State.OPEN and not connection.transport.get_write_buffer_size()
+
+    def send_at_once(self, data: bytes) -> None:
+        """Send a message on an idle stream."""
+        self._connection.protocol.send_binary(data)
+        self._connection.send_data()
 
     async def send(self, data: bytes) -> None:
         """Send a message; waits while the other end is slow. A PeerUnreachable if it is gone."""
@@ -147,12 +170,13 @@ def check_url(url: str, proxy: str | None = None) -> None:
         raise ConfigError(f"proxy = {scheme}://…: install python-socks[asyncio]")
 
 
-async def dial(url: str, proxy: str | None = None) -> Stream:
+async def dial(url: str, proxy: str | None = None, *, pings: bool = True) -> Stream:
     """Connect to a door.
 
     Args:
         url: ws://…, wss://… with the system's certificate authorities, or unix:PATH.
         proxy: http://… for CONNECT or socks5://…; None for none.
+        pings: whether the other end must answer pings; else only its machine must.
 
     Raises:
         ConfigError: an address that can never be used.
@@ -164,20 +188,21 @@ async def dial(url: str, proxy: str | None = None) -> Stream:
         path = {"unix": True, "path": url.removeprefix(UNIX)}
     try:
         return Stream(
-            await _Connect(
+            pings=pings,
+            connection=await _Connect(
                 "ws://localhost/" if path else url,
                 **path,
                 proxy=proxy,
                 compression=None,
                 open_timeout=HANDSHAKE_SECONDS,
-                ping_interval=PING_SECONDS,
+                ping_interval=PING_SECONDS if pings else None,
                 ping_timeout=PONG_SECONDS,
                 close_timeout=CLOSE_SECONDS,
                 max_size=MOST_MESSAGE_BYTES,
                 max_queue=4,
                 logger=_quiet,
                 create_connection=_Calling,
-            )
+            ),
         )
     except (OSError, UnicodeError, InvalidHandshake, EOFError, ConnectionClosed) as error:
         raise PeerUnreachable(_why(error, url)) from error
@@ -321,6 +346,7 @@ class Door:
     Attributes:
         listen: HOST:PORT, port 0 for a free one; or unix:PATH.
         admits: who may come in, once it has proved who it is; all others get the same refusal.
+        pings: whether callers must answer pings; else only their machines must.
         say: takes a line about refused callers, at most one each `QUIET_SECONDS`.
         refused: how many, by reason.
     """
@@ -330,6 +356,7 @@ class Door:
     welcome: Welcome
     say: Callable[[str], None]
     limits: Limits = field(default_factory=Limits)
+    pings: bool = True
     refused: Counter[str] = field(default_factory=Counter)
     _of_address: Counter[str] = field(default_factory=Counter)
     _visitors: set[ServerConnection] = field(default_factory=set)
@@ -367,7 +394,7 @@ class Door:
                 compression=None,
                 server_header=None,
                 open_timeout=self.limits.handshake_seconds,
-                ping_interval=PING_SECONDS,
+                ping_interval=PING_SECONDS if self.pings else None,
                 ping_timeout=PONG_SECONDS,
                 close_timeout=CLOSE_SECONDS,
                 max_size=MOST_CALL_BYTES,
@@ -425,7 +452,7 @@ class Door:
             self.say(f"refused a caller from {address}: {why} ({self.refused.total()} so far)")
 
     async def _answer(self, connection: ServerConnection) -> None:
-        stream = Stream(connection)
+        stream = Stream(connection, pings=self.pings)
         try:
             try:
                 async with asyncio.timeout(self.limits.handshake_seconds):

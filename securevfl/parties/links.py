@@ -84,11 +84,16 @@ class Link:
         if len(frame) > MAX_FRAME_BYTES:
             raise ConfigError(f"a frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES} accepted")
         self._check()
+        here = threading.get_ident() == self._thread
+        if here and not self._out and len(frame) < PART_BYTES and self._stream.is_idle:
+            # Now, as the loop of a program that runs on it stands still while that computes.
+            self._stream.send_at_once(self._wire.outgoing(_LENGTH.pack(len(frame)) + frame))
+            return
         with self._lock:
             self._out.append(memoryview(_LENGTH.pack(len(frame))))
             self._out.append(memoryview(frame))
             self.waiting_bytes += _LENGTH.size + len(frame)
-        if threading.get_ident() == self._thread:
+        if here:
             self._posted.set()
         else:
             self._loop.call_soon_threadsafe(self._posted.set)
@@ -244,6 +249,7 @@ class Links:
         identity: its key.
         listen: HOST:PORT or unix:PATH; None if nobody connects to this party.
         proxy: for connections outward.
+        pings: whether the other ends must answer pings; else only their machines must.
         say: takes a line about whom this party waits for.
 
     Raises:
@@ -259,9 +265,11 @@ class Links:
         listen: str | None,
         proxy: str | None,
         say: Callable[[str], None],
+        pings: bool = True,
     ) -> None:
         agreement.require_own(own, identity)
         self._own, self._identity, self._proxy, self._say = own, identity, proxy, say
+        self._pings = pings
         self._peers = {name: key for name, key in agreement.identities.items() if name != own}
         self._salt = agreement.meeting_point
         self._relay, self._addresses = agreement.relay, agreement.addresses
@@ -277,7 +285,9 @@ class Links:
                 f"{', '.join(self._inward.values())} will connect to {own}: set listen"
             )
         self._door = (
-            Door(listen, self._admits, self._welcome, say) if self._inward and listen else None
+            Door(listen, self._admits, self._welcome, say, pings=pings)
+            if self._inward and listen
+            else None
         )
         self._ready: dict[str, Link] = {}
         self._used: dict[str, Link] = {}
@@ -372,7 +382,7 @@ class Links:
             await asyncio.sleep(pause)
 
     async def _to(self, name: str, url: str) -> Link:
-        stream = await dial(url, self._proxy)
+        stream = await dial(url, self._proxy, pings=self._pings)
         try:
             knocking = knock(stream, self._identity, self._peers[name], self._salt)
             if url == self._relay:

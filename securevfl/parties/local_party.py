@@ -7,10 +7,11 @@ import asyncio
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -25,10 +26,13 @@ from securevfl.parties.life import Place, Told, live
 from securevfl.parties.links import Links
 from securevfl.parties.own_data import NamedRows, OwnRows
 from securevfl.parties.task import Event, Task, Tell
+from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.runtime.costs import Costs
+from securevfl.runtime.real import ProgramThread
 from securevfl.training.job_data import file_sources
 
+T = TypeVar("T")
 OFTEN_SECONDS = 0.1
 ANY_ROUNDS = sys.maxsize
 WS = "ws://"
@@ -66,7 +70,14 @@ class LocalParty:
         agreement = agreement_of(task, self._addresses)
         listen = own.removeprefix(WS)
         links = Links(
-            agreement, task.name, identity, listen=listen, proxy=None, say=lambda line: None
+            agreement,
+            task.name,
+            identity,
+            listen=listen,
+            proxy=None,
+            say=lambda line: None,
+            # Where programs run on the loop of the links, nobody answers while they compute.
+            pings=False,
         )
         async with links:
             here = links.listens or listen
@@ -102,6 +113,7 @@ class LocalParty:
             states=Path(task.output),
             ledgers=leave,
             most_repeated=ANY_ROUNDS,
+            runs=ProgramThread if algorithm_of(job).servers else _Here,
         )
 
     def _rows(self, job: Job) -> OwnRows | NamedRows:
@@ -151,6 +163,21 @@ def own_file(task: Task) -> OwnRows:
     own = tuple(each for each in job.party if each.name == task.name)
     (source,) = file_sources(job.model_copy(update={"party": own}), Path(task.beside))
     return OwnRows.read(source, by_digest=task.by_digest)
+
+
+class _Here:
+    """Runs programs on the loop of the links: a message then wakes no other thread."""
+
+    def __enter__(self) -> Self:
+        self.loop = asyncio.get_running_loop()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left running."""
+
+    async def run(self, program: Coroutine[Any, Any, T]) -> T:
+        """Run a program."""
+        return await program
 
 
 @contextmanager

@@ -122,13 +122,12 @@ class RealChannel(NetworkEnd):
 
     def deliver(self, peer: str, data: bytes) -> None:
         """Accept data from a peer, in the order of sending; from any thread."""
-        if self._admit(peer, data, time.monotonic()):
-            self.loop.call_soon_threadsafe(self._sort, peer)
-
-    def take_in(self, peer: str, data: bytes, at: float) -> None:
-        """Accept data that arrived from a peer by a time, in order; on the loop's own thread."""
-        if self._admit(peer, data, at):
+        if not self._admit(peer, data, time.monotonic()):
+            return
+        if asyncio._get_running_loop() is self.loop:
             self._sort(peer)
+        else:
+            self.loop.call_soon_threadsafe(self._sort, peer)
 
     def held_bytes(self, peer: str) -> int:
         """What a peer sent and the program has not received, in bytes; from any thread."""
