@@ -55,6 +55,15 @@ class Agreement:
         return hashlib.sha256(self.text).digest()
 
     @property
+    def circle(self) -> bytes:
+        """SHA-256 of the job's name, the parties and their identities.
+
+        By it parties meet, so that those whose agreements differ in anything else can say in what.
+        """
+        named = json.dumps([self.job.job.name, *map(public_text, self.identities.values())])
+        return hashlib.sha256(named.encode()).digest()
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The parties, in the job's order."""
         return tuple(self.identities)

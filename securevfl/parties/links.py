@@ -264,7 +264,7 @@ class Links:
         agreement.require_own(own, identity)
         self._own, self._identity, self._proxy, self._say = own, identity, proxy, say
         self._peers = {name: key for name, key in agreement.identities.items() if name != own}
-        self._salt = meeting_point(agreement.hash)
+        self._salt = meeting_point(agreement.circle)
         self._relay = agreement.relay
         self._outward: dict[str, str] = {}
         for name in self._peers:
