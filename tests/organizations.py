@@ -38,7 +38,7 @@ class Organizations:
         job: its settings.
     """
 
-    def __init__(self, names: str = "bank shop", scheme: str = "plain", **job: Any) -> None:
+    def __init__(self, names: str = "bank shop", scheme: str = "plain", **job: object) -> None:
         self.names = names.split()
         self.listen = {name: free_address() for name in self.names[:-1]}
         self.job = {"name": "loans", "rounds": 10, "start": "seeded", **job}
@@ -67,19 +67,19 @@ class Organizations:
         labels = {"label_column": "default"} if name == self.names[0] else {}
         return {"data": f"{name}.csv", **labels}
 
-    def write_own_file(self, name: str, **policy: Any) -> None:
-        top = {"name": name, "key": f"{name}.key"}
+    def write_own_file(self, name: str, **policy: object) -> None:
+        top = {"name": name, "key": f"{name}.key", "guard_directory": "guards"}
         if name in self.listen:
             top["listen"] = self.listen[name]
         head = "".join(f"{key} = {json.dumps(value)}\n" for key, value in top.items())
         rest = toml(data=self.data(name), policy={**POLICY, **policy})
         Path(f"{name}/party.toml").write_text(head + rest, encoding="utf-8")
 
-    def party(self, name: str, **more: Any) -> dict[str, Any]:
+    def party(self, name: str, **more: object) -> dict[str, Any]:
         role = "label" if name == self.names[0] else "feature"
         return {"name": name, "role": role, **more}
 
-    def agree(self, path: str = "job.toml", *, sign: bool = True, **job: Any) -> str:
+    def agree(self, path: str = "job.toml", *, sign: bool = True, **job: object) -> str:
         """The path of an agreement that all have signed."""
         parties = []
         for name in self.names:
