@@ -7,7 +7,7 @@ in the repository; here they are turned into links within the site.
 import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -21,6 +21,7 @@ from pydantic import BaseModel
 import securevfl
 from securevfl.cli import app
 from securevfl.job import OWN_SECTIONS, Job
+from securevfl.parties.own_file import SECTIONS, OwnFile
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -56,6 +57,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     written = {
         "reference/command-line.md": command_line(),
         "reference/job-file.md": job_file(),
+        "reference/party-file.md": party_file(),
         **{f"{folder}/index.md": _listing(folder) for folder in LISTED},
         **{name: (ROOT / name).read_text(encoding="utf-8") for name in outside},
     }
@@ -127,6 +129,14 @@ def job_file() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def party_file() -> str:
+    """Every key of a party's own file."""
+    parts = ["# A party's own file", _keys(OwnFile, without=SECTIONS)]
+    for name, section in SECTIONS.items():
+        parts += [f"## [{name}]", _keys(section)]
+    return "\n\n".join(parts) + "\n"
+
+
 def _section(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401
     if get_origin(annotation) is dict or get_origin(annotation) is Mapping:
         return None
@@ -136,7 +146,7 @@ def _section(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401
     return None
 
 
-def _keys(section: type[BaseModel]) -> str:
+def _keys(section: type[BaseModel], without: Collection[str] = ()) -> str:
     text: list[str] = []
     told: dict[str, str] = {}
     for each in reversed(section.__mro__):  # a section has the keys of those it extends
@@ -153,6 +163,7 @@ def _keys(section: type[BaseModel]) -> str:
         for key, found in sorted(  # what is needed comes first
             schema["properties"].items(), key=lambda each: each[0] not in schema.get("required", ())
         )
+        if key not in without
     ]
     heading = ["| key | values | default | |", "| --- | --- | --- | --- |"]
     # The first line names the section, which the heading does.

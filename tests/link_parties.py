@@ -6,7 +6,6 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from securevfl.parties.door import meeting_point
 from securevfl.parties.identity import Identity
 from securevfl.parties.links import Link, Links
 from tests.unit.parties.agreements import TEXT, of
@@ -44,7 +43,7 @@ class Group:
             addresses={name: f"ws://{at}" for name, at in self.listen.items()},
             relay=f"ws://{relay}" if relay else None,
         )
-        self.salt = meeting_point(self.agreed.hash)
+        self.salt = self.agreed.meeting_point
 
     def moved(self, **addresses: str) -> None:
         """Agree on other addresses of parties."""

@@ -138,7 +138,7 @@ class Plug:
 
 def in_virtual_time(program: Coroutine[Any, Any, T]) -> T:
     """Run a program on a loop whose clock jumps to the next event."""
-    loop = VirtualTimeLoop()
+    loop = VirtualTimeLoop()  # type: ignore[abstract]
     try:
         result: T = loop.run_until_complete(asyncio.wait_for(program, LONG_SECONDS))
     finally:

@@ -152,9 +152,12 @@ def trained_alone(job: Job, dataset: VerticalDataset, party: str) -> float:
     table = next(table for table in dataset.parties if table.name == party)
     nobody = f"beside-{party}"
     train_zeros, test_zeros = (np.zeros((len(rows), 1)) for rows in (table.train, table.test))
+    beside = PartyTable(
+        nobody, ("nothing",), train_zeros, test_zeros, rows_digest=table.rows_digest
+    )
     alone = replace(
         dataset,
-        parties=(table, PartyTable(nobody, ("nothing",), train_zeros, test_zeros)),
+        parties=(table, beside),
         label_party=party,
         own_rows=None,
     )

@@ -1,6 +1,5 @@
 """`securevfl relay`: where parties meet that nobody can connect to."""
 
-import asyncio
 import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -30,6 +29,8 @@ def relay(
 
     It sees public keys, sizes and times. It ends when it is interrupted or terminated.
     """
+    import asyncio
+
     from securevfl.parties.door import Limits
     from securevfl.parties.identity import parse_public
 
@@ -39,6 +40,8 @@ def relay(
 
 
 async def _run(listen: str, keys: "list[bytes] | None", limits: "Limits") -> None:
+    import asyncio
+
     from securevfl.parties.relay import serve
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()

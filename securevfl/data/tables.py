@@ -209,7 +209,13 @@ def some_test_rows(dataset: VerticalDataset[SameRows], rows: int) -> VerticalDat
     labels = dataset.test_labels
     kept = _spread(labels, min(rows, len(labels)))
     parties = (
-        replace(p, test=p.test[kept], raw_test=None if p.raw_test is None else p.raw_test[kept])
+        replace(
+            p,
+            test=p.test[kept],
+            raw_test=None if p.raw_test is None else p.raw_test[kept],
+            people=p.people and (p.people[0], p.people[1][kept]),
+            rows_digest=_digest_of_some(p.rows_digest, kept),
+        )
         for p in dataset.parties
     )
     return replace(dataset, parties=tuple(parties), test_labels=labels[kept])
@@ -259,6 +265,11 @@ def overlapping(
     return replace(_keep(dataset, both), own_rows=own)
 
 
+def _digest_of_some(digest: bytes, rows: NDArray[np.int64]) -> bytes:
+    """The digest of some of the rows of which this is the digest; empty of rows without."""
+    return digest and hashlib.sha256(digest + rows.tobytes()).digest()
+
+
 def _spread(labels: Labels, rows: int) -> NDArray[np.int64]:
     if not 2 <= rows <= len(labels):  # noqa: PLR2004
         raise ConfigError(f"rows = {rows}: expected 2 to {len(labels)}")
@@ -269,7 +280,7 @@ def _spread(labels: Labels, rows: int) -> NDArray[np.int64]:
 def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> VerticalDataset[SameRows]:
     def kept(party: PartyTable[SameRows]) -> PartyTable[SameRows]:
         people = None if party.people is None else (party.people[0][rows], party.people[1])
-        digest = party.rows_digest and hashlib.sha256(party.rows_digest + rows.tobytes()).digest()
+        digest = _digest_of_some(party.rows_digest, rows)
         return replace(party, train=party.train[rows], people=people, rows_digest=digest)
 
     return replace(

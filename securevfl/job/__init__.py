@@ -131,6 +131,16 @@ class Job(Shown, Section):
             raise ConfigError(first_problem(error, section_kinds())) from error
         return job.model_copy(update={"own": {n: _own_section(n, each) for n, each in own.items()}})
 
+    @classmethod
+    def of_file(cls, tables: Mapping[str, object]) -> "Job":
+        """A job from the tables of a file; errors as in `of`.
+
+        `own` is no section of a file: it would silently replace sections that people read there.
+        """
+        if "own" in tables:
+            raise ConfigError("unknown key 'own': sections of algorithms have their names")
+        return cls.of(**tables)
+
     def with_settings(self, **changes: object) -> "Job":
         """The same job with changed values in `[job]`, validated as in `of`."""
         given = {name: getattr(self.job, name) for name in self.job.model_fields_set}
@@ -203,7 +213,7 @@ def parse_job(text: str, where: str = "job") -> Job:
             one line that names the first problem.
     """
     try:
-        job = Job.of(**tomllib.loads(text))
+        job = Job.of_file(tomllib.loads(text))
         check_job(job)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not TOML: {error}") from error

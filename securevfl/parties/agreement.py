@@ -55,13 +55,13 @@ class Agreement:
         return hashlib.sha256(self.text).digest()
 
     @property
-    def circle(self) -> bytes:
-        """SHA-256 of the job's name, the parties and their identities.
+    def meeting_point(self) -> bytes:
+        """Under which the parties meet: of their names and keys and the job's name alone.
 
-        By it parties meet, so that those whose agreements differ in anything else can say in what.
+        So parties whose agreements differ meet, too, and can say in what.
         """
-        named = json.dumps([self.job.job.name, *map(public_text, self.identities.values())])
-        return hashlib.sha256(named.encode()).digest()
+        parties = [self.job.job.name, *(f"{n} {key.hex()}" for n, key in self.identities.items())]
+        return hashlib.sha256(b"meeting point|" + "|".join(sorted(parties)).encode()).digest()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def parse_agreement(text: bytes, where: str = "agreement") -> Agreement:
             cannot reach each other; anything that is a party's own affair; one line.
     """
     try:
-        job = Job.of(**_tables(text))
+        job = Job.of_file(_tables(text))
         identities = _identities(job)
         check_job(job)
         _refuse_own_affairs(job)

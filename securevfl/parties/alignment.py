@@ -8,26 +8,26 @@ have. Once every party accepts that number, places go back round the ring: each 
 those before its sorting, and the owner finds its own rows. Meadows, IEEE S&P 1986; Huberman,
 Franklin, Hogg, EC 1999.
 
-Who learns what, if all follow the protocol (semi-honest parties that do not collude):
+Who learns what, if all follow the protocol (semi-honest parties, which may pool what they see):
 
 - every party: how many training and test ids each has, how many all have in common, and which of
   its own rows these are, in an order that the label party chooses: by id, which tells nothing, or
   that of the label party's rows, which tells how its common rows are ordered;
 - the label party: moreover, the number of ids in every intersection of the parties' sets, such as
-  all ids that two feature parties share and it lacks; not which of its own ids are in them, except
-  those that all have;
+  all ids that two feature parties share and it lacks; of its own ids only which all have. A number
+  near nothing or all of a small set tells of single ids;
 - a party on the way: of another's set a random function of each id, under a key that it lacks, in
   sorted order, and which of these, in random order, all have. No two sets that one such party sees
   are raised to the same secrets, so it can compare none, nor try ids of its own.
 
-What is not protected. Parties that collude, the label party among them, undo their own sorting:
-with K > 2 they learn more of who holds which of their ids. A party that breaks the protocol
-may bring ids that it made up, such as all telephone numbers, and learns which of them all others
-have: no protocol of this kind proves an id. Against that stand `Limits`, counts to which all commit
-before they see another's, and a policy that counts alignments. It may mark points, replace them, or
-lie about places, so that the common rows are wrong or fewer; the label party may name rows that are
-not common. Training compares `digest_of_rows` and so refuses rows that differ. Received points are
-checked (on the curve, reduced, no small order, none twice), which no honest party's points violate.
+What is not protected: a party that breaks the protocol. It may bring ids that it made up, such as
+all telephone numbers, and learns which of them all others have: no protocol of this kind proves an
+id. Against that stand `Limits`, counts to which all commit before they see another's, and a policy
+that counts alignments. A party may replace points or lie about places, so that common rows are
+wrong or fewer; `digest_of_rows`, compared before training, refuses rows that differ. The label
+party may name rows that are not common, or send back places of its ids that not all have, and so
+learn who has these. Received points must be on the curve, reduced, not of small order and none
+twice, as all points of honest parties are: others would be marks that survive the sorting.
 """
 
 import hmac
@@ -372,13 +372,13 @@ class _Ring:
             return PeerViolation(f"{self._label} names more common ids than the smallest set has")
         for (what, common), ids in zip(counts.items(), lists, strict=True):
             if common == 0:
-                sizes = ", ".join(
-                    f"{name} {len_of.test if what == 'test' else len_of.train}"
-                    for name, len_of in self.sizes.items()
+                known = ", ".join(
+                    f"{name} {sizes.test if what == 'test' else sizes.train}"
+                    for name, sizes in self.sizes.items()
                 )
                 examples = ", ".join(repr(each.decode(errors="replace")) for each in ids[:EXAMPLES])
                 return DataError(
-                    f"no common {what} ids ({sizes}); id_format may differ between the parties: "
+                    f"no common {what} ids ({known}); id_format may differ between the parties: "
                     f"this party's ids are such as {examples}"
                 )
         if overlap.train < limits.fewest_rows:
@@ -398,7 +398,8 @@ class _Ring:
         starts: dict[str, IntArray] = {}
         if name == self._label:
             for owner in self._names:
-                starts[owner] = self._mixed_places(owner, common)
+                async with self._costs.compute(SETUP):
+                    starts[owner] = self._mixed_places(owner, common)
                 if (to := self._at(owner, -1)) != name:
                     await self._send(to, Places, owner, starts[owner])
         places: IntArray = np.empty(0, np.int64)
@@ -440,15 +441,15 @@ class _Ring:
     ) -> Common:
         """At the label party: order the common rows, and tell each other party how."""
         name, first = self._channel.name, len(common[0])
-        mine = places[np.argsort(self.mixed[name])]
-        ids = [each for half in lists for each in half] if by_id else ()
-        halves = [
-            np.array(
-                sorted(half, key=lambda each: ids[mine[each]] if by_id else mine[each]), np.int64
+        async with self._costs.compute(SETUP):
+            mine = places[np.argsort(self.mixed[name])]
+            ids = (
+                [each for half in lists for each in half] if by_id else range(sum(map(len, lists)))
             )
-            for half in (range(first), range(first, len(mine)))
-        ]
-        order = np.concatenate(halves)
+            halves = range(first), range(first, len(mine))
+            order = np.concatenate(
+                [np.array(sorted(half, key=lambda n: ids[mine[n]]), np.int64) for half in halves]
+            )
         for owner in self._others:
             await self._send(owner, Order, owner, np.argsort(self.mixed[owner])[order])
         return self._common(mine[order])
@@ -474,13 +475,12 @@ class _Ring:
         verdicts = await collect(self._channel, self._others, CountsAccepted)
         if problem is not None:
             raise problem
+        common = self.overlap.train + self.overlap.test
+        known = ", ".join(f"{name} {sizes.total}" for name, sizes in self.sizes.items())
+        known += f"; {common} in common" if common else ""
         for peer, verdict in verdicts.items():
             if not verdict.accepts:
-                counts = ", ".join(f"{name} {sizes.total}" for name, sizes in self.sizes.items())
-                raise PeerViolation(
-                    f"{peer} does not accept these ids ({counts}; in common "
-                    f"{self.overlap.train + self.overlap.test})"
-                )
+                raise PeerViolation(f"{peer} does not accept these numbers of ids ({known})")
 
     async def _send(self, to: str, kind: type[Any], owner: str, words: NDArray[Any]) -> None:
         for start in range(0, len(words), PART_WORDS):

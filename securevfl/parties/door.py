@@ -8,7 +8,6 @@ more than by being silent, since the ends prove their identities to each other o
 """
 
 import asyncio
-import hmac
 import logging
 import secrets
 import socket
@@ -72,6 +71,14 @@ class _Bounded(Connection):
 
 class _Calling(_Bounded, ClientConnection):
     pass
+
+
+class _Connect(connect):
+    """Connects to the agreed address and to no other."""
+
+    @override
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
 
 
 class Stream:
@@ -149,7 +156,7 @@ async def dial(url: str, proxy: str | None = None) -> Stream:
     check_url(url, proxy)
     try:
         return Stream(
-            await connect(
+            await _Connect(
                 url,
                 proxy=proxy,
                 compression=None,
@@ -163,7 +170,7 @@ async def dial(url: str, proxy: str | None = None) -> Stream:
                 create_connection=_Calling,
             )
         )
-    except (OSError, InvalidHandshake, EOFError, ConnectionClosed) as error:
+    except (OSError, UnicodeError, InvalidHandshake, EOFError, ConnectionClosed) as error:
         raise PeerUnreachable(_why(error, url)) from error
 
 
@@ -174,6 +181,7 @@ def _why(error: Exception, url: str) -> str:
         (ProxyError, "the proxy refuses to connect to"),
         (ConnectionRefusedError, "nobody listens at"),
         (socket.gaierror, "no such host:"),
+        (UnicodeError, "no such host:"),
         (TimeoutError, "no answer from"),
         (ssl.SSLError, "no valid certificate at"),
         (OSError, "no way to"),
@@ -183,11 +191,6 @@ def _why(error: Exception, url: str) -> str:
     return f"no securevfl at {url}"
 
 
-def meeting_point(agreement_hash: bytes) -> bytes:
-    """The name under which the parties of one agreement meet; it does not tell the agreement."""
-    return hmac.digest(agreement_hash, b"meeting point", "sha256")
-
-
 @dataclass(frozen=True)
 class Caller:
     """Who called, and has proved it.
@@ -195,7 +198,7 @@ class Caller:
     Attributes:
         own: its public key; of a nameplate's guests, which prove nothing, their role.
         other: public key of the party that it wants to meet, or the other role.
-        salt: the `meeting_point`, or the nameplate.
+        salt: the agreement's `meeting_point`, or the nameplate.
     """
 
     own: bytes
@@ -421,6 +424,9 @@ class Door:
             await self.welcome(stream, caller)
         except PeerError:
             pass  # it has gone
+        except Exception as error:
+            self.say(f"a connection failed unexpectedly ({type(error).__name__})")
+            raise
         finally:
             await stream.close()
 

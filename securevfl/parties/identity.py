@@ -37,7 +37,7 @@ FIRST_DAY, LAST_DAY = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12,
 MOST_KEY_FILE_BYTES = 1 << 16
 PUBLIC_BYTES = 32
 WORDS, WORDS_OF_LIST = 6, 7776
-_CHUNK = 1 << 18
+_CHUNK = 1 << 14
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 

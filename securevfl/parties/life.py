@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from securevfl import __version__
@@ -57,7 +56,7 @@ from securevfl.parties.meeting import (
     Stopped,
 )
 from securevfl.parties.own_data import OwnRows, describe, keep_common, kept_common
-from securevfl.privacy.streams import KEY_BYTES
+from securevfl.protocols.attempts import beginning
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
@@ -97,7 +96,6 @@ class _Diary(BaseModel):
 
     Attributes:
         attempts: meetings from which training began.
-        released: whether noise was released that must not be released twice.
         repeated: rounds that were taken again.
         finished: after how many rounds this party got its result.
         complete: whether all parties have theirs.
@@ -106,7 +104,6 @@ class _Diary(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     attempts: int = 0
-    released: bool = False
     repeated: int = 0
     finished: int | None = None
     complete: bool = False
@@ -243,7 +240,7 @@ class _Life:
         self._diary_path = place.folder / "diary.json"
         self._diary = _read_diary(self._diary_path)
         self._rows: OwnRows | None = None
-        self.progress, self.over = 0, False
+        self.progress, self.over, self._done = 0, False, 0
         self.finished: Finished | None = None
         if self._diary.finished is not None:
             self.finished = Finished(None, None, None, self._diary.repeated)
@@ -375,6 +372,7 @@ class _Life:
                 train=rows.train_points,
                 test=rows.test_points,
                 limits=place.limits,
+                by_id=not by_digest,
             )
             keep_common(path, common, rows, digest)
         else:
@@ -392,7 +390,7 @@ class _Life:
         return Workplace(
             data=data,
             keys=KeyMaker(),
-            **start_of(plan.job, plan.facts.names.index(place.name)),
+            **beginning(place.folder / "attempts", plan, data),
             guard_directory=place.records,
             checkpoints=place.folder,
             progress=partial(self._progressed, plan.rounds),
@@ -401,24 +399,22 @@ class _Life:
         )
 
     def _begin(self, plan: Plan, states: Mapping[int, SessionState], resume: int) -> None:
-        """Note that training begins; refuse to release noise twice, and to repeat too much."""
-        diary, repeated = self._diary, max(states, default=0) - resume
-        if diary.released:
-            raise ConfigError(f"the job cannot go on: {plan.never_resumes}")
+        """Note that training begins; refuse to take too many rounds again."""
+        diary, repeated = self._diary, max(*states, self._done, 0) - resume
         repeated += diary.repeated
         if repeated > MOST_REPEATED:
             raise ConfigError(f"{repeated} rounds would be taken again, at most {MOST_REPEATED}")
         self._write(
             attempts=diary.attempts + 1,
-            released=plan.account is not None,
             repeated=repeated,
             finished=None,
         )
+        self._done = resume
         if resume:
             self.place.told.line(f"goes on after {resume} rounds")
 
     def _progressed(self, most: int, rounds: int) -> None:
-        self.progress += 1
+        self.progress, self._done = self.progress + 1, rounds
         self.place.told.rounds(rounds, most)
 
     def _states(self) -> dict[int, SessionState]:
@@ -439,10 +435,9 @@ def _check(agreement: Agreement, name: str, theirs: Meet, ours: Meet) -> None:
         found = differences(agreement.text, theirs.agreement.encode())
         raise PeerViolation(f"{name} has another agreement: {'; '.join(found[:3])}")
     try:
-        signature = bytes.fromhex(theirs.signature)
-    except ValueError as error:
-        raise PeerViolation(f"{name} sends no signature of the agreement") from error
-    require_signature(agreement, name, signature)
+        require_signature(agreement, name, bytes.fromhex(theirs.signature))
+    except (ValueError, PeerNotTrusted) as error:
+        raise PeerViolation(f"{name} has not signed the agreement") from error
 
 
 def _digest(meets: Mapping[str, Meet]) -> bytes:
@@ -458,15 +453,6 @@ def _read_diary(path: Path) -> _Diary:
         return _Diary()
     except (OSError, ValidationError) as error:
         raise DataError(f"{path} cannot be read, or is damaged") from error
-
-
-def start_of(job: Job, place: int) -> dict[str, Any]:
-    """The source of θ⁰ and of row offsets: the operating system, unless the job asks for seeds."""
-    if job.job.start == "seeded":
-        return {"start": np.random.default_rng([job.job.seed, place])}
-    # Peers see what follows from θ⁰: the key must not follow from it as well.
-    generator = np.random.default_rng(secrets.randbits(256))
-    return {"start": generator, "offsets_key": secrets.token_bytes(KEY_BYTES)}
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from securevfl.parties.door import (
     check_url,
     dial,
     knock,
-    meeting_point,
 )
 from securevfl.parties.identity import Encrypted, Identity
 from securevfl.wire.codec import MAX_MESSAGE_BYTES
@@ -264,7 +263,7 @@ class Links:
         agreement.require_own(own, identity)
         self._own, self._identity, self._proxy, self._say = own, identity, proxy, say
         self._peers = {name: key for name, key in agreement.identities.items() if name != own}
-        self._salt = meeting_point(agreement.circle)
+        self._salt = agreement.meeting_point
         self._relay = agreement.relay
         self._outward: dict[str, str] = {}
         for name in self._peers:
@@ -387,9 +386,9 @@ class Links:
         except TimeoutError as error:
             await stream.close()
             raise PeerUnreachable(f"no answer from {url}") from error
-        except PeerError as error:
+        except PeerUnreachable as error:
             await stream.close()
-            raise type(error)(f"{url} {error}") from error
+            raise PeerUnreachable(f"{url} {error}") from error
         except BaseException:
             await stream.close()
             raise

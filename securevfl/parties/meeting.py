@@ -191,7 +191,7 @@ class Meeting:
 
         Raises:
             PeerError: a link failed, or a peer sent something else.
-                JobEnded, JobStopped: a peer ended the job, or tells that a party has stopped it.
+            JobEnded, JobStopped: a peer ended the job, or tells that a party has stopped it.
         """
         self.tell(message)
         found = {}

@@ -70,7 +70,7 @@ class Policy(Section):
         allow_noise_seed: accept privacy.noise_seed, noise that everybody can compute.
         allow_head: accept a head, which shows the label party several numbers a row.
         allow_he_per_step: accept he_per_step, which shows gradients of every local step.
-        fewest_rows: smallest number of people in common, of training rows and of held-out rows.
+        fewest_rows: smallest number of training rows in common.
         least_overlap: smallest share of its own ids that must be in common.
         most_ids_ratio: how many times its own number of ids a peer may bring, because who brings a
             list of all people learns who is a customer.
@@ -102,12 +102,13 @@ class Policy(Section):
 
 
 class OwnFile(Section):
-    """A party's own file. Paths are relative to it.
+    """What one party keeps to itself, in `party.toml`. Paths are relative to that file.
 
     Attributes:
         name: of the party, as in the agreement.
         key: file with the private key of its identity.
-        state: folder for what a job needs to go on after a restart, signatures and alignments.
+        state: folder for what a job needs to go on after a restart, for signatures, and for counts
+            of alignments.
         output: folder of its own model and results.
         guard_directory: records of what earlier jobs revealed; by default those of this user.
         listen: HOST:PORT where it listens for peers; without it, it only connects to others.

@@ -32,6 +32,8 @@ _LABEL = b"securevfl attempts 1: "
 def beginning(path: Path, plan: Plan, data: PartyData) -> dict[str, Any]:
     """The `start`, `offsets_key`, `session` and `answer` of a party's `Workplace`.
 
+    Call it for each attempt, as `start` is used up by one, and before anything is sent.
+
     Args:
         path: of the secret, drawn in the first attempt. Whoever reads it computes θ⁰ and the row
             offsets. Remove it once the job is done, or is to begin anew with other numbers.

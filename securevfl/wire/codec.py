@@ -67,11 +67,12 @@ class Message:
         stage: the part of a job it belongs to; `offline` messages prepare later rounds.
         carries: `values` in clear; `shares` of a sum, under masks that cancel; `masked` values,
             whose mask the receiver knows; `ciphertexts`; or only `control`.
-        shows: what its first array is, in clear or not: `labels`; one party's `predictions` of rows; `sums`
-            of them; `residuals`; `gradients`; the label party's `components` or the other party's
-            `units` in transfer learning; `weights` or their `updates`; `penalties` of directions;
-            sums from which `scores` are computed; `pads`, which reveal nothing by themselves;
-            `stopping` decisions; or `nothing`. The audit reads this and not the message's class.
+        shows: what its first array is, in clear or not: `labels`; one party's `predictions` of
+            rows; `sums` of them; `residuals`; `gradients`; the label party's `components` or the
+            other party's `units` in transfer learning; `weights` or their `updates`; `penalties`
+            of directions; sums from which `scores` are computed; `pads`, which reveal nothing by
+            themselves; `stopping` decisions; or `nothing`. The audit reads this and not the
+            message's class.
     """
 
     number: ClassVar[int]

@@ -4,11 +4,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from docs.from_code import command_line, job_file
+from docs.from_code import command_line, job_file, party_file
 from tests.docs.test_documents import commands
 
 ROOT = Path(__file__).parents[2]
@@ -21,9 +22,12 @@ def test_every_command_is_on_the_page_of_commands() -> None:
         assert f"Usage: securevfl {command} [OPTIONS]" in page
 
 
-def test_every_key_of_a_job_file_is_described_with_its_values() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|[^|]*\|(.*)\|$", job_file(), re.MULTILINE)
-    assert len(rows) > 70
+@pytest.mark.parametrize(("page", "least"), [(job_file, 70), (party_file, 45)])
+def test_every_key_of_a_file_is_described_with_its_values(
+    page: Callable[[], str], least: int
+) -> None:
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|[^|]*\|(.*)\|$", page(), re.MULTILINE)
+    assert len(rows) > least
     assert [key for key, values, meaning in rows if not (values.strip() and meaning.strip())] == []
 
 

@@ -18,7 +18,7 @@ SLOW = {
 NEEDED_BY_WORK = {"numpy", "asyncio", "cryptography", "safetensors"}
 COMMANDS = [
     *("train", "audit", "sweep noise", "data list", "data where", "data get"),
-    *("predict", "model show"),
+    *("predict", "model show", "relay"),
     *(f"bench {name}" for name in ("tradeoff", "crypto")),
 ]
 SAYS_WHAT_IS_LOADED = """

@@ -52,6 +52,11 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     [
         ("[job]\nlocal_step = 3", "unknown key 'job.local_step': nearest known key is 'local_st"),
         ("[exchange]\nahead_rounds = 3", "'exchange.ahead_rounds': renamed to 'offline_rounds'"),
+        ('[exchange]\nscheme="bfv"\n[own.exchange]\nscheme="plain"', "unknown key 'own'"),
+        ("cls = 1", "unknown key 'cls'"),
+        ("[job]\nrounds = 0x" + "f" * 4000, "number out of range"),
+        ("[[party]]\nname='a'\nrole='label'\naddress='a:1'", "expected ws://HOST:PORT"),
+        ("[links]\nrely='x'", "nearest known key is 'relay'"),
         ("[jobs]", "unknown key 'jobs': nearest known key is 'job'"),
         ("rounds = 3", r"unknown key 'rounds': rounds belongs in \[job\]"),
         ("[job]\nstaleness = 2", r"unknown key 'job.staleness': staleness belongs in \[fdml\]"),

@@ -97,6 +97,11 @@ class Checkpoints:
         states = [SessionState.load(each) for each in (self.before, self.newest) if each.exists()]
         return {state.rounds: state for state in states}
 
+    def return_to(self, rounds: int) -> None:
+        """Drop a state after more rounds, which would otherwise take the place of this one."""
+        if rounds < max(states := self.load(), default=0) and rounds in states:
+            self.before.replace(self.newest)
+
     def clear(self) -> None:
         """Delete all states, and what a killed process has left half written."""
         self.newest.unlink(missing_ok=True)

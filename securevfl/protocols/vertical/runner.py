@@ -429,6 +429,8 @@ def _go_on(state: SessionState, part: Part) -> int:
         )
     if state.rounds >= part.plan.rounds:
         raise ConfigError(f"state after {state.rounds} rounds: the job has no more")
+    if part.place.checkpoints is not None:
+        Checkpoints(part.place.checkpoints, part.party.name).return_to(state.rounds)
     part.model.weights = state.weights
     part.restore(state.in_flight)
     return state.rounds

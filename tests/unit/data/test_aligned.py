@@ -19,6 +19,7 @@ from securevfl.data import (
     row_digests,
     write_aligned,
 )
+from securevfl.data.tables import check, some_test_rows
 from securevfl.errors import DataError
 
 IDS = [f"p{number:02}" for number in range(40)]
@@ -157,3 +158,12 @@ def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
 def test_a_split_without_rows_is_refused(split: str, split_name: str) -> None:
     with pytest.raises(DataError, match=f"no {split_name} rows"):
         AlignedIds(**{**asdict(ALIGNED), split: ()})
+
+
+def test_some_held_out_rows_keep_who_they_are(bank: FileSource, shop: FileSource) -> None:
+    whole = load_files([bank, shop])
+    some = some_test_rows(whole, 2)
+    check(some)
+    digests = [{party.rows_digest for party in each.parties} for each in (whole, some)]
+    assert [len(each) for each in digests] == [1, 1]
+    assert digests[0] != digests[1]

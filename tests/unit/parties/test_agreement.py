@@ -82,6 +82,7 @@ def test_a_relay_or_an_address_a_pair_is_enough() -> None:
         (changed("rounds = 20", "rounds = " + "[" * 4000), "too deeply"),
         (changed("rounds = 20", "a." * 2000 + "b = 1"), "too deeply"),
         (changed("rounds = 20", "a." * 2048 + "b = 1"), "a line of over 4096 bytes"),
+        (TEXT + '[own.exchange]\nscheme = "plain"', "unknown key 'own'"),
         ("cls = 1\n" + TEXT, "unknown key 'cls'"),
         ("]", "not TOML"),
     ],

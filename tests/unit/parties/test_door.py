@@ -10,7 +10,7 @@ import pytest
 
 from securevfl.errors import PeerError, PeerUnreachable
 from securevfl.parties import door
-from securevfl.parties.door import Door, Limits, meeting_point
+from securevfl.parties.door import Door, Limits
 from securevfl.parties.identity import Identity
 from securevfl.parties.relay import serve
 from tests.hostile import Caller, is_refused, mutations, raw, request, say, throw
@@ -42,7 +42,7 @@ def test_a_listening_party_admits_its_peers_alone_and_only_for_its_agreement() -
         async with shop_of(group) as at:
             assert not await is_refused(at, bank, shop.public, SALT)  # the control
             assert await is_refused(at, stranger, shop.public, SALT)
-            assert await is_refused(at, bank, shop.public, meeting_point(bytes([1]) * 32))
+            assert await is_refused(at, bank, shop.public, bytes([1]) * 32)
             assert await is_refused(at, bank, lab.public, SALT)
             # the lab has agreed too, and would be the bank
             assert await is_refused(at, lab, shop.public, SALT, own=bank.public)
@@ -194,21 +194,31 @@ def test_messages_are_short_until_the_ends_have_met() -> None:
             with pytest.raises(PeerUnreachable):
                 await caller.stream.receive()
             assert caller.stream._connection.close_code == 1009
+            async with raw(relay.address) as (reader, writer):
+                writer.write(request(relay.address))
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"\x82\xff" + bytes([127] + 7 * [255]))
+                answer = await reader.read()  # not one byte more is awaited
+                assert answer[2:4] == (1009).to_bytes(2)
 
     run(program())
 
 
 def test_replies_that_nobody_reads_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "MOST_UNREAD_BYTES", 1 << 16)
-    ping = bytes([0x89, 0x80 | 125]) + bytes(4 + 125)
+    pings = (bytes([0x89, 0x80 | 125]) + bytes(4 + 125)) * 500
 
     async def flood(writer: asyncio.StreamWriter) -> None:
-        for _ in range(2000):
-            writer.write(ping * 500)
+        for _ in range(400):  # 26 MB: more than all buffers on the way
+            writer.write(pings)
             await writer.drain()
 
     async def program() -> None:
-        async with serve("127.0.0.1:0", lambda _: None) as relay, raw(relay.address) as (_, writer):
+        limits = Limits(handshake_seconds=60)
+        async with (
+            serve("127.0.0.1:0", lambda _: None, limits=limits) as relay,
+            raw(relay.address) as (_, writer),
+        ):
             writer.write(request(relay.address))
             with pytest.raises(ConnectionError):
                 await flood(writer)
@@ -237,7 +247,8 @@ async def _bombard(group: Group, at: str, times: int, seed: int) -> None:
 
 async def _is_well(times: int, seed: int) -> None:
     """Bombard a listening party and a relay; then both still do their work, and hold nothing."""
-    async with serve("127.0.0.1:0", lambda _: None) as relay:
+    said: list[str] = []
+    async with serve("127.0.0.1:0", said.append) as relay:
         group, out = Group("bank shop", "shop"), Group("bank shop", "", relay.address)
         async with group.links("shop") as shop, group.links("bank") as bank:
             waiting = asyncio.create_task(shop.connect())
@@ -254,6 +265,7 @@ async def _is_well(times: int, seed: int) -> None:
         while relay._of_address:
             await asyncio.sleep(0.01)
         assert relay.refused.total() > times // 8
+        assert not [line for line in said + group.said["shop"] if "unexpectedly" in line]
 
 
 def test_no_first_message_harms_a_door() -> None:

@@ -17,7 +17,7 @@ from securevfl.errors import (
     PeerViolation,
 )
 from securevfl.parties import door, links
-from securevfl.parties.identity import Identity
+from securevfl.parties.identity import Encrypted, Identity
 from securevfl.parties.links import Link, encrypt
 from securevfl.parties.relay import serve
 from tests.chaos import Chaos
@@ -87,6 +87,8 @@ def test_parties_may_start_in_any_order_and_say_whom_they_wait_for(
     async def program() -> None:
         group = Group("bank lab shop", "shop")
         group.moved(lab="lab.invalid:1")
+        with pytest.raises(PeerUnreachable, match="no such host"):
+            await door.dial(f"ws://{'a' * 70}.invalid:1")
         async with group.links("bank") as bank:
             waiting = asyncio.create_task(bank.connect())
             await until(lambda: len(group.said["bank"]) > 1)
@@ -368,17 +370,36 @@ def test_settings_that_can_never_connect_are_refused() -> None:
         run(taken())
 
 
-def test_a_proxy_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
+@pytest.mark.parametrize(
+    ("answer", "by_proxy", "told"),
+    [
+        ("407 Proxy Authentication Required", True, "the proxy refuses to connect to ws://there:1"),
+        ("403 Forbidden", False, r"refuses \(HTTP status 403\)"),
+        ("302 Found\r\nLocation: ws://127.0.0.1:{other}", False, r"\(HTTP status 302\)"),
+        ("SSH-2.0", False, "no securevfl at ws://127.0.0.1"),
+    ],
+    ids=["proxy", "forbidden", "redirect", "no_http"],
+)
+def test_who_refuses_is_named_and_nobody_is_sent_elsewhere(
+    answer: str, by_proxy: bool, told: str
+) -> None:
     async def program() -> None:
-        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
-            at = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-            with pytest.raises(PeerUnreachable, match="the proxy refuses"):
-                await door.dial(f"ws://{free_address()}", at)
+        called = 0
+
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal called
+            called += 1
+            await reader.readuntil(b"\r\n\r\n")
+            line = answer.format(other=port)
+            writer.write(f"HTTP/1.1 {line}\r\nContent-Length: 0\r\n\r\n".encode())
+            writer.close()
+
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            proxy = f"http://127.0.0.1:{port}" if by_proxy else None
+            with pytest.raises(PeerUnreachable, match=told):
+                await door.dial("ws://there:1" if by_proxy else f"ws://127.0.0.1:{port}", proxy)
+            assert called == 1
 
     run(program())
 
@@ -388,19 +409,27 @@ def test_the_client_of_tls_waits_until_the_server_has_checked_it() -> None:
 
     async def program() -> None:
         bank, shop, stranger = (Identity.generate() for _ in range(3))
+
+        async def made(end: Tube, wire: Encrypted) -> Link:
+            try:
+                return await encrypt("peer", end, wire, nothing)  # type: ignore[arg-type]
+            except PeerError:
+                await end.close()
+                raise
+
         for client, good in ((bank, True), (stranger, False)):
             ends = Tube(), Tube()
             ends[0].other, ends[1].other = ends[1], ends[0]
-            made = await asyncio.gather(
-                encrypt("shop", ends[0], client.tls(shop.public, server=False), nothing),  # type: ignore[arg-type]
-                encrypt("bank", ends[1], shop.tls(bank.public, server=True), nothing),  # type: ignore[arg-type]
+            both = await asyncio.gather(
+                made(ends[0], client.tls(shop.public, server=False)),
+                made(ends[1], shop.tls(bank.public, server=True)),
                 return_exceptions=True,
             )
             if good:
-                assert all(isinstance(each, Link) for each in made)
+                assert all(isinstance(each, Link) for each in both)
             else:
-                assert [type(each) for each in made] == [PeerUnreachable, PeerNotTrusted]
-            for each in made:
+                assert [type(each) for each in both] == [PeerUnreachable, PeerNotTrusted]
+            for each in both:
                 if isinstance(each, Link):
                     await each.close()
 
@@ -424,8 +453,9 @@ def test_no_frame_of_a_hostile_peer_harms_a_link() -> None:
                     link._take_in(data[at : at + 50])
             except PeerViolation:
                 refused += 1
-            got = sum(4 + len(each) for each in link._frames) + len(link._came)
-            assert got <= len(data)
+            else:
+                got = sum(4 + len(each) for each in link._frames) + len(link._came)
+                assert got == len(data)
             taken += len(link._frames)
             link.fail(PeerUnreachable("over"))
             await asyncio.gather(*link._tasks, return_exceptions=True)
@@ -490,3 +520,31 @@ def test_it_is_said_again_whom_this_party_waits_for(monkeypatch: pytest.MonkeyPa
     assert len(run(said(1))) == 1
     monkeypatch.setattr(links, "TELL_SECONDS", 0.02)
     assert len(set(run(said(3)))) == 1
+
+
+def test_a_party_may_connect_through_a_proxy() -> None:
+    async def program() -> None:
+        asked = []
+
+        async def proxied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0].decode())
+            host, _, port = asked[-1].split()[1].rpartition(":")
+            there = await asyncio.open_connection(host, int(port))
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            await asyncio.gather(passed(reader, there[1]), passed(there[0], writer))
+
+        async def passed(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(1 << 16):
+                sink.write(data)
+            sink.close()
+
+        group = Group(BOTH, "shop")
+        async with await asyncio.start_server(proxied, "127.0.0.1", 0) as proxy:
+            at = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+            async with group.links("bank", proxy=at) as bank, group.links("shop") as shop:
+                one, other = await connected(bank, shop)
+                await one["shop"].send(b"by the proxy")
+                assert await other["bank"].receive() == b"by the proxy"
+        assert asked == [f"CONNECT {group.listen['shop']} HTTP/1.1"]
+
+    run(program())

@@ -11,14 +11,14 @@ import pytest
 
 from securevfl.errors import PeerUnreachable, PeerViolation
 from securevfl.parties import door
-from securevfl.parties.door import Limits, meet_by_nameplate, meeting_point, serve_nameplate
+from securevfl.parties.door import Limits, meet_by_nameplate, serve_nameplate
 from securevfl.parties.identity import Identity, public_text
 from securevfl.parties.relay import serve
 from tests.chaos import Chaos
 from tests.hostile import Caller, is_refused
 from tests.link_parties import Group, connected, free_address, run
 
-SALT = meeting_point(bytes(32))
+SALT = bytes(range(32))
 PLATE = bytes(range(16))
 SECRET = b"what only the two of them may know " * 3
 
@@ -73,7 +73,7 @@ def test_only_those_meet_who_name_each_other_in_one_job() -> None:
                     (bank, shop),
                     (shop, lab),
                     (lab, bank),
-                    (shop, bank, meeting_point(bytes([1]) * 32)),
+                    (shop, bank, bytes([1]) * 32),
                 )
             ]
             await asyncio.sleep(0.2)

@@ -56,7 +56,7 @@ def test_later_attempts_have_the_first_ones_numbers_and_other_jobs_and_data_othe
     job = {"dataset": "breast_cancer", "rounds": 4}
     plan, longer = (plan_for(Job.of(job={**job, "rounds": n}), dataset) for n in (4, 5))
     data = data_of(plan, dataset, dataset.parties[0])
-    other = replace(data, table=replace(data.table, train=data.table.train + 1.0))
+    other = replace(data, table=replace(data.table, columns=data.table.columns[::-1]))
     first, *others = (
         beginning(path, each, own)
         for each, own in ((plan, data), (plan, data), (longer, data), (plan, other))
