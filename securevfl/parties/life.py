@@ -209,16 +209,11 @@ async def live(
                 await life.attempt(meeting)
             except AGAIN as error:
                 place.told.line(f"{error}: connects again")
-            except JobStopped as told:
-                place.stopped(told.stopped)
-                meeting.tell(told.stopped)
-                raise
-            except JobEnded as ended:
-                # The link to whoever ended it may break before others have heard of it.
-                meeting.tell(Ended(error=ended.error))
-                raise
             except SecureVFLError as error:
-                meeting.tell(Ended(error=type(error).__name__))
+                if isinstance(error, JobStopped):
+                    place.stopped(error.stopped)
+                # Also what a peer told: its links may break before all have heard of it.
+                meeting.tell(_word_of(error))
                 raise
         if life.over and life.finished is not None:
             return life.finished
@@ -423,6 +418,16 @@ class _Life:
     def _write(self, **changes: object) -> None:
         self._diary = self._diary.model_copy(update=changes)
         replace_file(self._diary_path, self._diary.model_dump_json().encode(), "diary")
+
+
+def _word_of(error: SecureVFLError) -> Ended | Stopped:
+    """What peers are told of the end of a job."""
+    match error:
+        case JobStopped():
+            return error.stopped
+        case JobEnded():
+            return Ended(error=error.error)
+    return Ended(error=type(error).__name__)
 
 
 def _check(agreement: Agreement, name: str, theirs: Meet, ours: Meet) -> None:
