@@ -11,7 +11,7 @@ import pytest
 
 from securevfl.errors import PeerUnreachable, PeerViolation
 from securevfl.parties import door
-from securevfl.parties.door import Limits, meet_by_nameplate, serve_nameplate
+from securevfl.parties.door import Limits, meet_by_nameplate, serve_nameplates
 from securevfl.parties.identity import Identity, public_text
 from securevfl.parties.relay import serve
 from tests.chaos import Chaos
@@ -246,7 +246,7 @@ def test_a_guest_with_a_nameplate_takes_no_partys_place() -> None:
 def test_an_inviter_may_listen_itself() -> None:
     async def program() -> None:
         at = free_address()
-        async with serve_nameplate(at, PLATE, quiet) as next_joiner:
+        async with serve_nameplates(at, [PLATE], quiet) as next_joiner:
             with pytest.raises(PeerUnreachable, match="refused"):
                 await meet_by_nameplate(f"ws://{at}", bytes(16), inviter=False)
             with pytest.raises(PeerUnreachable, match="refused"):
@@ -254,7 +254,7 @@ def test_an_inviter_may_listen_itself() -> None:
             assert await is_refused(at, Identity.generate(), Identity.generate().public, SALT)
             for _ in range(2):
                 joiner = await meet_by_nameplate(f"ws://{at}", PLATE, inviter=False)
-                inviter = await next_joiner()
+                inviter = await next_joiner(PLATE)
                 with pytest.raises(PeerUnreachable, match="refused"):  # one at a time
                     await meet_by_nameplate(f"ws://{at}", PLATE, inviter=False)
                 await inviter.send(b"who are you")
