@@ -15,7 +15,8 @@ import ssl
 import struct
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -443,3 +444,32 @@ async def bring_together(stream: Stream) -> None:
     """Tell a caller that the other end is there."""
     stream.allow_messages()
     await stream.send(_MEET)
+
+
+@asynccontextmanager
+async def serve_nameplates(
+    listen: str, nameplates: Iterable[bytes], say: Callable[[str], None]
+) -> AsyncIterator[Callable[[bytes], Awaitable[Stream]]]:
+    """A door of the inviter itself, at which joiners come in, one at a time for each nameplate.
+
+    Yields a function that waits for the next joiner with a nameplate; it is to close each stream.
+    """
+    joiners = {each: asyncio.Queue[Stream]() for each in nameplates}
+    one = {each: asyncio.Lock() for each in joiners}
+
+    def admits(caller: Caller) -> bool:
+        is_known = caller == Caller(_JOINER, _INVITER, caller.salt) and caller.salt in joiners
+        return is_known and not one[caller.salt].locked()
+
+    async def welcome(stream: Stream, caller: Caller) -> None:
+        async with one[caller.salt]:
+            await bring_together(stream)
+            joiners[caller.salt].put_nowait(stream)
+            await stream.closed()
+
+    door = Door(listen, admits, welcome, say)
+    await door.open()
+    try:
+        yield lambda nameplate: joiners[nameplate].get()
+    finally:
+        await door.close()

@@ -28,7 +28,9 @@ def test_fifty_deaths_at_random_moments_change_nothing(scheme: str) -> None:
     who = Organizations("bank club shop", scheme, rounds=4000, tolerance=0, eval_every="never")
     who.meet_at_a_relay()
     job, chance = who.agree(), random.Random(7)  # noqa: S311
-    commands = {name: ("party", "run", job, *who.own(name), "--quiet") for name in who.names}
+    commands: dict[str, tuple[str, ...]] = {
+        name: ("party", "run", job, *who.own(name), "--quiet") for name in who.names
+    }
     commands["relay"] = ("relay", "--listen", who.relay)
     kills, deadline = 0, time.monotonic() + 4 * LONG
     with contextlib.ExitStack() as stack:
