@@ -38,16 +38,28 @@ class Organizations:
         job: its settings.
     """
 
-    def __init__(self, names: str = "bank shop", scheme: str = "plain", **job: Any) -> None:
+    def __init__(self, names: str = "bank shop", scheme: str = "plain", **job: object) -> None:
         self.names = names.split()
         self.listen = {name: free_address() for name in self.names[:-1]}
         self.job = {"name": "loans", "rounds": 10, "start": "seeded", **job}
         self.exchange = {"scheme": scheme}
+        self.links: dict[str, str] = {}
         self.ids = dict.fromkeys(self.names, "c")
         for name in self.names:
             assert run("party", "init", name, "--folder", name) == 0
             self.write_own_file(name)
         self.write_data()
+
+    def meet_at_a_relay(self) -> None:
+        """Nobody listens any more but a relay."""
+        self.links, self.listen = {"relay": f"ws://{free_address()}"}, {}
+        for name in self.names:
+            self.write_own_file(name)
+
+    @property
+    def relay(self) -> str:
+        """Where the relay listens."""
+        return self.links["relay"].removeprefix("ws://")
 
     def write_data(self) -> None:
         """Two columns each; the last lacks twenty of the bank's people."""
@@ -67,26 +79,33 @@ class Organizations:
         labels = {"label_column": "default"} if name == self.names[0] else {}
         return {"data": f"{name}.csv", **labels}
 
-    def write_own_file(self, name: str, **policy: Any) -> None:
-        top = {"name": name, "key": f"{name}.key"}
+    def write_own_file(self, name: str, **policy: object) -> None:
+        top = {"name": name, "key": f"{name}.key", "guard_directory": "guards"}
         if name in self.listen:
             top["listen"] = self.listen[name]
         head = "".join(f"{key} = {json.dumps(value)}\n" for key, value in top.items())
         rest = toml(data=self.data(name), policy={**POLICY, **policy})
         Path(f"{name}/party.toml").write_text(head + rest, encoding="utf-8")
 
-    def party(self, name: str, **more: Any) -> dict[str, Any]:
+    def party(self, name: str, **more: object) -> dict[str, Any]:
         role = "label" if name == self.names[0] else "feature"
         return {"name": name, "role": role, **more}
 
-    def agree(self, path: str = "job.toml", *, sign: bool = True, **job: Any) -> str:
+    def agree(self, path: str = "job.toml", *, sign: bool = True, **job: object) -> str:
         """The path of an agreement that all have signed."""
         parties = []
         for name in self.names:
             public = Identity.load(Path(f"{name}/{name}.key")).public
             at = {"address": f"ws://{self.listen[name]}"} if name in self.listen else {}
             parties.append(self.party(name, identity=public_text(public), **at))
-        text = toml(job=self.job | job, exchange=self.exchange, party=parties)
+        output = {"checkpoint_every": 5}
+        text = toml(
+            job=self.job | job,
+            exchange=self.exchange,
+            output=output,
+            links=self.links,
+            party=parties,
+        )
         Path(path).write_text(text, encoding="utf-8")
         for name in self.names if sign else ():
             assert run("party", "sign", path, *self.own(name), "--yes") == 0

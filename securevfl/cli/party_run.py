@@ -1,7 +1,6 @@
 """What `securevfl party run` does around a party's life: it tells, waits, stops and writes."""
 
 import asyncio
-import hashlib
 import json
 import signal
 import sys
@@ -159,27 +158,6 @@ class Telling:
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """What links need of an agreement, under a name for the meeting that does not tell all of it.
-
-    Parties whose agreements differ in anything but the job's name and the identities meet as well,
-    and so can say in which key they differ.
-    """
-
-    identities: Mapping[str, bytes]
-    addresses: Mapping[str, str]
-    relay: str | None
-    hash: bytes
-
-    @classmethod
-    def of(cls, agreement: Agreement) -> "Agreed":
-        """What an agreement says of links."""
-        named = json.dumps([agreement.job.job.name, *agreement.identities]).encode()
-        digest = hashlib.sha256(named + b"".join(agreement.identities.values())).digest()
-        return cls(agreement.identities, agreement.addresses, agreement.relay, digest)
-
-
-@dataclass(frozen=True)
 class Network:
     """Links, with a word to the person when they stand."""
 
@@ -195,8 +173,21 @@ class Network:
         return found
 
 
+async def _tells(link: Link, frame: bytes) -> bool:
+    """Tell a peer that the job is stopped; whether it has answered that it knows."""
+    try:
+        link.post(frame)
+        while not (answer := await link.receive()).startswith(bytes((CONTROL,))) or (
+            b'"kind":"stopped"' not in answer[:32]
+        ):
+            pass  # what it sent before it heard
+    except PeerError:
+        return False
+    return True
+
+
 def place_of(
-    own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling
+    own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling, patience: float
 ) -> tuple[Place, int]:
     """What a party brings to a job, and how many rows that is; its data are read here."""
     job = own.own_job(agreement.job)
@@ -223,6 +214,7 @@ def place_of(
         limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),
         told=telling.told(),
         stopped=partial(keep_stop, own.state, agreement),
+        patience=2 * patience,  # `Telling.look` ends it before, and says for whom it waits
     )
     return place, len(rows(by_digest))
 
@@ -263,7 +255,7 @@ class Run:
         """This party's links, not yet open."""
         own = self.own
         return Links(
-            Agreed.of(self.agreement),
+            self.agreement,
             own.name,
             self.identity,
             listen=own.listen,
@@ -304,13 +296,15 @@ class Run:
                 await self._tell_stop(links, stopped)
 
     async def _tell_stop(self, links: Links, stopped: Stopped) -> None:
+        frame = bytes((CONTROL,)) + stopped.model_dump_json().encode()
         try:
             async with asyncio.timeout(TELL_STOP_SECONDS):
-                found = await links.connect()
-            for link in found.values():
-                link.post(bytes((CONTROL,)) + stopped.model_dump_json().encode())
-            await asyncio.gather(*(link.close() for link in found.values()))
-        except (PeerError, TimeoutError):
+                waiting = set(self.agreement.names) - {self.own.name}
+                while waiting:
+                    found = await links.connect()
+                    told = await asyncio.gather(*(_tells(link, frame) for link in found.values()))
+                    waiting -= {name for name, knows in zip(found, told, strict=True) if knows}
+        except TimeoutError:
             self.telling.line("not all peers know yet that the job is stopped: run tells them")
         else:
             note_all_know(self.own.state, self.agreement)
@@ -391,7 +385,7 @@ def run_job(
             asyncio.run(run.tell_stop(stopped))
             raise ConfigError(f"the job is stopped by {stopped.by} on {stopped.at}")
         require_places(own, agreement, force=force)
-        place, run.rows = place_of(own, agreement, signature, telling)
+        place, run.rows = place_of(own, agreement, signature, telling, patience)
         try:
             finished = asyncio.run(run.until_the_end(place))
         except KeyboardInterrupt:
@@ -401,6 +395,8 @@ def run_job(
             sys.exit(INTERRUPTED)
         except JobStopped as error:
             telling.write(phase="stopped")
+            if set(agreement.names) <= {own.name, error.peer, error.stopped.by}:
+                note_all_know(own.state, agreement)
             raise ConfigError(f"the job is {error}") from error
         except SecureVFLError as error:
             with suppress(SecureVFLError):  # the first error counts

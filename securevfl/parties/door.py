@@ -1,7 +1,7 @@
 """How connections are made and admitted, at a listening party and at a relay.
 
-A door learns who wants to meet whom (two public keys), in which job (a hash that only its parties
-can compute), when, and how much passes. What passes is encrypted end to end.
+A door learns who wants to meet whom (two public keys), in which job (a hash of its name and its
+parties), when, and how much passes. What passes is encrypted end to end.
 
 A relay that lies can pass a challenge on to another door, and so hold a place there; it gains no
 more than by being silent, since the ends prove their identities to each other once more.
@@ -15,8 +15,7 @@ import ssl
 import struct
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -444,31 +443,3 @@ async def bring_together(stream: Stream) -> None:
     """Tell a caller that the other end is there."""
     stream.allow_messages()
     await stream.send(_MEET)
-
-
-@asynccontextmanager
-async def serve_nameplate(
-    listen: str, nameplate: bytes, say: Callable[[str], None]
-) -> AsyncIterator[Callable[[], Awaitable[Stream]]]:
-    """A door of the inviter itself, at which joiners with this nameplate come in, one at a time.
-
-    Yields a function that waits for the next joiner; it is to close each stream.
-    """
-    joiners: asyncio.Queue[Stream] = asyncio.Queue()
-    one = asyncio.Lock()
-
-    def admits(caller: Caller) -> bool:
-        return caller == Caller(_JOINER, _INVITER, nameplate) and not one.locked()
-
-    async def welcome(stream: Stream, _: Caller) -> None:
-        async with one:
-            await bring_together(stream)
-            joiners.put_nowait(stream)
-            await stream.closed()
-
-    door = Door(listen, admits, welcome, say)
-    await door.open()
-    try:
-        yield joiners.get
-    finally:
-        await door.close()

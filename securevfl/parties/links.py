@@ -34,6 +34,7 @@ from securevfl.wire.codec import MAX_MESSAGE_BYTES
 # An envelope adds names and phases, whose lengths have 16 bits.
 MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + (1 << 20)
 MOST_WAITING_BYTES = 64 << 20
+FRAME_COST = 64  # bytes that Python takes for each, so that many small ones count
 # With what TLS adds it is less than a message; smaller parts let pings through sooner.
 PART_BYTES = 256 << 10
 FLUSH_SECONDS = 5.0
@@ -106,7 +107,7 @@ class Link:
             self._arrived.clear()
             await self._arrived.wait()
         frame = self._frames.popleft()
-        self._held -= len(frame)
+        self._held -= len(frame) + FRAME_COST
         self._taken.set()
         return frame
 
@@ -201,7 +202,7 @@ class Link:
                 break
             with memoryview(came) as view:
                 self._frames.append(bytes(view[at + _LENGTH.size : end]))
-            self._held += length
+            self._held += length + FRAME_COST
             at = end
         del came[:at]
         if at:

@@ -145,32 +145,20 @@ class Recovering(ABC, Generic[R]):
                 raise PeerTimeout(f"no meeting with all peers in {seat.patience:g} s") from None
             async with Meeting(seat.name, links, self._programs) as meeting:
                 try:
-                    await self._try(meeting)
+                    await self.attempt(meeting)
                 except AGAIN as error:
                     seat.told.line(f"{error}: connects again")
+                except SecureVFLError as error:
+                    if isinstance(error, JobStopped):
+                        seat.stopped(error.stopped)
+                    # Also what a peer told: its links may break before all have heard of it.
+                    meeting.tell(_word_of(error))
+                    raise
             if self.over and self.finished is not None:
                 return self.finished
             went_on = self.progress > before
             pause = FIRST_PAUSE_SECONDS if went_on else min(2 * pause, MOST_PAUSE_SECONDS)
             await asyncio.sleep(pause)
-
-    async def _try(self, meeting: Meeting) -> None:
-        """An attempt; what ends it here is told to all."""
-        try:
-            await self.attempt(meeting)
-        except AGAIN:
-            raise
-        except JobStopped as told:
-            self._seat.stopped(told.stopped)
-            meeting.tell(told.stopped)
-            raise
-        except JobEnded as ended:
-            # The link to whoever ended it may break before others have heard of it.
-            meeting.tell(Ended(error=ended.error))
-            raise
-        except SecureVFLError as error:
-            meeting.tell(Ended(error=type(error).__name__))
-            raise
 
     def first(self, kind: type[F], **more: object) -> F:
         """This party's first frame at a meeting."""
@@ -220,6 +208,16 @@ class Recovering(ABC, Generic[R]):
         return RealChannel(
             name, peers, job_hash=self._seat.agreement.hash, loop=runs.loop, **carried
         )
+
+
+def _word_of(error: SecureVFLError) -> Ended | Stopped:
+    """What peers are told of the end of a job."""
+    match error:
+        case JobStopped():
+            return error.stopped
+        case JobEnded():
+            return Ended(error=error.error)
+    return Ended(error=type(error).__name__)
 
 
 def _check(agreement: Agreement, name: str, theirs: First, ours: First) -> None:
