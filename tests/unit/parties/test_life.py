@@ -2,9 +2,10 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -248,7 +249,18 @@ def test_rounds_are_not_taken_again_and_again(
     assert any("rounds would be taken again, at most 0" in each for each in told)
 
 
-async def disturbed(made: Parties, chance: random.Random) -> int:
+class Lives(Protocol):
+    """Parties that do something together."""
+
+    board: Switchboard
+
+    @property
+    def names(self) -> Names: ...
+
+    def one(self, name: str) -> Coroutine[Any, Any, object]: ...
+
+
+async def disturbed(made: Lives, chance: random.Random) -> int:
     """Run a job while links break and parties die and come back; how many interruptions."""
     loop, names, until = asyncio.get_running_loop(), made.names, 1.5 * chance.random()
     running = {name: loop.create_task(made.one(name)) for name in names}
