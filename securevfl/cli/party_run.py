@@ -29,6 +29,7 @@ from securevfl.parties.links import Link, Links
 from securevfl.parties.meeting import CONTROL, JobStopped, Stopped
 from securevfl.parties.own_data import OwnRows
 from securevfl.parties.own_file import OwnFile
+from securevfl.parties.policy import count_alignment
 from securevfl.parties.recovery import Told
 from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
 from securevfl.reports.tables import seconds
@@ -213,6 +214,7 @@ def place_of(
         records=own.guard_directory or options.guard_directory(),
         limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),
         told=telling.told(),
+        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
         stopped=partial(keep_stop, own.state, agreement),
         patience=2 * patience,  # `Telling.look` ends it before, and says for whom it waits
     )

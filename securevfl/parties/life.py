@@ -14,7 +14,7 @@ Guarantees: under exact exchanges the model is to the byte that of a run that no
 import asyncio
 import hmac
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import override
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.files import replace_file
+from securevfl.files import replace_file, wipe_file
 from securevfl.job import Job
 from securevfl.parties.alignment import align
 from securevfl.parties.meeting import ALIGNMENT, TRAINING, Meet, Meeting, Programs
@@ -40,6 +40,7 @@ from securevfl.protocols.session.workplace import PartyData, PartyOutcome, Workp
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.real import RealChannel
 
+ATTEMPTS = "attempts"
 MOST_REPEATED = 500
 """Rounds that a job may take again, in all: each tells a peer that cheats as much as one more."""
 
@@ -188,7 +189,13 @@ class _Life(Recovering[Finished]):
 
     def _complete(self) -> None:
         self._write(complete=True)
-        Checkpoints(self.place.folder, self.place.name).clear()
+        folder = self.place.folder
+        Checkpoints(folder, self.place.name).clear()
+        # θ⁰ and the row offsets of a finished job are of no use to anybody but its peers.
+        secret = folder / ATTEMPTS
+        with suppress(FileNotFoundError):
+            wipe_file(secret)
+            secret.unlink()
 
     def _meet(self, states: Mapping[int, SessionState]) -> Meet:
         place, kept = self.place, None
@@ -225,6 +232,7 @@ class _Life(Recovering[Finished]):
         place.told.channel(channel)
         if known is None or not kept:
             place.told.phase("aligning")
+            place.aligns()
             common = await align(
                 channel,
                 channel.costs,
@@ -252,7 +260,7 @@ class _Life(Recovering[Finished]):
         return Workplace(
             data=data,
             keys=KeyMaker(),
-            **beginning(place.folder / "attempts", plan, data),
+            **beginning(place.folder / ATTEMPTS, plan, data),
             guard_directory=place.records,
             checkpoints=place.folder,
             progress=partial(self._progressed, plan.rounds),

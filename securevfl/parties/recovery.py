@@ -91,6 +91,7 @@ class Seat:
         signature: of this party over the agreement.
         records: of its guards, over all jobs.
         limits: for alignment.
+        aligns: called before ids are compared; raises if the policy has enough of that.
         stopped: checks and keeps what says that a party has stopped the job; a PeerNotTrusted if
             that party has not.
         runs: makes the thread for programs.
@@ -103,6 +104,7 @@ class Seat:
     records: Path
     limits: Limits
     told: Told = field(default_factory=Told)
+    aligns: Callable[[], None] = lambda: None
     stopped: Callable[[Stopped], None] = lambda stopped: None
     runs: Callable[[], AbstractContextManager[Runs]] = ProgramThread
     patience: float = DAY_SECONDS
