@@ -140,6 +140,7 @@ class Place:
         limits: for alignment.
         stopped: checks and keeps what says that a party has stopped the job; a PeerNotTrusted if
             that party has not.
+        aligns: called before ids are compared; it may refuse that.
         runs: makes the thread for programs.
         pads: made offline, if there are any.
         patience: seconds after which a party that meets nobody gives up, for now.
@@ -156,6 +157,7 @@ class Place:
     limits: Limits
     told: Told = field(default_factory=Told)
     stopped: Callable[[Stopped], None] = lambda stopped: None
+    aligns: Callable[[], None] = lambda: None
     runs: Callable[[], AbstractContextManager[Runs]] = ProgramThread
     pads: PadStore | None = None
     patience: float = DAY_SECONDS
@@ -358,6 +360,7 @@ class _Life:
         place.told.channel(channel)
         if known is None or not kept:
             place.told.phase("aligning")
+            place.aligns()
             common = await align(
                 channel,
                 channel.costs,
