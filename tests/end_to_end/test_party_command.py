@@ -44,7 +44,9 @@ def trained(who: Organizations) -> list[bytes]:
 @pytest.mark.parametrize(
     ("names", "scheme"), [("bank shop", "plain"), ("bank shop", "bfv"), ("bank club shop", "plain")]
 )
-def test_organizations_train_what_one_operator_would(names: str, scheme: str) -> None:
+def test_organizations_train_what_one_operator_would(
+    names: str, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     who = Organizations(names, scheme)
     job = who.agree()
     first, *others = reversed(who.names)  # whoever waits for the others starts first
@@ -52,6 +54,8 @@ def test_organizations_train_what_one_operator_would(names: str, scheme: str) ->
         assert run("party", "run", job, *who.own(others[0])) == 0
         for process in processes:
             assert "finished: 10 rounds" in ends(process)
+    assert run("party", "status", *who.own("bank")) == 0
+    assert "finished, round 10 of 10, with " in capsys.readouterr().out
     assert [who.model(name) for name in who.names] == trained(who)
     bank, shop = (
         json.loads(Path(f"{name}/models/result.json").read_text(encoding="utf-8"))
@@ -221,6 +225,11 @@ def test_ids_of_another_format_and_a_party_twice(capsys: pytest.CaptureFixture[s
         twice = one_line(capsys, "party", "run", job, *who.own("shop"), "--quiet")
         assert "is running already" in twice
         assert "common" in one_line(capsys, "party", "run", job, *who.own("bank"), "--quiet")
+        ends(shop, 2)
+    who.write_own_file("bank", alignments_per_peer_per_year=1)
+    with running(who, job, "shop") as (shop,):
+        once_more = one_line(capsys, "party", "run", job, *who.own("bank"), "--quiet")
+        assert "(policy.alignments_per_peer_per_year)" in once_more
         ends(shop, 2)
 
 
