@@ -50,11 +50,11 @@ class Organizations:
             self.write_own_file(name)
         self.write_data()
 
-    def meet_at_a_relay(self) -> None:
+    def meet_at_a_relay(self, **policy: Any) -> None:
         """Nobody listens any more but a relay."""
         self.links, self.listen = {"relay": f"ws://{free_address()}"}, {}
         for name in self.names:
-            self.write_own_file(name)
+            self.write_own_file(name, **policy)
 
     @property
     def relay(self) -> str:
