@@ -50,7 +50,7 @@ class Organizations:
             self.write_own_file(name)
         self.write_data()
 
-    def meet_at_a_relay(self, **policy: Any) -> None:
+    def meet_at_a_relay(self, **policy: Any) -> None:  # noqa: ANN401
         """Nobody listens any more but a relay."""
         self.links, self.listen = {"relay": f"ws://{free_address()}"}, {}
         for name in self.names:
