@@ -33,14 +33,18 @@ class Organizations:
     """A bank with the labels and others with columns, each in a folder of its name.
 
     Args:
-        names: the bank first; it listens, and so do all but the last.
+        names: the bank first; all but the last listen, or only the bank if there is a relay.
         scheme: of the job.
+        relay: HOST:PORT of one.
         job: its settings.
     """
 
-    def __init__(self, names: str = "bank shop", scheme: str = "plain", **job: object) -> None:
+    def __init__(
+        self, names: str = "bank shop", scheme: str = "plain", relay: str = "", **job: object
+    ) -> None:
         self.names = names.split()
-        self.listen = {name: free_address() for name in self.names[:-1]}
+        self.links = {"relay": f"ws://{relay}"} if relay else {}
+        self.listen = {name: free_address() for name in self.names[: 1 if relay else -1]}
         self.job = {"name": "loans", "rounds": 10, "start": "seeded", **job}
         self.exchange = {"scheme": scheme}
         self.ids = dict.fromkeys(self.names, "c")
@@ -86,7 +90,7 @@ class Organizations:
             public = Identity.load(Path(f"{name}/{name}.key")).public
             at = {"address": f"ws://{self.listen[name]}"} if name in self.listen else {}
             parties.append(self.party(name, identity=public_text(public), **at))
-        text = toml(job=self.job | job, exchange=self.exchange, party=parties)
+        text = toml(job=self.job | job, exchange=self.exchange, links=self.links, party=parties)
         Path(path).write_text(text, encoding="utf-8")
         for name in self.names if sign else ():
             assert run("party", "sign", path, *self.own(name), "--yes") == 0
