@@ -11,6 +11,7 @@ import pytest
 
 from securevfl.models.storage import load_model
 from tests.end_to_end.commands import LONG, run, started
+from tests.link_parties import free_address
 from tests.organizations import Organizations
 
 KILLS = 50
@@ -27,13 +28,15 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("scheme", [*ROUNDS])
 def test_fifty_deaths_at_random_moments_change_nothing(scheme: str) -> None:
     settings = {"tolerance": 0, "eval_every": "never", "allow_label_leak": True}
-    who = Organizations("bank club shop", scheme, rounds=ROUNDS[scheme], **settings)
-    who.meet_at_a_relay(allow_label_leak=True)
+    at = free_address()
+    who = Organizations("bank club shop", scheme, at, rounds=ROUNDS[scheme], **settings)
+    for name in who.names:
+        who.write_own_file(name, allow_label_leak=True)
     job, chance = who.agree(), random.Random(7)  # noqa: S311
     commands: dict[str, tuple[str, ...]] = {
         name: ("party", "run", job, *who.own(name), "--quiet") for name in who.names
     }
-    commands["relay"] = ("relay", "--listen", who.relay)
+    commands["relay"] = ("relay", "--listen", at)
     kills, deadline = 0, time.monotonic() + 4 * LONG
     with contextlib.ExitStack() as stack:
         alive = {name: stack.enter_context(started(*each)) for name, each in commands.items()}
