@@ -43,11 +43,23 @@ class Organizations:
         self.listen = {name: free_address() for name in self.names[:-1]}
         self.job = {"name": "loans", "rounds": 10, "start": "seeded", **job}
         self.exchange = {"scheme": scheme}
+        self.links: dict[str, str] = {}
         self.ids = dict.fromkeys(self.names, "c")
         for name in self.names:
             assert run("party", "init", name, "--folder", name) == 0
             self.write_own_file(name)
         self.write_data()
+
+    def meet_at_a_relay(self) -> None:
+        """Nobody listens any more but a relay."""
+        self.links, self.listen = {"relay": f"ws://{free_address()}"}, {}
+        for name in self.names:
+            self.write_own_file(name)
+
+    @property
+    def relay(self) -> str:
+        """Where the relay listens."""
+        return self.links["relay"].removeprefix("ws://")
 
     def write_data(self) -> None:
         """Two columns each; the last lacks twenty of the bank's people."""
@@ -86,7 +98,14 @@ class Organizations:
             public = Identity.load(Path(f"{name}/{name}.key")).public
             at = {"address": f"ws://{self.listen[name]}"} if name in self.listen else {}
             parties.append(self.party(name, identity=public_text(public), **at))
-        text = toml(job=self.job | job, exchange=self.exchange, party=parties)
+        output = {"checkpoint_every": 5}
+        text = toml(
+            job=self.job | job,
+            exchange=self.exchange,
+            output=output,
+            links=self.links,
+            party=parties,
+        )
         Path(path).write_text(text, encoding="utf-8")
         for name in self.names if sign else ():
             assert run("party", "sign", path, *self.own(name), "--yes") == 0

@@ -198,6 +198,43 @@ def join(
     typer.echo(f"signed by all: securevfl party run {written[0]}")
 
 
+@party.command("check")
+def check(
+    job: JobPath,
+    *,
+    own_path: OwnPath = OWN,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long to wait for each peer.")
+    ] = 30.0,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Check an agreement before any data move: what is here, and how peers are reached.
+
+    Peers run `check` or `run` at the same time. Exit status: 1 if something is not ready.
+    """
+    from securevfl.cli.party_check import Check
+    from securevfl.parties.agreement import folder_of, read_agreement
+    from securevfl.parties.life import alone
+    from securevfl.reports.tables import wrapped
+
+    own, agreement = _own(own_path), read_agreement(job)
+    identity = _identity(own, passphrase_fd)
+    agreement.require_own(own.name, identity)
+    folder, bad = folder_of(own.state, agreement), list[str]()
+    require_room({folder / "diary.json": len(TEMPLATE)}, "state folder")
+
+    def say(line: str, good: bool) -> None:
+        bad.extend([] if good else [line])
+        for each in wrapped(line if good else f"NOT READY  {line}"):
+            typer.echo(each)
+
+    with alone(folder, own.name):
+        asyncio.run(Check(own, agreement, identity, say, wait).run())
+    _show(agreement, own.name)
+    if bad:
+        raise typer.Exit(1)
+
+
 @party.command("run")
 def run(
     job: JobPath,

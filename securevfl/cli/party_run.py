@@ -24,11 +24,13 @@ from securevfl.models.storage import save_model
 from securevfl.parties.agreement import Agreement, folder_of, read_signatures, shown
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity
-from securevfl.parties.life import Finished, Place, Told, live
+from securevfl.parties.life import Finished, Place, live
 from securevfl.parties.links import Link, Links
 from securevfl.parties.meeting import CONTROL, JobStopped, Stopped
 from securevfl.parties.own_data import OwnRows
 from securevfl.parties.own_file import OwnFile
+from securevfl.parties.policy import count_alignment
+from securevfl.parties.recovery import Told
 from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
 from securevfl.reports.tables import seconds
 from securevfl.reports.training import learned_in
@@ -212,6 +214,7 @@ def place_of(
         records=own.guard_directory or options.guard_directory(),
         limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),
         told=telling.told(),
+        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
         stopped=partial(keep_stop, own.state, agreement),
         patience=2 * patience,  # `Telling.look` ends it before, and says for whom it waits
     )

@@ -144,6 +144,30 @@ def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
+def test_a_check_says_what_is_ready_at_whoever_checks_or_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    who = Organizations()
+    job, words = who.agree(), "shop: reachable, is who it says, securevfl "
+    with started("party", "check", job, *who.own("shop"), "--wait", "100") as shop:
+        capsys.readouterr()
+        assert run("party", "check", job, *who.own("bank"), "--wait", "100") == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "bank: reachable, is who it says" in ends(shop)
+    for each in (words, "the same agreement", "ms round trip", "Mbit/s", "400 rows, 2 columns"):
+        assert each in said
+    assert "policy: accepts this job" in said
+    with running(who, job, "shop") as (shop,):
+        assert run("party", "check", job, *who.own("bank"), "--wait", "100") == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert words in said
+        assert "ms round trip" in said
+        assert run("party", "run", job, *who.own("bank")) == 0  # the check has cost it nothing
+        ends(shop)
+    assert run("party", "check", job, *who.own("bank"), "--wait", "0.1") == 1
+    assert "NOT READY shop: not reached" in " ".join(capsys.readouterr().out.split())
+
+
 def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     who = Organizations()
     job, bank = who.agree(sign=False), who.own("bank")
