@@ -61,7 +61,7 @@ def test_the_mistakes_on_the_page_are_what_the_tool_prints(
     rows = re.findall(r"^\| `([^`]*)` \|", between(PAGE, "mistakes"), re.MULTILINE)
     assert len(rows) == 10
     for row in rows[:8]:
-        assert any(is_said(row, each) for each in said), (row, said)
+        assert any(is_said(row, each) for each in said), f"{row!r} not in\n{''.join(said)}"
 
 
 def test_the_mistakes_of_two_are_what_the_tool_prints(capsys: pytest.CaptureFixture[str]) -> None:
