@@ -53,11 +53,6 @@ class Chaos:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    @property
-    def connections(self) -> int:
-        """How many pass through it."""
-        return len(self._open) // 2
-
     def cut(self) -> None:
         """Reset every connection."""
         for each in list(self._open):

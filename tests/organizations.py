@@ -33,14 +33,18 @@ class Organizations:
     """A bank with the labels and others with columns, each in a folder of its name.
 
     Args:
-        names: the bank first; it listens, and so do all but the last.
+        names: the bank first; all but the last listen, or only the bank if there is a relay.
         scheme: of the job.
+        relay: HOST:PORT of one.
         job: its settings.
     """
 
-    def __init__(self, names: str = "bank shop", scheme: str = "plain", **job: Any) -> None:
+    def __init__(
+        self, names: str = "bank shop", scheme: str = "plain", relay: str = "", **job: object
+    ) -> None:
         self.names = names.split()
-        self.listen = {name: free_address() for name in self.names[:-1]}
+        self.links = {"relay": f"ws://{relay}"} if relay else {}
+        self.listen = {name: free_address() for name in self.names[: 1 if relay else -1]}
         self.job = {"name": "loans", "rounds": 10, "start": "seeded", **job}
         self.exchange = {"scheme": scheme}
         self.ids = dict.fromkeys(self.names, "c")
@@ -67,26 +71,33 @@ class Organizations:
         labels = {"label_column": "default"} if name == self.names[0] else {}
         return {"data": f"{name}.csv", **labels}
 
-    def write_own_file(self, name: str, **policy: Any) -> None:
-        top = {"name": name, "key": f"{name}.key"}
+    def write_own_file(self, name: str, **policy: object) -> None:
+        top = {"name": name, "key": f"{name}.key", "guard_directory": "guards"}
         if name in self.listen:
             top["listen"] = self.listen[name]
         head = "".join(f"{key} = {json.dumps(value)}\n" for key, value in top.items())
         rest = toml(data=self.data(name), policy={**POLICY, **policy})
         Path(f"{name}/party.toml").write_text(head + rest, encoding="utf-8")
 
-    def party(self, name: str, **more: Any) -> dict[str, Any]:
+    def party(self, name: str, **more: object) -> dict[str, Any]:
         role = "label" if name == self.names[0] else "feature"
         return {"name": name, "role": role, **more}
 
-    def agree(self, path: str = "job.toml", *, sign: bool = True, **job: Any) -> str:
+    def agree(self, path: str = "job.toml", *, sign: bool = True, **job: object) -> str:
         """The path of an agreement that all have signed."""
         parties = []
         for name in self.names:
             public = Identity.load(Path(f"{name}/{name}.key")).public
             at = {"address": f"ws://{self.listen[name]}"} if name in self.listen else {}
             parties.append(self.party(name, identity=public_text(public), **at))
-        text = toml(job=self.job | job, exchange=self.exchange, party=parties)
+        output = {"checkpoint_every": 5}
+        text = toml(
+            job=self.job | job,
+            exchange=self.exchange,
+            output=output,
+            links=self.links,
+            party=parties,
+        )
         Path(path).write_text(text, encoding="utf-8")
         for name in self.names if sign else ():
             assert run("party", "sign", path, *self.own(name), "--yes") == 0

@@ -1,17 +1,16 @@
 """What `securevfl party run` does around a party's life: it tells, waits, stops and writes."""
 
 import asyncio
-import hashlib
 import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -25,13 +24,15 @@ from securevfl.models.storage import save_model
 from securevfl.parties.agreement import Agreement, folder_of, read_signatures, shown
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity
-from securevfl.parties.life import Finished, Place, Told, live
+from securevfl.parties.life import Finished, Place, live
 from securevfl.parties.links import Link, Links
 from securevfl.parties.meeting import CONTROL, JobStopped, Stopped
 from securevfl.parties.own_data import OwnRows
 from securevfl.parties.own_file import OwnFile
+from securevfl.parties.policy import count_alignment
+from securevfl.parties.recovery import Told
 from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
-from securevfl.reports.tables import seconds
+from securevfl.reports.tables import seconds, wrapped
 from securevfl.reports.training import learned_in
 from securevfl.runtime.costs import job_costs
 from securevfl.runtime.real import RealChannel
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
     from securevfl.protocols.session.workplace import PartyOutcome
 
+T = TypeVar("T")
 STATUS, RESULT = "status.json", "result.json"
 LOOK_SECONDS, STATUS_SECONDS = 0.5, 1.0
 SILENT_SECONDS, STILL_SILENT_SECONDS = 60.0, 600.0
@@ -76,7 +78,7 @@ class Telling:
     progressed: float = field(default_factory=time.monotonic)
     _seen: set[str] = field(default_factory=set)
     _began: tuple[float, int] = (0.0, 0)
-    _said: float = 0.0
+    _silent: float = SILENT_SECONDS
     _written: float = 0.0
 
     def told(self) -> Told:
@@ -86,16 +88,16 @@ class Telling:
     def line(self, text: str) -> None:
         """Say a line, which may hold names and words of peers."""
         self.waiting = text if text.startswith("waits for ") else ""
-        self.changed = time.monotonic()
+        self._moved(time.monotonic())
         self.say(shown(text, 400))
 
     def enter(self, phase: str) -> None:
         """A phase begins."""
         self.phase, self.waiting, self.since = phase, "", time.time()
-        self.changed = self._said = time.monotonic()
+        self._moved(now := time.monotonic())
         if phase not in self._seen:
             self._seen.add(phase)
-            self.progressed = self.changed
+            self.progressed = now
         self._began = (0.0, 0)
         self.say(phase)
 
@@ -106,8 +108,12 @@ class Telling:
             self._began = now, done
         if done > self.done:
             self.progressed = now
-        self.done, self.most, self.changed = done, most, now
+        self.done, self.most = done, most
+        self._moved(now)
         self.bar(f"trains, {self.rate(now)}" if self.rate(now) else "trains", done, most)
+
+    def _moved(self, now: float) -> None:
+        self.changed, self._silent = now, SILENT_SECONDS
 
     def rate(self, now: float) -> str:
         """Rounds a second and the time left, as far as they are known."""
@@ -136,8 +142,8 @@ class Telling:
             )
         if self.phase == "connecting":
             return  # links say themselves for whom they wait
-        if now - self.changed >= SILENT_SECONDS and now - self._said >= STILL_SILENT_SECONDS:
-            self._said = now
+        if now - self.changed >= self._silent:
+            self._silent += STILL_SILENT_SECONDS
             self.say(f"{self.phase}: {shown(waits, 200)}, for {seconds(now - self.changed)}")
 
     def write(self, **more: object) -> None:
@@ -158,27 +164,6 @@ class Telling:
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """What links need of an agreement, under a name for the meeting that does not tell all of it.
-
-    Parties whose agreements differ in anything but the job's name and the identities meet as well,
-    and so can say in which key they differ.
-    """
-
-    identities: Mapping[str, bytes]
-    addresses: Mapping[str, str]
-    relay: str | None
-    hash: bytes
-
-    @classmethod
-    def of(cls, agreement: Agreement) -> "Agreed":
-        """What an agreement says of links."""
-        named = json.dumps([agreement.job.job.name, *agreement.identities]).encode()
-        digest = hashlib.sha256(named + b"".join(agreement.identities.values())).digest()
-        return cls(agreement.identities, agreement.addresses, agreement.relay, digest)
-
-
-@dataclass(frozen=True)
 class Network:
     """Links, with a word to the person when they stand."""
 
@@ -194,8 +179,21 @@ class Network:
         return found
 
 
+async def _tells(link: Link, frame: bytes) -> bool:
+    """Tell a peer that the job is stopped; whether it has answered that it knows."""
+    try:
+        link.post(frame)
+        while not (answer := await link.receive()).startswith(bytes((CONTROL,))) or (
+            b'"kind":"stopped"' not in answer[:32]
+        ):
+            pass  # what it sent before it heard
+    except PeerError:
+        return False
+    return True
+
+
 def place_of(
-    own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling
+    own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling, patience: float
 ) -> tuple[Place, int]:
     """What a party brings to a job, and how many rows that is; its data are read here."""
     job = own.own_job(agreement.job)
@@ -221,7 +219,9 @@ def place_of(
         records=own.guard_directory or options.guard_directory(),
         limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),
         told=telling.told(),
+        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
         stopped=partial(keep_stop, own.state, agreement),
+        patience=2 * patience,  # `Telling.look` ends it before, and says for whom it waits
     )
     return place, len(rows(by_digest))
 
@@ -247,13 +247,18 @@ def require_places(own: OwnFile, agreement: Agreement, *, force: bool) -> None:
 
 @dataclass
 class Run:
-    """One run of a party's job, until it is finished, stopped or interrupted."""
+    """One run of a party's job, until it is finished, stopped or interrupted.
+
+    Attributes:
+        purpose: who runs for another one is not met.
+    """
 
     own: OwnFile
     agreement: Agreement
     identity: Identity
     telling: Telling
     patience: float
+    purpose: bytes = b""
     rows: int = 0
     plan: "Plan | None" = None
     _signals: int = 0
@@ -262,15 +267,38 @@ class Run:
         """This party's links, not yet open."""
         own = self.own
         return Links(
-            Agreed.of(self.agreement),
+            self.agreement,
             own.name,
             self.identity,
             listen=own.listen,
             proxy=own.proxy,
             say=self.telling.line,
+            purpose=self.purpose,
         )
 
-    async def until_the_end(self, place: Place) -> Finished:
+    def until_the_end(self, begin: Callable[[Network], Coroutine[Any, Any, T]]) -> T:
+        """Take part; whatever ends it stands in the status, and an interrupt ends the process."""
+        telling = self.telling
+        try:
+            finished = asyncio.run(self._live(begin))
+        except KeyboardInterrupt:
+            telling.write(phase="interrupted")
+            after = f" after {telling.done} rounds" if telling.done else ""
+            sys.stderr.write(f"securevfl: stopped{after}; the same command goes on\n")
+            sys.exit(INTERRUPTED)
+        except JobStopped as error:
+            telling.write(phase="stopped")
+            if set(self.agreement.names) <= {self.own.name, error.peer, error.stopped.by}:
+                note_all_know(self.own.state, self.agreement)
+            raise ConfigError(f"the job is {error}") from error
+        except SecureVFLError as error:
+            with suppress(SecureVFLError):  # the first error counts
+                telling.write(phase="ended", error=shown(str(error), 400))
+            raise
+        telling.write(phase="finished")
+        return finished
+
+    async def _live(self, begin: Callable[[Network], Coroutine[Any, Any, T]]) -> T:
         """Live; a JobStopped if a party has stopped the job, here or elsewhere.
 
         Raises:
@@ -278,7 +306,7 @@ class Run:
             PeerTimeout: nothing has moved for too long.
         """
         async with self.links() as links:
-            life = asyncio.ensure_future(live(place, Network(links, self.telling), self._save))
+            life = asyncio.ensure_future(begin(Network(links, self.telling)))
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, self._interrupted, life)
             watch = asyncio.ensure_future(self._watch())
@@ -303,13 +331,15 @@ class Run:
                 await self._tell_stop(links, stopped)
 
     async def _tell_stop(self, links: Links, stopped: Stopped) -> None:
+        frame = bytes((CONTROL,)) + stopped.model_dump_json().encode()
         try:
             async with asyncio.timeout(TELL_STOP_SECONDS):
-                found = await links.connect()
-            for link in found.values():
-                link.post(bytes((CONTROL,)) + stopped.model_dump_json().encode())
-            await asyncio.gather(*(link.close() for link in found.values()))
-        except (PeerError, TimeoutError):
+                waiting = set(self.agreement.names) - {self.own.name}
+                while waiting:
+                    found = await links.connect()
+                    told = await asyncio.gather(*(_tells(link, frame) for link in found.values()))
+                    waiting -= {name for name, knows in zip(found, told, strict=True) if knows}
+        except TimeoutError:
             self.telling.line("not all peers know yet that the job is stopped: run tells them")
         else:
             note_all_know(self.own.state, self.agreement)
@@ -325,7 +355,8 @@ class Run:
         self._signals += 1
         life.cancel()
 
-    def _save(self, plan: "Plan", outcome: "PartyOutcome") -> None:
+    def save(self, plan: "Plan", outcome: "PartyOutcome") -> None:
+        """Write this party's model and result."""
         self.plan = plan
         for path, model in model_files(self.own.name, outcome, self.own.output).items():
             save_model(path, model)
@@ -377,36 +408,23 @@ def run_job(
 ) -> None:
     """Take part in a job, to its end; the caller holds this party's place in it."""
     signature = own_signature(own, agreement)
-    status = folder_of(own.state, agreement) / STATUS
 
     def say(line: str) -> None:
-        if not quiet:
-            options.say(f"{own.name}: {line}")
+        for each in [] if quiet else wrapped(f"{own.name}: {line}"):
+            options.say(each)
 
     with options.progress(quiet) as bar:
+        status = folder_of(own.state, agreement) / STATUS
         telling = Telling(agreement, own.name, status, say, bar)
         run = Run(own, agreement, identity, telling, patience)
         if (stopped := read_stop(own.state, agreement)) is not None:
             asyncio.run(run.tell_stop(stopped))
             raise ConfigError(f"the job is stopped by {stopped.by} on {stopped.at}")
         require_places(own, agreement, force=force)
-        place, run.rows = place_of(own, agreement, signature, telling)
-        try:
-            finished = asyncio.run(run.until_the_end(place))
-        except KeyboardInterrupt:
-            telling.write(phase="interrupted")
-            after = f"after {telling.done} rounds" if telling.done else "before the first round"
-            sys.stderr.write(f"securevfl: stopped {after}; the same command goes on\n")
-            sys.exit(INTERRUPTED)
-        except JobStopped as error:
-            telling.write(phase="stopped")
-            raise ConfigError(f"the job is {error}") from error
-        except SecureVFLError as error:
-            with suppress(SecureVFLError):  # the first error counts
-                telling.write(phase="ended", error=shown(str(error), 400))
-            raise
-        telling.write(phase="finished", round=telling.done)
-    typer.echo(f"{own.name}: {ending(finished, own)}")
+        place, run.rows = place_of(own, agreement, signature, telling, patience)
+        finished = run.until_the_end(lambda links: live(place, links, run.save))
+    for each in [] if quiet else wrapped(f"{own.name}: {ending(finished, own)}"):
+        typer.echo(each)
 
 
 def ending(finished: Finished, own: OwnFile) -> str:

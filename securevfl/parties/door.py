@@ -1,7 +1,7 @@
 """How connections are made and admitted, at a listening party and at a relay.
 
-A door learns who wants to meet whom (two public keys), in which job (a hash that only its parties
-can compute), when, and how much passes. What passes is encrypted end to end.
+A door learns who wants to meet whom (two public keys), in which job (a hash of its name and its
+parties), when, and how much passes. What passes is encrypted end to end.
 
 A relay that lies can pass a challenge on to another door, and so hold a place there; it gains no
 more than by being silent, since the ends prove their identities to each other once more.
@@ -15,7 +15,7 @@ import ssl
 import struct
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -489,28 +489,29 @@ async def bring_together(stream: Stream) -> None:
 
 
 @asynccontextmanager
-async def serve_nameplate(
-    listen: str, nameplate: bytes, say: Callable[[str], None]
-) -> AsyncIterator[Callable[[], Awaitable[Stream]]]:
-    """A door of the inviter itself, at which joiners with this nameplate come in, one at a time.
+async def serve_nameplates(
+    listen: str, nameplates: Iterable[bytes], say: Callable[[str], None]
+) -> AsyncIterator[Callable[[bytes], Awaitable[Stream]]]:
+    """A door of the inviter itself, at which joiners come in, one at a time for each nameplate.
 
-    Yields a function that waits for the next joiner; it is to close each stream.
+    Yields a function that waits for the next joiner with a nameplate; it is to close each stream.
     """
-    joiners: asyncio.Queue[Stream] = asyncio.Queue()
-    one = asyncio.Lock()
+    joiners = {each: asyncio.Queue[Stream]() for each in nameplates}
+    one = {each: asyncio.Lock() for each in joiners}
 
     def admits(caller: Caller) -> bool:
-        return caller == Caller(_JOINER, _INVITER, nameplate) and not one.locked()
+        is_known = caller == Caller(_JOINER, _INVITER, caller.salt) and caller.salt in joiners
+        return is_known and not one[caller.salt].locked()
 
-    async def welcome(stream: Stream, _: Caller) -> None:
-        async with one:
+    async def welcome(stream: Stream, caller: Caller) -> None:
+        async with one[caller.salt]:
             await bring_together(stream)
-            joiners.put_nowait(stream)
+            joiners[caller.salt].put_nowait(stream)
             await stream.closed()
 
     door = Door(listen, admits, welcome, say)
     await door.open()
     try:
-        yield joiners.get
+        yield lambda nameplate: joiners[nameplate].get()
     finally:
         await door.close()

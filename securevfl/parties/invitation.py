@@ -47,7 +47,7 @@ from securevfl.parties.agreement import (
     require_signature,
     sign_agreement,
 )
-from securevfl.parties.door import Caller, Door, Stream, bring_together, meet_by_nameplate
+from securevfl.parties.door import Stream, meet_by_nameplate, serve_nameplates
 from securevfl.parties.identity import Identity, public_text, words_of
 from securevfl.parties.meeting import Control
 from securevfl.parties.talk import Code, Over, Talk, shake_hands
@@ -176,27 +176,9 @@ async def _visitors(
 
         yield met
         return
-    queues = {code.salt: asyncio.Queue[Stream]() for code in codes.values()}
-    busy: set[bytes] = set()
-
-    async def welcome(stream: Stream, caller: Caller) -> None:
-        busy.add(caller.salt)
-        try:
-            await bring_together(stream)
-            queues[caller.salt].put_nowait(stream)
-            await stream.closed()
-        finally:
-            busy.discard(caller.salt)
-
-    def admits(caller: Caller) -> bool:
-        return not caller.is_party and caller.salt in queues and caller.salt not in busy
-
-    door = Door(listen, admits, welcome, say)
-    await door.open()
-    try:
-        yield lambda name: queues[codes[name].salt].get()
-    finally:
-        await door.close()
+    plates = {name: code.salt for name, code in codes.items()}
+    async with serve_nameplates(listen, plates.values(), say) as next_joiner:
+        yield lambda name: next_joiner(plates[name])
 
 
 async def _joined(

@@ -5,6 +5,7 @@ each after its length. A relay or gateway learns when how many bytes pass.
 """
 
 import asyncio
+import hashlib
 import hmac
 import random
 import struct
@@ -33,6 +34,7 @@ from securevfl.wire.codec import MAX_MESSAGE_BYTES
 # An envelope adds names and phases, whose lengths have 16 bits.
 MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + (1 << 20)
 MOST_WAITING_BYTES = 64 << 20
+FRAME_COST = 64  # bytes that Python takes for each, so that many small ones count
 # With what TLS adds it is less than a message; smaller parts let pings through sooner.
 PART_BYTES = 256 << 10
 FLUSH_SECONDS = 5.0
@@ -110,7 +112,7 @@ class Link:
             self._arrived.clear()
             await self._arrived.wait()
         frame = self._frames.popleft()
-        self._held -= len(frame)
+        self._held -= len(frame) + FRAME_COST
         self._taken.set()
         return frame
 
@@ -205,7 +207,7 @@ class Link:
                 break
             with memoryview(came) as view:
                 self._frames.append(bytes(view[at + _LENGTH.size : end]))
-            self._held += length
+            self._held += length + FRAME_COST
             at = end
         del came[:at]
         if at:
@@ -249,8 +251,9 @@ class Links:
         identity: its key.
         listen: HOST:PORT or unix:PATH; None if nobody connects to this party.
         proxy: for connections outward.
-        pings: whether the other ends must answer pings; else only their machines must.
         say: takes a line about whom this party waits for.
+        purpose: parties with another one do not meet.
+        pings: whether the other ends must answer pings; else only their machines must.
 
     Raises:
         ConfigError: settings that can never connect.
@@ -265,13 +268,15 @@ class Links:
         listen: str | None,
         proxy: str | None,
         say: Callable[[str], None],
+        purpose: bytes = b"",
         pings: bool = True,
     ) -> None:
         agreement.require_own(own, identity)
         self._own, self._identity, self._proxy, self._say = own, identity, proxy, say
         self._pings = pings
         self._peers = {name: key for name, key in agreement.identities.items() if name != own}
-        self._salt = agreement.meeting_point
+        point = agreement.meeting_point
+        self._salt = hashlib.sha256(point + purpose).digest() if purpose else point
         self._relay, self._addresses = agreement.relay, agreement.addresses
         self._outward = [name for name in self._peers if not _calls(name, own, self._addresses)]
         for name in self._outward:

@@ -12,6 +12,8 @@ Learns:
 
 import asyncio
 import json
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self, TypeVar
@@ -21,9 +23,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from securevfl.errors import MalformedMessage, PeerError, PeerUnreachable, PeerViolation
 from securevfl.runtime.real import RealChannel
 
-CONTROL, ALIGNMENT, TRAINING = range(3)
+CONTROL, ALIGNMENT, TRAINING, SCORING = range(4)
 WIRE_VERSION = 1
 MOST_CONTROL_BYTES = 1 << 18
+MOST_PROBES = 16
 MOST_WAITING = 8
 """Control frames of a peer that wait; honest parties are at most two ahead."""
 
@@ -34,29 +37,43 @@ class Control(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Meet(Control):
-    """The first frame on every link.
+class First(Control):
+    """What every first frame on a link says.
 
     Attributes:
         agreement: text of job.toml.
         signature: of the sender over it, in hex.
         nonce: fresh, 32 bytes in hex.
-        states: numbers of rounds after which the sender can go on; [0] before it has sent anything.
-        aligned: digest of the alignment that it keeps, in hex, or empty.
-        by_digest: whether its data are a shard, so that rows are matched by digest.
-        finished: whether it holds the job's result.
+        finished: whether the sender holds its result.
     """
 
-    kind: Literal["meet"] = "meet"
     wire: int = WIRE_VERSION
     version: str
     agreement: str
     signature: str
     nonce: str = Field(pattern=r"^[0-9a-f]{64}$")
+    finished: bool
+
+
+class Meet(First):
+    """The first frame where the parties train.
+
+    Attributes:
+        states: numbers of rounds after which the sender can go on; [0] before it has sent anything.
+        aligned: digest of the alignment that it keeps, in hex, or empty.
+        by_digest: whether its data are a shard, so that rows are matched by digest.
+    """
+
+    kind: Literal["meet"] = "meet"
     states: list[int] = Field(max_length=4)
     aligned: str
     by_digest: bool
-    finished: bool
+
+
+class Score(First):
+    """The first frame where the parties score new rows."""
+
+    kind: Literal["score"] = "score"
 
 
 class Ready(Control):
@@ -93,6 +110,27 @@ class Stopped(Control):
     by: str = Field(max_length=256)
     at: str = Field(pattern=r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$")
     signature: str = Field(pattern=r"^[0-9a-f]{128}$")
+
+
+class Probe(Control):
+    """Measures a link before a job: it comes back at once, without its filling, with a clock.
+
+    Attributes:
+        back: whether it has come back.
+        clock: of the sender, seconds since 1970.
+        agreement: SHA-256 of the first sender's, in hex.
+    """
+
+    kind: Literal["probe"] = "probe"
+    back: bool = False
+    clock: float
+    version: str = Field(max_length=64)
+    agreement: str = Field(pattern=r"^[0-9a-f]{64}$")
+    filling: str = Field(default="", max_length=MOST_CONTROL_BYTES >> 1)
+
+    def returned(self) -> "Probe":
+        """What is sent back."""
+        return self.model_copy(update={"back": True, "clock": time.time(), "filling": ""})
 
 
 C = TypeVar("C", bound=Control)
@@ -162,6 +200,7 @@ class Meeting:
         self.own, self._links, self._programs = own, links, programs
         self._control: dict[str, asyncio.Queue[bytes | PeerError]] = {}
         self._channels: dict[tuple[int, str], RealChannel] = {}
+        self._probes: Counter[str] = Counter()
         self._error: PeerError | None = None
         self._readers: list[asyncio.Task[None]] = []
 
@@ -234,6 +273,9 @@ class Meeting:
             match _kind(frame[1:]):
                 case "ended":
                     raise JobEnded(peer, _parsed(peer, frame[1:], Ended).error)
+                case "probe":
+                    self._send_back(peer, _parsed(peer, frame[1:], Probe))
+                    return
                 case "stopped":
                     raise JobStopped(peer, _parsed(peer, frame[1:], Stopped))
             queue.put_nowait(frame[1:])
@@ -243,6 +285,13 @@ class Meeting:
         if channel is None:
             raise PeerViolation(f"{peer} sent a frame for a program that does not run here")
         channel.deliver(sender, frame[3:])
+
+    def _send_back(self, peer: str, probe: Probe) -> None:
+        self._probes[peer] += 1
+        if self._probes[peer] > MOST_PROBES:
+            raise PeerViolation(f"{peer} sent more than {MOST_PROBES} probes")
+        if not probe.back:
+            self._links[peer].post(bytes((CONTROL,)) + probe.returned().model_dump_json().encode())
 
     def _fail(self, error: PeerError) -> None:
         """One link failed, or a peer broke the rules: no program waits for anybody any more."""

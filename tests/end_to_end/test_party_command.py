@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.commands import LONG, refused, run, started, wait_until
+from tests.link_parties import free_address
 from tests.organizations import Organizations
 
 
@@ -44,7 +45,9 @@ def trained(who: Organizations) -> list[bytes]:
 @pytest.mark.parametrize(
     ("names", "scheme"), [("bank shop", "plain"), ("bank shop", "bfv"), ("bank club shop", "plain")]
 )
-def test_organizations_train_what_one_operator_would(names: str, scheme: str) -> None:
+def test_organizations_train_what_one_operator_would(
+    names: str, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     who = Organizations(names, scheme)
     job = who.agree()
     first, *others = reversed(who.names)  # whoever waits for the others starts first
@@ -52,16 +55,30 @@ def test_organizations_train_what_one_operator_would(names: str, scheme: str) ->
         assert run("party", "run", job, *who.own(others[0])) == 0
         for process in processes:
             assert "finished: 10 rounds" in ends(process)
+    assert run("party", "status", *who.own("bank")) == 0
+    assert "finished, round 10 of 10, with " in capsys.readouterr().out
     assert [who.model(name) for name in who.names] == trained(who)
     bank, shop = (
         json.loads(Path(f"{name}/models/result.json").read_text(encoding="utf-8"))
         for name in (who.names[0], who.names[-1])
     )
-    assert bank["scores"]["auc"] > 0.9 and shop["scores"] is None
+    assert bank["scores"]["auc"] > 0.9
+    assert shop["scores"] is None
     assert bank["rows_in_common"] == shop["rows_in_common"]
     assert sum(bank["rows_in_common"].values()) == 380
     assert (bank["own_rows"], shop["own_rows"]) == (400, 380)
     assert bank["costs"]["bytes_sent"] > 0 < bank["alignment"]["bytes_sent"]
+
+
+def test_parties_that_nobody_reaches_meet_at_a_relay() -> None:
+    at = free_address()
+    who = Organizations("bank club shop", relay=at)  # the bank listens, the others meet there
+    job = who.agree()
+    with started("relay", "--listen", at), running(who, job, "club", "shop") as processes:
+        assert run("party", "run", job, *who.own("bank")) == 0
+        for process in processes:
+            ends(process)
+    assert [who.model(name) for name in who.names] == trained(who)
 
 
 def test_an_invitation_leads_to_a_model(capfd: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +94,8 @@ def test_an_invitation_leads_to_a_model(capfd: pytest.CaptureFixture[str]) -> No
         words = capfd.readouterr().out.split("read aloud with bank: ")[1].splitlines()[0]
         assert f"read aloud with shop: {words}" in ends(inviter)
         again = refused(capfd, "party", "join", code, *who.own("shop"), "--yes")
-        assert len(again.splitlines()) == 1 and "has expired, has been used" in again
+        assert len(again.splitlines()) == 1
+        assert "has expired, has been used" in again
     assert Path("draft.toml").read_bytes() == Path("loans.toml").read_bytes()
     assert "# a draft" in Path("loans.toml").read_text(encoding="utf-8")
     with running(who, "loans.toml", "shop") as (shop,):
@@ -86,26 +104,23 @@ def test_an_invitation_leads_to_a_model(capfd: pytest.CaptureFixture[str]) -> No
     assert [who.model(name) for name in who.names] == trained(who)
 
 
-def rounds_of(name: str) -> int:
-    with contextlib.suppress(OSError, StopIteration):
-        path = next(Path(f"{name}/state").glob("*/status.json"))
-        return int(json.loads(path.read_text(encoding="utf-8"))["round"])
-    return 0
+def trains(name: str) -> bool:
+    """Whether a party has begun, and kept a state."""
+    return bool(list(Path(f"{name}/state").glob(f"*/{name}.state")))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_party_that_ends_goes_on_with_the_same_command(number: int) -> None:
-    who = Organizations(rounds=3000, tolerance=0)
+def test_parties_that_end_go_on_with_the_same_command() -> None:
+    who = Organizations(rounds=1000, tolerance=0)
     job = who.agree()
     with running(who, job, "bank", "shop") as (bank, shop):
-        wait_until(shop, lambda: rounds_of("shop") > 0)
-        os.kill(shop.pid, number)
-        if number == signal.SIGTERM:
-            said = ends(shop, 130)
-            assert said.endswith("rounds; the same command goes on\n")
+        wait_until(shop, lambda: trains("shop"))
+        shop.send_signal(signal.SIGTERM)
+        bank.kill()
+        assert ends(shop, 130).endswith("the same command goes on\n")
+        bank.wait()
         with running(who, job, "shop") as (again,):
+            assert run("party", "run", job, *who.own("bank")) == 0
             assert "goes on after" in ends(again)
-            ends(bank)
     assert [who.model(name) for name in who.names] == trained(who)
 
 
@@ -113,7 +128,7 @@ def test_a_stopped_job_is_refused_by_all_from_then_on(capsys: pytest.CaptureFixt
     who = Organizations(rounds=10_000, tolerance=0)
     job = who.agree()
     with running(who, job, "bank", "shop") as (bank, shop):
-        wait_until(shop, lambda: rounds_of("shop") > 0)
+        wait_until(shop, lambda: trains("shop"))
         assert run("party", "stop", job, *who.own("shop"), "--yes") == 0
         for process in (bank, shop):
             said = ends(process, 2)
@@ -137,8 +152,33 @@ def test_a_stop_without_a_running_party_is_told_by_its_next_run(
 
 def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     lines = refused(capsys, *arguments).splitlines()
-    assert len(lines) == 1 and lines[0].startswith("securevfl: error: ")
+    assert len(lines) == 1
+    assert lines[0].startswith("securevfl: error: ")
     return lines[0]
+
+
+def test_a_check_says_what_is_ready_at_whoever_checks_or_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    who = Organizations()
+    job, words = who.agree(), "shop: reachable, is who it says, securevfl "
+    with started("party", "check", job, *who.own("shop"), "--wait", "100") as shop:
+        capsys.readouterr()
+        assert run("party", "check", job, *who.own("bank"), "--wait", "100") == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "bank: reachable, is who it says" in ends(shop)
+    for each in (words, "the same agreement", "ms round trip", "Mbit/s", "400 rows, 2 columns"):
+        assert each in said
+    assert "policy: accepts this job" in said
+    with running(who, job, "shop") as (shop,):
+        assert run("party", "check", job, *who.own("bank"), "--wait", "100") == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert words in said
+        assert "ms round trip" in said
+        assert run("party", "run", job, *who.own("bank")) == 0  # the check has cost it nothing
+        ends(shop)
+    assert run("party", "check", job, *who.own("bank"), "--wait", "0.1") == 1
+    assert "NOT READY shop: not reached" in " ".join(capsys.readouterr().out.split())
 
 
 def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,6 +234,11 @@ def test_ids_of_another_format_and_a_party_twice(capsys: pytest.CaptureFixture[s
         twice = one_line(capsys, "party", "run", job, *who.own("shop"), "--quiet")
         assert "is running already" in twice
         assert "common" in one_line(capsys, "party", "run", job, *who.own("bank"), "--quiet")
+        ends(shop, 2)
+    who.write_own_file("bank", alignments_per_peer_per_year=1)
+    with running(who, job, "shop") as (shop,):
+        once_more = one_line(capsys, "party", "run", job, *who.own("bank"), "--quiet")
+        assert "(policy.alignments_per_peer_per_year)" in once_more
         ends(shop, 2)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securevfl.crypto.curve25519 import Task, point_of, raise_all, raised_points
+from securevfl.crypto.curve25519 import Task, point_of, raise_all, raised_ids, raised_points
 from securevfl.errors import ConfigError, DataError, PeerViolation, SecureVFLError
 from securevfl.parties import alignment
 from securevfl.parties.alignment import (
@@ -165,7 +165,7 @@ def test_a_digest_of_rows_has_their_ids_order_and_boundaries() -> None:
 def secrets(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, tuple[bytes, bytes]]:
     """By the first id of a list: its party's secret, and the key of the list's points."""
     known: dict[bytes, tuple[bytes, bytes]] = {}
-    original = alignment.raised_ids
+    original = raised_ids
 
     def noting(secret: bytes, key: bytes, given: Sequence[bytes]) -> list[Task]:
         known[given[0]] = secret, key

@@ -59,6 +59,30 @@ class Tube:
 def nothing() -> None: ...
 
 
+async def ends_of(client: Identity, server: Identity, awaited: bytes) -> list[Link | BaseException]:
+    """Both ends of a link, or why there is none; the server awaits a client with that key."""
+
+    async def made(peer: str, end: Tube, wire: Encrypted) -> Link:
+        try:
+            return await encrypt(peer, end, wire, nothing)  # type: ignore[arg-type]
+        except PeerError:
+            await end.close()
+            raise
+
+    ends = Tube(), Tube()
+    ends[0].other, ends[1].other = ends[1], ends[0]
+    both = (
+        made("server", ends[0], client.tls(server.public, server=False)),
+        made("client", ends[1], server.tls(awaited, server=True)),
+    )
+    return list(await asyncio.gather(*both, return_exceptions=True))
+
+
+async def linked(client: Identity, server: Identity) -> list[Link]:
+    made = await ends_of(client, server, client.public)
+    return [each for each in made if isinstance(each, Link)]
+
+
 @pytest.mark.parametrize("listening", ["shop", "bank", "bank shop", ""])
 def test_frames_arrive_whole_and_in_order(listening: str) -> None:
     async def program() -> None:
@@ -243,6 +267,27 @@ def test_a_peer_that_takes_nothing_holds_its_sender_and_little_memory(
     run(program())
 
 
+def test_empty_frames_take_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "MOST_WAITING_BYTES", 1 << 20)
+
+    async def program() -> None:
+        sender, taker = await linked(Identity.generate(), Identity.generate())
+        end = taker._stream
+        assert isinstance(end, Tube)
+        for _ in range(20):
+            end.messages.put_nowait(sender._wire.outgoing(bytes(4 * 10_000)))
+        await until(lambda: end.messages.qsize() <= 18)
+        await asyncio.sleep(0.1)  # enough to read them all
+        assert end.messages.qsize() == 18
+        for _ in range(10_000):
+            assert await taker.receive() == b""
+        await until(lambda: end.messages.qsize() == 17)
+        await sender.close()
+        await taker.close()
+
+    run(program())
+
+
 def test_a_frame_that_is_too_long_ends_the_link_and_is_not_sent() -> None:
     async def program() -> None:
         group = Group(BOTH, "shop")
@@ -290,20 +335,15 @@ def test_bytes_changed_or_lost_on_the_way_end_the_link_and_the_next_is_whole(fau
 
 def test_no_byte_passes_unchanged_that_was_changed_on_the_way() -> None:
     async def program() -> None:
-        one, two = Identity.generate(), Identity.generate()
-        wire = [one.tls(two.public, server=False), two.tls(one.public, server=True)]
-        back, done, turn = b"", [False, False], 0
-        while not all(done):
-            back, done[turn] = wire[turn].shake_hands(back)
-            turn = 1 - turn
-
-        fake = Tube()
-        link = Link("shop", fake, wire[1], wire[1].incoming(b""), nothing)  # type: ignore[arg-type]
-        sealed = wire[0].outgoing(b"\5\0\0\0hello" * 2)
-        fake.messages.put_nowait(sealed[:-3] + bytes([sealed[-3] ^ 1]) + sealed[-2:])
-        with pytest.raises(PeerUnreachable, match="shop sent bytes that were changed on the way"):
+        sender, link = await linked(Identity.generate(), Identity.generate())
+        sealed = sender._wire.outgoing(b"\5\0\0\0hello" * 2)
+        end = link._stream
+        assert isinstance(end, Tube)
+        end.messages.put_nowait(sealed[:-3] + bytes([sealed[-3] ^ 1]) + sealed[-2:])
+        with pytest.raises(PeerUnreachable, match="client sent bytes that were changed on the way"):
             await link.receive()
         await link.close()
+        await sender.close()
 
     run(program())
 
@@ -410,21 +450,8 @@ def test_the_client_of_tls_waits_until_the_server_has_checked_it() -> None:
     async def program() -> None:
         bank, shop, stranger = (Identity.generate() for _ in range(3))
 
-        async def made(end: Tube, wire: Encrypted) -> Link:
-            try:
-                return await encrypt("peer", end, wire, nothing)  # type: ignore[arg-type]
-            except PeerError:
-                await end.close()
-                raise
-
         for client, good in ((bank, True), (stranger, False)):
-            ends = Tube(), Tube()
-            ends[0].other, ends[1].other = ends[1], ends[0]
-            both = await asyncio.gather(
-                made(ends[0], client.tls(shop.public, server=False)),
-                made(ends[1], shop.tls(bank.public, server=True)),
-                return_exceptions=True,
-            )
+            both = await ends_of(client, shop, bank.public)
             if good:
                 assert all(isinstance(each, Link) for each in both)
             else:

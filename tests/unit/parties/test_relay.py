@@ -11,11 +11,11 @@ import pytest
 
 from securevfl.errors import PeerUnreachable, PeerViolation
 from securevfl.parties import door
-from securevfl.parties.door import Limits, meet_by_nameplate, serve_nameplate
+from securevfl.parties.door import Limits, meet_by_nameplate, serve_nameplates
 from securevfl.parties.identity import Identity, public_text
 from securevfl.parties.relay import serve
 from tests.chaos import Chaos
-from tests.hostile import Caller, is_refused
+from tests.hostile import Caller, is_refused, raw
 from tests.link_parties import Group, connected, free_address, run
 
 SALT = bytes(range(32))
@@ -243,10 +243,27 @@ def test_a_guest_with_a_nameplate_takes_no_partys_place() -> None:
     run(program())
 
 
+def test_a_relay_ends_although_callers_are_silent() -> None:
+    async def program() -> None:
+        limits = Limits(handshake_seconds=3600)
+        async with contextlib.AsyncExitStack() as stack:
+            async with serve("127.0.0.1:0", quiet, limits=limits) as relay:
+                reader, _ = await stack.enter_async_context(raw(relay.address))
+                caller = await Caller.at(relay.address)
+                while len(relay._visitors) < 2:
+                    await asyncio.sleep(0.01)
+            with pytest.raises(PeerUnreachable):
+                await caller.stream.receive()
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+
+    run(program())
+
+
 def test_an_inviter_may_listen_itself() -> None:
     async def program() -> None:
         at = free_address()
-        async with serve_nameplate(at, PLATE, quiet) as next_joiner:
+        async with serve_nameplates(at, [PLATE], quiet) as next_joiner:
             with pytest.raises(PeerUnreachable, match="refused"):
                 await meet_by_nameplate(f"ws://{at}", bytes(16), inviter=False)
             with pytest.raises(PeerUnreachable, match="refused"):
@@ -254,7 +271,7 @@ def test_an_inviter_may_listen_itself() -> None:
             assert await is_refused(at, Identity.generate(), Identity.generate().public, SALT)
             for _ in range(2):
                 joiner = await meet_by_nameplate(f"ws://{at}", PLATE, inviter=False)
-                inviter = await next_joiner()
+                inviter = await next_joiner(PLATE)
                 with pytest.raises(PeerUnreachable, match="refused"):  # one at a time
                     await meet_by_nameplate(f"ws://{at}", PLATE, inviter=False)
                 await inviter.send(b"who are you")

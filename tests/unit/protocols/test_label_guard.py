@@ -82,7 +82,7 @@ def counted(
     truth = (np.arange(plan.facts.rows) % 2 if targets is None else targets) if labels else None
     own = (np.arange(plan.facts.rows, dtype=np.float64) if values is None else values)[:, None]
     data: Any = SimpleNamespace(table=PartyTable(party, ("x",), own, own, source="people"))
-    place: Any = SimpleNamespace(data=data, guard_directory=directory, answer=None)
+    place: Any = SimpleNamespace(data=data, guard_directory=directory, answer=None, session="")
     require_guard(member, plan, agreement, truth, place, resumes=resumes)
     name = "labels.safetensors" if labels else f"{party}/predictions.safetensors"
     return PersonRecord.load(directory / name)
