@@ -22,9 +22,10 @@ from securevfl.parties.alignment import Limits
 from securevfl.parties.door import UNIX
 from securevfl.parties.identity import Identity
 from securevfl.parties.leftover import leave_ledger, leave_outcome
-from securevfl.parties.life import Place, Told, live
+from securevfl.parties.life import Place, live
 from securevfl.parties.links import Links
 from securevfl.parties.own_data import NamedRows, OwnRows
+from securevfl.parties.recovery import Told
 from securevfl.parties.task import Event, Task, Tell
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.session.pad_store import PadPlaces
