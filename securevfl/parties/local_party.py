@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -62,7 +62,7 @@ class LocalParty:
     def introduce(self, addresses: Mapping[str, str]) -> None:
         """Hear where all parties are; from any thread."""
         self._addresses.update(addresses)
-        with suppress(asyncio.InvalidStateError):
+        if not self._introduced.done():
             self._introduced.set_result(None)
 
     async def _live(self) -> None:

@@ -3,44 +3,45 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from securevfl.actors.supervisor import supervise
-from securevfl.actors.task import EVENT, TASK, ActorTask, Event, Peer, Tell
 from securevfl.errors import ConfigError, DataError, SecureVFLError
-from tests.actor_tasks import task_of
+from securevfl.parties.supervisor import Supervisor
+from securevfl.parties.task import EVENT, TASK, Event, Task, Tell
+from tests.local_tasks import task_of
 
 NAMES = ("bank", "shop")
-INTRODUCED, FINISHED = Event("introduced", Peer("unix:there")), Event("finished")
-GONE = Event("gone", text="killed by signal 9")
-UNREACHABLE = Event("failed", error="PeerUnreachable", text="shop closed the connection")
+FINISHED, GONE = Event("finished"), Event("gone", text="killed by signal 9")
+ENDED = Event("failed", error="JobEnded", text="shop ended the job (DataError)")
 
 
 @dataclass
 class Scripted:
-    """A host whose actors say what stands in a script, one attempt after another."""
+    """A host whose parties say what stands in a script, each one of its lives after another."""
 
-    script: list[dict[str, list[Event]]]
-    tasks: list[ActorTask] = field(default_factory=list)
-    stopped: int = 0
+    script: dict[str, list[list[Event]]]
+    started: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    told: list[dict[str, str]] = field(default_factory=list)
 
-    def start(self, task: ActorTask, tell: Tell) -> "ScriptedHandle":
-        self.tasks.append(task)
-        said = self.script[(len(self.tasks) - 1) // len(NAMES)][task.name]
-        return ScriptedHandle(self, said, tell)
+    def start(self, task: Task, tell: Tell) -> "ScriptedHandle":
+        self.started.append(task.name)
+        return ScriptedHandle(self, task.name, self.script[task.name].pop(0), tell)
 
 
 class ScriptedHandle:
-    def __init__(self, host: Scripted, said: list[Event], tell: Tell) -> None:
-        self._host, self._said, self._tell = host, said, tell
+    def __init__(self, host: Scripted, name: str, said: list[Event], tell: Tell) -> None:
+        self._host, self._name, self._said, self._tell = host, name, said, tell
         # One that is gone at once is never introduced.
-        self._tell(GONE if said[:1] == [GONE] else INTRODUCED)
+        address = f"unix:{name} {len(host.started)}"
+        self._tell(GONE if said[:1] == [GONE] else Event("introduced", address=address))
 
-    def introduce(self, peers: Mapping[str, Peer]) -> None:
-        assert set(peers) == set(NAMES)
+    def introduce(self, addresses: Mapping[str, str]) -> None:
+        self._host.told.append(dict(addresses))
         for event in self._said:
             self._tell(event)
+        self._said = []
 
     def stop(self) -> None:
-        self._host.stopped += 1
+        self._host.stopped.append(self._name)
 
 
 @dataclass
@@ -48,72 +49,89 @@ class Run:
     host: Scripted
     progress: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
-    resume_rounds: int | None = None
 
-    def go(self, restarts: int, restart_from: int | Exception | None = None) -> None:
-        def where() -> int | None:
-            if isinstance(restart_from, Exception):
-                raise restart_from
-            return restart_from
+    def go(self, restarts: int, never: Exception | None = None) -> None:
+        def require_again() -> None:
+            if never is not None:
+                raise never
 
-        supervise(
-            self.host,
-            lambda rounds: {name: task_of(name, resume_rounds=rounds) for name in NAMES},
-            resume_rounds=self.resume_rounds,
+        Supervisor(
+            host=self.host,
             restarts=restarts,
-            restart_from=where,
+            require_again=require_again,
             progress=self.progress.append,
             say=self.said.append,
-        )
+        ).run({name: task_of(name) for name in NAMES})
 
 
-def both(bank: list[Event], shop: list[Event]) -> dict[str, list[Event]]:
-    return {"bank": list(bank), "shop": list(shop)}
+def lives(bank: list[list[Event]], shop: list[list[Event]]) -> Run:
+    return Run(Scripted({"bank": bank, "shop": shop}))
 
 
 def test_all_finish_and_all_are_stopped() -> None:
     progress = [Event("progress", rounds=n) for n in (1, 4)]
-    run = Run(Scripted([both([*progress, FINISHED], [FINISHED])]))
+    run = lives([[Event("begins"), *progress, FINISHED]], [[FINISHED]])
     run.go(restarts=0)
     assert run.progress == [1, 4]
-    assert run.host.stopped == 2
+    assert sorted(run.host.stopped) == ["bank", "shop"]
+    assert run.host.told == 2 * [{"bank": "unix:bank 1", "shop": "unix:shop 2"}]
     assert not run.said
 
 
-def test_all_go_on_where_one_is_gone() -> None:
-    dies = [Event("progress", rounds=37), GONE]
-    run = Run(Scripted([both([UNREACHABLE], dies), both([FINISHED], [FINISHED])]))
-    run.go(restarts=1, restart_from=30)
-    assert [task.resume_rounds for task in run.host.tasks] == [None, None, 30, 30]
+def test_only_the_one_that_is_gone_starts_again_and_the_others_hear_where_it_is() -> None:
+    run = lives([[Event("begins")]], [[Event("progress", rounds=37), GONE], [FINISHED]])
+    handle_of_bank: list[Event] = [Event("begins", rounds=30), FINISHED]
+    # What the bank says after it has met the shop again.
+    original = ScriptedHandle.introduce
+
+    def introduce(handle: ScriptedHandle, addresses: Mapping[str, str]) -> None:
+        original(handle, addresses)
+        if handle._name == "bank" and addresses["shop"] != "unix:shop 2":
+            handle._said = handle_of_bank
+            original(handle, addresses)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptedHandle, "introduce", introduce)
+        run.go(restarts=1)
+    assert run.host.started == ["bank", "shop", "shop"]
+    assert run.host.stopped == ["shop", "bank", "shop"]
+    assert run.host.told[-1] == {"bank": "unix:bank 1", "shop": "unix:shop 3"}
     assert run.said == [
-        "shop is gone (killed by signal 9): all go on after 30 rounds, restart 1 of 1"
+        "shop is gone (killed by signal 9): it starts again, restart 1 of 1",
+        "all go on after 30 rounds",
     ]
-    assert run.host.stopped == 4
+
+
+def test_one_that_has_finished_may_be_gone() -> None:
+    run = lives([[FINISHED, GONE]], [[FINISHED]])
+    run.go(restarts=0)
+    assert run.host.started == list(NAMES)
 
 
 def test_one_that_dies_again_and_again_ends_the_job() -> None:
-    run = Run(Scripted([both([], [GONE]) for _ in range(3)]))
+    run = lives([[]], [[GONE] for _ in range(3)])
     with pytest.raises(SecureVFLError, match=r"gone \(killed by signal 9\), after 2 restarts"):
         run.go(restarts=2)
-    assert run.host.stopped == 6
+    assert sorted(run.host.stopped) == ["bank", "shop", "shop", "shop"]
 
 
 def test_a_job_that_may_not_start_again_says_who_is_gone() -> None:
-    run = Run(Scripted([both([], [GONE])]))
+    run = lives([[]], [[GONE]])
     with pytest.raises(ConfigError, match=r"shop is gone \(killed by signal 9\): not again"):
-        run.go(restarts=2, restart_from=ConfigError("not again"))
+        run.go(restarts=2, never=ConfigError("not again"))
 
 
-def test_an_error_of_an_actor_is_the_jobs_and_is_not_tried_again() -> None:
-    """The one that has it is named, and not the peer that lost it."""
+def test_an_error_of_a_party_is_the_jobs_and_is_not_tried_again() -> None:
+    """The one that has it is named, and not the peer that heard of it."""
     failed = Event("failed", error="DataError", text="rows.csv: cannot be read")
-    run = Run(Scripted([both([UNREACHABLE], [failed])]))
+    run = lives([[ENDED]], [[failed]])
     with pytest.raises(DataError, match=r"^shop: rows.csv: cannot be read$"):
         run.go(restarts=2)
-    assert run.host.stopped == 2
+    assert sorted(run.host.stopped) == ["bank", "shop"]
 
 
 def test_what_travels_is_json() -> None:
-    task = task_of("bank", names=NAMES, resume_rounds=3)
+    task = task_of("bank", addresses={"bank": "unix:there", "shop": "unix:here"})
     assert TASK.validate_json(TASK.dump_json(task)) == task
-    assert EVENT.validate_json(EVENT.dump_json(INTRODUCED)) == INTRODUCED
+    event = Event("introduced", address="unix:there")
+    assert EVENT.validate_json(EVENT.dump_json(event)) == event
