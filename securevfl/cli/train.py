@@ -22,8 +22,8 @@ from securevfl.reports.rows import TrainRow
 from securevfl.reports.tables import privacy_notes, spent_text, wrapped
 
 if TYPE_CHECKING:
-    from securevfl.parties.task import Host
     from securevfl.data.tables import VerticalDataset
+    from securevfl.parties.task import Host
     from securevfl.protocols.plan import Plan
     from securevfl.protocols.session.checkpoints import SessionState
     from securevfl.protocols.session.pad_store import PadPlaces

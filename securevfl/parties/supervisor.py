@@ -26,7 +26,7 @@ class Supervisor:
 
     Attributes:
         host: where parties run.
-        restarts: how many are left, of all parties together.
+        restarts: the most, of all parties together.
         require_again: raises if no party may be started again.
         progress: called with the number of rounds done.
         say: called with one line for the user at each restart.
@@ -40,6 +40,8 @@ class Supervisor:
     _events: queue.Queue[tuple[str, Event]] = field(default_factory=queue.Queue)
     _handles: dict[str, Handle] = field(default_factory=dict)
     _addresses: dict[str, str] = field(default_factory=dict)
+    _running: set[str] = field(default_factory=set)
+    _restarted: int = 0
 
     def run(self, tasks: Mapping[str, Task]) -> None:
         """Start all parties, wait until all have finished, and stop them in any case.
@@ -47,60 +49,62 @@ class Supervisor:
         Raises:
             SecureVFLError: a party failed, or died after the last restart.
         """
-        running, restarts = set(tasks), 0
+        self._running.update(tasks)
         try:
             for task in tasks.values():
                 self._start(task)
-            while running:
-                name, event = self._events.get()
-                match event.kind:
-                    case "introduced":
-                        self._introduce(name, event.address, len(tasks))
-                    case "begins":
-                        where = f"go on after {event.rounds} rounds" if event.rounds else "begin"
-                        if restarts:
-                            self.say(f"all {where}")
-                    case "progress":
-                        self.progress(event.rounds)
-                    case "finished":
-                        running.discard(name)
-                    case "failed":
-                        raise self._cause(name, event)
-                    case "gone" if name in running:
-                        restarts += 1
-                        self._restart(tasks[name], event.text, restarts)
+            while self._running:
+                self._hear(tasks, *self._events.get())
         finally:
             for handle in self._handles.values():
                 handle.stop()
 
     def _start(self, task: Task) -> None:
         self._addresses.pop(task.name, None)
-        heard = partial(self._heard, task.name)
-        self._handles[task.name] = self.host.start(task, heard)
+        self._handles[task.name] = self.host.start(task, partial(self._heard, task.name))
 
     def _heard(self, name: str, event: Event) -> None:
         self._events.put((name, event))
 
-    def _introduce(self, name: str, address: str, parties: int) -> None:
-        self._addresses[name] = address
-        if len(self._addresses) == parties:
-            for handle in self._handles.values():
-                handle.introduce(self._addresses)
+    def _hear(self, tasks: Mapping[str, Task], name: str, event: Event) -> None:
+        match event.kind:
+            case "introduced":
+                self._addresses[name] = event.address
+                if self._addresses.keys() == tasks.keys():
+                    self._introduce()
+            case "begins":
+                self._begun(event.rounds)
+            case "progress":
+                self.progress(event.rounds)
+            case "finished":
+                self._running.discard(name)
+            case "failed":
+                raise self._cause(name, event)
+            case "gone" if name in self._running:
+                self._restart(tasks[name], f"{name} is gone ({event.text})")
 
-    def _restart(self, task: Task, how: str, number: int) -> None:
-        gone = f"{task.name} is gone ({how})"
-        if number > self.restarts:
+    def _introduce(self) -> None:
+        for handle in self._handles.values():
+            handle.introduce(self._addresses)
+
+    def _begun(self, rounds: int) -> None:
+        if self._restarted:
+            self.say(f"all go on after {rounds} rounds" if rounds else "all begin again")
+
+    def _restart(self, task: Task, gone: str) -> None:
+        self._restarted += 1
+        if self._restarted > self.restarts:
             raise SecureVFLError(f"{gone}, after {self.restarts} restarts")
         try:
             self.require_again()
         except SecureVFLError as error:
             raise type(error)(f"{gone}: {error}") from None
-        self.say(f"{gone}: it starts again, restart {number} of {self.restarts}")
+        self.say(f"{gone}: it starts again, restart {self._restarted} of {self.restarts}")
         self._handles[task.name].stop()
         self._start(task)
 
     def _cause(self, name: str, event: Event) -> Exception:
-        """What ended the job: a party's own error or death, rather than what its peers say of it."""
+        """What ended the job: a party's own error or death, not what its peers say of it."""
         deadline = time.monotonic() + AFTERMATH_SECONDS
         while event.error in _OF_PEERS:
             try:

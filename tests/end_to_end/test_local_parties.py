@@ -261,7 +261,7 @@ def test_a_job_that_keeps_no_state_starts_again(victim: str, tmp_path: Path) -> 
     result, said = in_processes(job, tmp_path, host)
     require_same(result, job, tmp_path)
     gone = f"{victim} is gone (killed by signal 9): it starts again, restart 1 of 3"
-    assert said == [gone, "all begin"]
+    assert said == [gone, "all begin again"]
 
 
 class Stillborn(ProcessHost):

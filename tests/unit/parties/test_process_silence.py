@@ -46,9 +46,7 @@ def test_one_that_is_slow_to_start_is_not_gone(
     slow.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(slow))
     events: queue.Queue[Event] = queue.Queue()
-    handle = ProcessHost(silence_seconds=SILENCE).start(
-        task_of("bank", tmp_path), events.put
-    )
+    handle = ProcessHost(silence_seconds=SILENCE).start(task_of("bank", tmp_path), events.put)
     try:
         assert events.get(timeout=LONG).kind == "failed"
     finally:

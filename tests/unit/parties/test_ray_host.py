@@ -5,6 +5,7 @@ from typing_extensions import override
 
 from securevfl.errors import ConfigError
 from securevfl.parties import ray_host
+from securevfl.parties.local_party import LocalParty
 from securevfl.parties.ray_host import ANYWHERE, RayHost, RemoteParty
 from securevfl.parties.task import TASK, Event
 from securevfl.ray_cluster import LOCAL
@@ -52,9 +53,7 @@ def test_in_a_cluster_of_machines_parties_listen_where_they_are(
     assert TASK.validate_json(word).addresses == {"bank": where}
     monkeypatch.setattr(ray_host, "own_address", lambda: "10.0.0.7")
     started: list[str] = []
-    monkeypatch.setattr(
-        ray_host.LocalParty, "run", lambda party: started.extend(party._addresses.values())
-    )
+    monkeypatch.setattr(LocalParty, "run", lambda party: started.extend(party._addresses.values()))
     RemoteParty().run(word)
     assert started == [where if address == LOCAL else "ws://10.0.0.7:0"]
 
