@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from securevfl.actors.own_data import read_facts, write_facts
 
 from securevfl.benchmarks.in_one_place import train_in_one_place, trained_alone
 from securevfl.data.tables import PartyTable, VerticalDataset
@@ -167,15 +166,6 @@ def test_new_rows_are_clipped_by_a_saved_model_too(tmp_path: Path) -> None:
     assert parts["party1"].bounds is None
     far = {**rows, "party1": np.array([[1.0], [2.0]]) * rows["party1"]}
     assert np.diff(JointModel(parts).decision_function(far)) != 0
-
-
-def test_actors_hear_how_many_columns_have_no_bounds(tmp_path: Path) -> None:
-    job = job_of(
-        "dp", privacy=DP_SGD, **FEW, dataset="breast_cancer", bounds=bounds_of(of("party2"))
-    )
-    plan = plan_for(job, breast_cancer())
-    write_facts(tmp_path, plan, tmp_path)
-    assert read_facts(tmp_path).unbounded == {"party1": 15, "party2": 0}
 
 
 @pytest.mark.parametrize("with_processes", [False, pytest.param(True, marks=pytest.mark.slow)])
