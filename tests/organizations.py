@@ -90,7 +90,14 @@ class Organizations:
             public = Identity.load(Path(f"{name}/{name}.key")).public
             at = {"address": f"ws://{self.listen[name]}"} if name in self.listen else {}
             parties.append(self.party(name, identity=public_text(public), **at))
-        text = toml(job=self.job | job, exchange=self.exchange, links=self.links, party=parties)
+        output = {"checkpoint_every": 5}
+        text = toml(
+            job=self.job | job,
+            exchange=self.exchange,
+            output=output,
+            links=self.links,
+            party=parties,
+        )
         Path(path).write_text(text, encoding="utf-8")
         for name in self.names if sign else ():
             assert run("party", "sign", path, *self.own(name), "--yes") == 0

@@ -1,7 +1,6 @@
 """What `securevfl party run` does around a party's life: it tells, waits, stops and writes."""
 
 import asyncio
-import datetime
 import json
 import signal
 import sys
@@ -24,13 +23,14 @@ from securevfl.interrupts import INTERRUPTED
 from securevfl.models.storage import save_model
 from securevfl.parties.agreement import Agreement, folder_of, read_signatures, shown
 from securevfl.parties.alignment import Limits
-from securevfl.parties.alignments import count_alignment
 from securevfl.parties.identity import Identity
-from securevfl.parties.life import Finished, Place, Told, live
+from securevfl.parties.life import Finished, Place, live
 from securevfl.parties.links import Link, Links
 from securevfl.parties.meeting import CONTROL, JobStopped, Stopped
 from securevfl.parties.own_data import OwnRows
 from securevfl.parties.own_file import OwnFile
+from securevfl.parties.policy import count_alignment
+from securevfl.parties.recovery import Told
 from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
 from securevfl.reports.tables import seconds, wrapped
 from securevfl.reports.training import learned_in
@@ -205,13 +205,8 @@ def place_of(
             known[by_digest] = OwnRows.read(source, by_digest=by_digest)
         return known[by_digest]
 
-    def aligns() -> None:
-        today = datetime.datetime.now(datetime.UTC).date()
-        count_alignment(records, policy, agreement.identities[own.name], peers, today)
-
     by_digest = is_shard(source.path)
-    policy, records = own.policy, own.guard_directory or options.guard_directory()
-    peers = {name: key for name, key in agreement.identities.items() if name != own.name}
+    policy = own.policy
     place = Place(
         name=own.name,
         agreement=agreement,
@@ -220,17 +215,11 @@ def place_of(
         by_digest=by_digest,
         signature=signature,
         folder=folder_of(own.state, agreement),
-        records=records,
+        records=own.guard_directory or options.guard_directory(),
         limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),
         told=telling.told(),
+        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
         stopped=partial(keep_stop, own.state, agreement),
-        aligns=lambda: count_alignment(
-            records,
-            policy,
-            agreement.identities[own.name],
-            peers,
-            datetime.datetime.now(datetime.UTC).date(),
-        ),
         patience=2 * patience,  # `Telling.look` ends it before, and says for whom it waits
     )
     return place, len(rows(by_digest))

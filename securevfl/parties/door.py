@@ -1,7 +1,7 @@
 """How connections are made and admitted, at a listening party and at a relay.
 
-A door learns who wants to meet whom (two public keys), in which job (a hash that only its parties
-can compute), when, and how much passes. What passes is encrypted end to end.
+A door learns who wants to meet whom (two public keys), in which job (a hash of its name and its
+parties), when, and how much passes. What passes is encrypted end to end.
 
 A relay that lies can pass a challenge on to another door, and so hold a place there; it gains no
 more than by being silent, since the ends prove their identities to each other once more.

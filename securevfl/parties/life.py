@@ -12,50 +12,23 @@ Guarantees: under exact exchanges the model is to the byte that of a run that no
 """
 
 import asyncio
-import hashlib
 import hmac
-import json
-import secrets
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import override
 
-from securevfl import __version__
-from securevfl.errors import (
-    ConfigError,
-    DataError,
-    PeerNotTrusted,
-    PeerTimeout,
-    PeerUnreachable,
-    PeerViolation,
-    SecureVFLError,
-)
-from securevfl.files import replace_file
+from securevfl.errors import ConfigError, DataError
+from securevfl.files import replace_file, wipe_file
 from securevfl.job import Job
-from securevfl.parties.agreement import Agreement, differences, require_signature
-from securevfl.parties.alignment import Limits, align
-from securevfl.parties.meeting import (
-    ALIGNMENT,
-    TRAINING,
-    WIRE_VERSION,
-    Bye,
-    Done,
-    Ended,
-    JobEnded,
-    JobStopped,
-    Link,
-    Meet,
-    Meeting,
-    Programs,
-    Ready,
-    Stopped,
-)
+from securevfl.parties.alignment import align
+from securevfl.parties.meeting import ALIGNMENT, TRAINING, Meet, Meeting, Programs
 from securevfl.parties.own_data import OwnRows, describe, keep_common, kept_common
+from securevfl.parties.recovery import Network, Recovering, Seat
 from securevfl.protocols.attempts import beginning
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Plan
@@ -65,30 +38,11 @@ from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.pad_store import PadStore
 from securevfl.protocols.session.workplace import PartyData, PartyOutcome, Workplace
 from securevfl.runtime.costs import Costs
-from securevfl.runtime.real import ProgramThread, RealChannel
+from securevfl.runtime.real import RealChannel
 
-T = TypeVar("T")
-DAY_SECONDS, LINGER_SECONDS = 86_400.0, 600.0
-FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.2, 30.0
+ATTEMPTS = "attempts"
 MOST_REPEATED = 500
 """Rounds that a job may take again, in all: each tells a peer that cheats as much as one more."""
-AGAIN = (PeerUnreachable, PeerNotTrusted)
-
-
-class Network(Protocol):
-    """Where links come from, see `links.Links`."""
-
-    async def connect(self) -> Mapping[str, Link]:
-        """A fresh link to every peer."""
-
-
-class Runs(Protocol):
-    """Where programs run: a thread of their own, so that links live while they compute."""
-
-    loop: asyncio.AbstractEventLoop
-
-    async def run(self, program: Coroutine[Any, Any, T]) -> T:
-        """Run a program to its end."""
 
 
 class _Diary(BaseModel):
@@ -109,58 +63,21 @@ class _Diary(BaseModel):
     complete: bool = False
 
 
-@dataclass(frozen=True)
-class Told:
-    """How a job tells the person at this party.
-
-    Attributes:
-        line: of an event.
-        rounds: how many are done, and how many there may be.
-        phase: what begins.
-        channel: this party's end of the network, for each phase: what it waits for, and its costs.
-    """
-
-    line: Callable[[str], None] = lambda text: None
-    rounds: Callable[[int, int], None] = lambda done, most: None
-    phase: Callable[[str], None] = lambda text: None
-    channel: Callable[[RealChannel], None] = lambda channel: None
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Place(Seat):
     """What a party brings to a job, and where it keeps things.
 
     Attributes:
-        name: of the party.
         job: the agreement's job with this party's own data filled in.
-        signature: of this party over the agreement.
         folder: of its state in this job.
-        output: of its model.
-        records: of its guards, over all jobs.
-        limits: for alignment.
-        stopped: checks and keeps what says that a party has stopped the job; a PeerNotTrusted if
-            that party has not.
-        aligns: called before ids are compared; it may refuse that.
-        runs: makes the thread for programs.
         pads: made offline, if there are any.
-        patience: seconds after which a party that meets nobody gives up, for now.
     """
 
-    name: str
-    agreement: Agreement
     job: Job
     rows: Callable[[bool], OwnRows]
     by_digest: bool
-    signature: bytes
     folder: Path
-    records: Path
-    limits: Limits
-    told: Told = field(default_factory=Told)
-    stopped: Callable[[Stopped], None] = lambda stopped: None
-    aligns: Callable[[], None] = lambda: None
-    runs: Callable[[], AbstractContextManager[Runs]] = ProgramThread
     pads: PadStore | None = None
-    patience: float = DAY_SECONDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,66 +114,31 @@ async def live(
         PeerViolation: a peer broke the protocol, or has another agreement.
         SecureVFLError: this party cannot take part; its peers are told, by the error's name alone.
     """
-    life, pause = _Life(place, save), FIRST_PAUSE_SECONDS
-    while True:
-        before = life.progress
-        try:
-            links = await asyncio.wait_for(network.connect(), life.patience)
-        except TimeoutError:
-            if life.finished is not None:
-                return life.finished
-            raise PeerTimeout(f"no meeting with all peers in {place.patience:g} s") from None
-        async with Meeting(place.name, links, life.programs) as meeting:
-            try:
-                await life.attempt(meeting)
-            except AGAIN as error:
-                place.told.line(f"{error}: connects again")
-            except SecureVFLError as error:
-                if isinstance(error, JobStopped):
-                    place.stopped(error.stopped)
-                # Also what a peer told: its links may break before all have heard of it.
-                meeting.tell(_word_of(error))
-                raise
-        if life.over and life.finished is not None:
-            return life.finished
-        pause = (
-            FIRST_PAUSE_SECONDS if life.progress > before else min(2 * pause, MOST_PAUSE_SECONDS)
-        )
-        await asyncio.sleep(pause)
+    return await _Life(place, save).until_over(network)
 
 
-class _Life:
+class _Life(Recovering[Finished]):
     """What a party carries from one meeting to the next."""
 
     def __init__(self, place: Place, save: Callable[[Plan, PartyOutcome], None]) -> None:
-        self.place, self._save = place, save
         names = place.agreement.names
         servers = algorithm_of(place.job).servers
         hosts = {name: name for name in names}
-        self.programs = Programs(hosts | dict.fromkeys(servers, place.agreement.label_party))
+        programs = Programs(hosts | dict.fromkeys(servers, place.agreement.label_party))
+        super().__init__(place, programs)
+        self.place, self._save = place, save
         self._diary_path = place.folder / "diary.json"
         self._diary = _read_diary(self._diary_path)
         self._rows: OwnRows | None = None
-        self.progress, self.over, self._done = 0, False, 0
-        self.finished: Finished | None = None
+        self.complete, self._done = self._diary.complete, 0
         if self._diary.finished is not None:
             self.finished = Finished(None, None, None, self._diary.repeated)
 
-    @property
-    def patience(self) -> float:
-        """Seconds to wait for peers: not for long where they can only have missed a goodbye."""
-        return LINGER_SECONDS if self._diary.complete else self.place.patience
-
+    @override
     async def attempt(self, meeting: Meeting) -> None:
-        """One meeting, if all goes well to the end of the job."""
         place = self.place
         states = self._states()
-        ours = self._meet(states)
-        meets = {place.name: ours, **await meeting.exchange(ours)}
-        for name, theirs in meets.items():
-            if name != place.name:
-                _check(place.agreement, name, theirs, ours)
-        self.progress += 1
+        meets = await self.greet(meeting, self._meet(states))
         if all(each.finished for each in meets.values()):
             await self._end(meeting)
             return
@@ -264,18 +146,15 @@ class _Life:
         by_digest = any(each.by_digest for each in meets.values())
         with place.runs() as runs, place.runs() as beside:
             ends = {
-                stage: meeting.channel(stage, place.name, partial(self._channel, runs))
+                stage: meeting.channel(stage, place.name, partial(self.made, runs))
                 for stage in (ALIGNMENT, TRAINING)
             }
             servers = {
-                name: meeting.channel(TRAINING, name, partial(self._channel, beside))
-                for name, host in self.programs.hosts.items()
+                name: meeting.channel(TRAINING, name, partial(self.made, beside))
+                for name, host in self._programs.hosts.items()
                 if host == place.name != name
             }
-            digest = _digest(meets)
-            ready = await meeting.exchange(Ready(meeting=digest.hex()))
-            if any(each.meeting != digest.hex() for each in ready.values()):
-                raise PeerUnreachable("the parties are not at one meeting")
+            digest = await self.barrier(meeting, meets)
             aligned = {each.aligned for each in meets.values()}
             found = await runs.run(
                 self._prepare(ends[ALIGNMENT], digest, by_digest, kept=len(aligned) == 1)
@@ -304,28 +183,26 @@ class _Life:
 
     async def _end(self, meeting: Meeting) -> None:
         """Wait until all parties hold their results."""
-        self.place.told.phase("waits until all have finished")
         rounds = self._diary.finished
         assert rounds is not None  # noqa: S101
-        done = await meeting.exchange(Done(rounds=rounds))
-        if other := next((n for n, each in done.items() if each.rounds != rounds), None):
-            raise PeerViolation(f"{other} ended after {done[other].rounds} rounds, here {rounds}")
+        await self.end(meeting, rounds, self._complete)
+
+    def _complete(self) -> None:
         self._write(complete=True)
-        Checkpoints(self.place.folder, self.place.name).clear()
-        # Who has all goodbyes leaves nobody waiting: all know that all have finished.
-        await meeting.exchange(Bye())
-        self.over = True
+        folder = self.place.folder
+        Checkpoints(folder, self.place.name).clear()
+        # θ⁰ and the row offsets of a finished job are of no use to anybody but its peers.
+        secret = folder / ATTEMPTS
+        with suppress(FileNotFoundError):
+            wipe_file(secret)
+            secret.unlink()
 
     def _meet(self, states: Mapping[int, SessionState]) -> Meet:
         place, kept = self.place, None
         if self._rows is not None or (place.folder / "alignment").exists():
             kept = kept_common(place.folder / "alignment", self._own_rows(place.by_digest))
-        return Meet(
-            wire=WIRE_VERSION,
-            version=__version__,
-            agreement=place.agreement.text.decode(),
-            signature=place.signature.hex(),
-            nonce=secrets.token_hex(32),
+        return self.first(
+            Meet,
             states=sorted(states) or [0],
             aligned="" if kept is None else kept[1].hex(),
             by_digest=place.by_digest,
@@ -344,11 +221,6 @@ class _Life:
             held = ", ".join(f"{name} {max(each.states)}" for name, each in meets.items())
             raise ConfigError(f"the parties hold states of no round in common ({held})")
         return max(common)
-
-    def _channel(self, runs: Runs, name: str, peers: list[str], **carried: Any) -> RealChannel:  # noqa: ANN401
-        return RealChannel(
-            name, peers, job_hash=self.place.agreement.hash, loop=runs.loop, **carried
-        )
 
     async def _prepare(
         self, channel: RealChannel, digest: bytes, by_digest: bool, *, kept: bool
@@ -388,7 +260,7 @@ class _Life:
         return Workplace(
             data=data,
             keys=KeyMaker(),
-            **beginning(place.folder / "attempts", plan, data),
+            **beginning(place.folder / ATTEMPTS, plan, data),
             guard_directory=place.records,
             checkpoints=place.folder,
             progress=partial(self._progressed, plan.rounds),
@@ -421,37 +293,6 @@ class _Life:
     def _write(self, **changes: object) -> None:
         self._diary = self._diary.model_copy(update=changes)
         replace_file(self._diary_path, self._diary.model_dump_json().encode(), "diary")
-
-
-def _word_of(error: SecureVFLError) -> Ended | Stopped:
-    """What peers are told of the end of a job."""
-    match error:
-        case JobStopped():
-            return error.stopped
-        case JobEnded():
-            return Ended(error=error.error)
-    return Ended(error=type(error).__name__)
-
-
-def _check(agreement: Agreement, name: str, theirs: Meet, ours: Meet) -> None:
-    """Check a peer's first frame; a PeerViolation says what is another there."""
-    if theirs.wire != ours.wire:
-        raise PeerViolation(
-            f"{name} speaks version {theirs.wire} (securevfl {theirs.version}), here {ours.wire}"
-        )
-    if theirs.agreement != ours.agreement:
-        found = differences(agreement.text, theirs.agreement.encode())
-        raise PeerViolation(f"{name} has another agreement: {'; '.join(found[:3])}")
-    try:
-        require_signature(agreement, name, bytes.fromhex(theirs.signature))
-    except (ValueError, PeerNotTrusted) as error:
-        raise PeerViolation(f"{name} has not signed the agreement") from error
-
-
-def _digest(meets: Mapping[str, Meet]) -> bytes:
-    """SHA-256 over all first frames: of one meeting, the same at all parties."""
-    frames = [meets[name].model_dump_json() for name in sorted(meets)]
-    return hashlib.sha256(json.dumps(frames).encode()).digest()
 
 
 def _read_diary(path: Path) -> _Diary:

@@ -5,6 +5,7 @@ each after its length. A relay or gateway learns when how many bytes pass.
 """
 
 import asyncio
+import hashlib
 import hmac
 import random
 import struct
@@ -246,6 +247,7 @@ class Links:
         listen: HOST:PORT; None if nobody connects to this party.
         proxy: for connections outward.
         say: takes a line about whom this party waits for.
+        purpose: parties with another one do not meet.
 
     Raises:
         ConfigError: settings that can never connect.
@@ -260,11 +262,13 @@ class Links:
         listen: str | None,
         proxy: str | None,
         say: Callable[[str], None],
+        purpose: bytes = b"",
     ) -> None:
         agreement.require_own(own, identity)
         self._own, self._identity, self._proxy, self._say = own, identity, proxy, say
         self._peers = {name: key for name, key in agreement.identities.items() if name != own}
-        self._salt = agreement.meeting_point
+        point = agreement.meeting_point
+        self._salt = hashlib.sha256(point + purpose).digest() if purpose else point
         self._relay = agreement.relay
         self._outward: dict[str, str] = {}
         for name in self._peers:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from securevfl.errors import MalformedMessage, PeerError, PeerUnreachable, PeerViolation
 from securevfl.runtime.real import RealChannel
 
-CONTROL, ALIGNMENT, TRAINING = range(3)
+CONTROL, ALIGNMENT, TRAINING, SCORING = range(4)
 WIRE_VERSION = 1
 MOST_CONTROL_BYTES = 1 << 18
 MOST_PROBES = 16
@@ -37,29 +37,43 @@ class Control(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Meet(Control):
-    """The first frame on every link.
+class First(Control):
+    """What every first frame on a link says.
 
     Attributes:
         agreement: text of job.toml.
         signature: of the sender over it, in hex.
         nonce: fresh, 32 bytes in hex.
-        states: numbers of rounds after which the sender can go on; [0] before it has sent anything.
-        aligned: digest of the alignment that it keeps, in hex, or empty.
-        by_digest: whether its data are a shard, so that rows are matched by digest.
-        finished: whether it holds the job's result.
+        finished: whether the sender holds its result.
     """
 
-    kind: Literal["meet"] = "meet"
     wire: int = WIRE_VERSION
     version: str
     agreement: str
     signature: str
     nonce: str = Field(pattern=r"^[0-9a-f]{64}$")
+    finished: bool
+
+
+class Meet(First):
+    """The first frame where the parties train.
+
+    Attributes:
+        states: numbers of rounds after which the sender can go on; [0] before it has sent anything.
+        aligned: digest of the alignment that it keeps, in hex, or empty.
+        by_digest: whether its data are a shard, so that rows are matched by digest.
+    """
+
+    kind: Literal["meet"] = "meet"
     states: list[int] = Field(max_length=4)
     aligned: str
     by_digest: bool
-    finished: bool
+
+
+class Score(First):
+    """The first frame where the parties score new rows."""
+
+    kind: Literal["score"] = "score"
 
 
 class Ready(Control):

@@ -75,6 +75,10 @@ class Policy(Section):
         most_ids_ratio: how many times its own number of ids a peer may bring, because who brings a
             list of all people learns who is a customer.
         alignments_per_peer_per_year: how often its ids are compared with a peer's.
+        scores_per_day: at a feature party, the most rows that are scored a day, over all jobs; 0
+            scores none. A score shows this party's part of it, whatever `predictions` says.
+        score_digits: at the label party, digits that a scores file has: decimals of
+            probabilities, else significant digits. Its own program sees all.
     """
 
     exchanges: tuple[str, ...] = ("masked", "dp", "bfv", "paillier", "ckks", "blind")
@@ -99,6 +103,8 @@ class Policy(Section):
     least_overlap: Share = 0.0
     most_ids_ratio: Positive = 10.0
     alignments_per_peer_per_year: Count = 12
+    scores_per_day: Count = 10_000
+    score_digits: Annotated[int, Field(ge=1, le=17)] = 3
 
 
 class OwnFile(Section):

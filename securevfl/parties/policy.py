@@ -1,11 +1,16 @@
-"""What a party's policy refuses: of an agreement before any data are read, then of its peers' ids.
+"""What a party's policy refuses: of an agreement before any data are read, then of alignments.
 
 Every setting by which a proposer could weaken another party has a key in `[policy]`.
 """
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from securevfl.errors import ConfigError, DataError
+from pydantic import TypeAdapter
+
+from securevfl.errors import ConfigError
+from securevfl.files import only_one, reading, replace_file
 from securevfl.parties.agreement import Agreement
 from securevfl.parties.identity import public_text
 from securevfl.parties.own_file import Policy
@@ -15,6 +20,10 @@ from securevfl.protocols.plan import DEFAULT_CHECKS
 # Each list from what shows least to what shows most.
 PREDICTIONS = ("hidden", "summed", "singly")
 RESIDUALS = ("hidden", "noisy", "clear")
+
+
+_RECORD, YEAR = "record of alignments", timedelta(days=365)
+_TIMES = TypeAdapter(dict[str, list[datetime]])
 
 
 def refusals(policy: Policy, agreement: Agreement, name: str) -> list[str]:
@@ -33,35 +42,30 @@ def refusals(policy: Policy, agreement: Agreement, name: str) -> list[str]:
     return [f"{reason} (policy.{key})" for key, reason in found]
 
 
-def require_ids(policy: Policy, peer: str, own: int, theirs: int) -> None:
-    """Check the number of ids that a peer brings, before any is compared; otherwise a DataError."""
-    if theirs > policy.most_ids_ratio * own:
-        raise DataError(
-            f"party {peer!r} brings {theirs} ids, more than {policy.most_ids_ratio:g} times the "
-            f"{own} here (policy.most_ids_ratio)"
-        )
+def count_alignment(state: Path, policy: Policy, agreement: Agreement, name: str) -> None:
+    """Note that ids are about to be compared with all peers, by their identities.
 
+    The record is in the party's `state` folder.
 
-def require_alignment(policy: Policy, peer: str, this_year: int) -> None:
-    """Check that ids may be compared with a peer once more; otherwise a ConfigError."""
-    if this_year >= policy.alignments_per_peer_per_year:
-        raise ConfigError(
-            f"ids were compared with party {peer!r} {this_year} times within a year "
-            "(policy.alignments_per_peer_per_year)"
-        )
-
-
-def require_common(policy: Policy, own: int, common: int, what: str = "rows") -> None:
-    """Check how many of a party's ids are in common with all peers; otherwise a DataError."""
-    if common < policy.fewest_rows:
-        raise DataError(
-            f"{common} {what} in common, fewer than {policy.fewest_rows} (policy.fewest_rows)"
-        )
-    if common < policy.least_overlap * own:
-        raise DataError(
-            f"{common} of {own} {what} in common, less than {policy.least_overlap:g} of them "
-            "(policy.least_overlap)"
-        )
+    Raises:
+        ConfigError: they were compared too often with one of them within a year.
+        DataError: the record cannot be read or written.
+    """
+    path, now = state / "alignments.json", datetime.now(UTC)
+    with only_one(path, _RECORD):
+        with reading(f"{_RECORD} {path}"):
+            known = _TIMES.validate_json(path.read_bytes()) if path.exists() else {}
+        for peer, public in agreement.identities.items():
+            if peer == name:
+                continue
+            times = [at for at in known.get(public_text(public), []) if now - at < YEAR]
+            if len(times) >= policy.alignments_per_peer_per_year:
+                raise ConfigError(
+                    f"ids were compared with party {peer!r} {len(times)} times within a year "
+                    "(policy.alignments_per_peer_per_year)"
+                )
+            known[public_text(public)] = [*times, now]
+        replace_file(path, _TIMES.dump_json(known), _RECORD)
 
 
 _Refused = Iterator[tuple[str, str]]

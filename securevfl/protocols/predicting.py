@@ -25,6 +25,7 @@ from securevfl.models.losses import loss_for
 from securevfl.models.storage import ModelHeader, SavedModel
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Shown
+from securevfl.protocols.guards.failed_checks import require_trust
 from securevfl.protocols.guards.feature_guard import require_scoring_guard
 from securevfl.protocols.guards.people import CountedJob, Digests
 from securevfl.protocols.session.agreement import proof_of_rows, require_same_rows
@@ -140,6 +141,7 @@ async def score_rows(
 
     Raises:
         PeerError: a peer failed, violated the protocol, or has another model or other rows.
+        ConfigError: a peer has failed a check of encrypted replies before.
         FeatureLeakRefused: other models have revealed too much of this party's rows.
         RangeExceeded: predictions leave the range of masks.
         BudgetExhausted: a noisy release would exceed the job's budget.
@@ -150,6 +152,7 @@ async def score_rows(
     )
     learns = plan.exchange.learns(job)
     directory, write_down = place.guard_directory, None
+    require_trust(directory, party.others)
     recipe = header.recipe
     exact = header.network is None and not plan.exchange.adds_noise
     counts = not party.holds_labels and (exact or plan.exchange.counts_held_out(job))

@@ -64,6 +64,27 @@ class RowsToScore:
     trained_on: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
 
+    def at(self, places: IntArray) -> "RowsToScore":
+        """The rows at some places, in this order."""
+        in_file = np.argsort(self.order)[places]
+        return replace(
+            self,
+            ids=tuple(self.ids[place] for place in places),
+            written=tuple(self.written[place] for place in places),
+            features={name: each[places] for name, each in self.features.items()},
+            labels=tuple(self.labels[place] for place in places),
+            order=np.argsort(in_file),
+            raw={name: each[places] for name, each in self.raw.items()},
+        )
+
+
+def own_rows(party: PartySettings, part: SavedModel, path: Path) -> RowsToScore:
+    """All rows of one party's own file, for its part of a model; errors as `read_new_rows`."""
+    recipe = part.header.recipe
+    source = _source(party.name, path, party, part)
+    found = read_new_rows([source], party.name, {party.name: recipe} if recipe else {})
+    return replace(found, sources={party.name: str(path.resolve())})
+
 
 def rows_to_score(
     job: Job,

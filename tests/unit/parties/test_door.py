@@ -16,7 +16,7 @@ from securevfl.parties.relay import serve
 from tests.hostile import Caller, is_refused, mutations, raw, request, say, throw
 from tests.link_parties import Group, connected, run
 
-SALT = Group("").salt
+SALT = bytes(range(32))
 
 
 def listening() -> Group:
@@ -40,13 +40,13 @@ def test_a_listening_party_admits_its_peers_alone_and_only_for_its_agreement() -
         bank, lab, shop = (group.keys[name] for name in ("bank", "lab", "shop"))
         stranger = Identity.generate()
         async with shop_of(group) as at:
-            assert not await is_refused(at, bank, shop.public, SALT)  # the control
-            assert await is_refused(at, stranger, shop.public, SALT)
+            assert not await is_refused(at, bank, shop.public, group.salt)  # the control
+            assert await is_refused(at, stranger, shop.public, group.salt)
             assert await is_refused(at, bank, shop.public, bytes([1]) * 32)
-            assert await is_refused(at, bank, lab.public, SALT)
+            assert await is_refused(at, bank, lab.public, group.salt)
             # the lab has agreed too, and would be the bank
-            assert await is_refused(at, lab, shop.public, SALT, own=bank.public)
-            assert await is_refused(at, shop, shop.public, SALT)
+            assert await is_refused(at, lab, shop.public, group.salt, own=bank.public)
+            assert await is_refused(at, shop, shop.public, group.salt)
         assert [line for line in group.said["shop"] if "refused a caller" in line] == [
             "refused a caller from 127.0.0.1: it is not awaited here (1 so far)"
         ]
@@ -63,9 +63,9 @@ def test_all_are_refused_in_the_same_words() -> None:
         answers = set()
         async with shop_of(group) as at:
             for who, key, salt in (
-                (bank.public, Identity.generate(), SALT),
+                (bank.public, Identity.generate(), group.salt),
                 (bank.public, bank, bytes(32)),
-                (Identity.generate().public, bank, SALT),
+                (Identity.generate().public, bank, group.salt),
             ):
                 caller = await Caller.at(at)
                 _, asked = await caller.call(who, shop.public, salt)
@@ -87,11 +87,11 @@ def test_an_answer_is_good_once(at_relay: bool) -> None:
         async with shop_of(group) as own, serve("127.0.0.1:0", lambda _: None) as relay:
             at = relay.address if at_relay else own
             first = await Caller.at(at)
-            challenge, asked = await first.call(bank.public, shop.public, SALT)
+            challenge, asked = await first.call(bank.public, shop.public, group.salt)
             answer = bank.sign("door", asked)
             assert not await first.is_refused(answer)  # the control
             second = await Caller.at(at)
-            other, _ = await second.call(bank.public, shop.public, SALT)
+            other, _ = await second.call(bank.public, shop.public, group.salt)
             assert other != challenge
             assert await second.is_refused(answer)
 
@@ -229,7 +229,7 @@ def test_replies_that_nobody_reads_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
 async def _bombard(group: Group, at: str, times: int, seed: int) -> None:
     choices = random.Random(seed)  # noqa: S311
     bank, shop = group.keys["bank"], group.keys["shop"]
-    call = door._PARTY + door._CALL.pack(SALT, bank.public, shop.public)
+    call = door._PARTY + door._CALL.pack(group.salt, bank.public, shop.public)
     calls, answers = mutations(call, choices), mutations(bank.sign("door", call), choices)
     plate = mutations(door._JOINER + bytes(16), choices)
     raw = mutations(request(at) + b"\x82\xe7" + bytes(4) + call, choices)

@@ -2,9 +2,10 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -205,12 +206,19 @@ def test_peers_hear_the_name_of_an_error_and_no_more(tmp_path: Path) -> None:
 
 def test_a_job_whose_noise_was_released_begins_once(tmp_path: Path) -> None:
     made = parties(tmp_path, scheme="dp")
-    told = ends(made)
-    assert set(told.values()) == {"finished"}
-    for name in TWO:
-        (made.folder / name / "diary.json").unlink()
+
+    async def interrupted() -> None:
+        running = [asyncio.create_task(made.one(name)) for name in TWO]
+        while not (made.folder / "bank" / "attempts").exists():
+            await asyncio.sleep(0.001)
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+    in_virtual_time(interrupted())
     told = ends(made)
     assert any("ConfigError: " in each and "not started again" in each for each in told.values())
+    assert made.weights == {}
 
 
 def test_states_of_no_round_in_common_end_the_job(tmp_path: Path) -> None:
@@ -248,7 +256,64 @@ def test_rounds_are_not_taken_again_and_again(
     assert any("rounds would be taken again, at most 0" in each for each in told)
 
 
-async def disturbed(made: Parties, chance: random.Random) -> int:
+class Lives(Protocol):
+    """Parties that do something together."""
+
+    board: Switchboard
+
+    @property
+    def names(self) -> Names: ...
+
+    def one(self, name: str) -> Coroutine[Any, Any, object]: ...
+
+
+def test_a_policy_that_has_enough_of_alignments_ends_the_job_before_one(tmp_path: Path) -> None:
+    def enough() -> None:
+        raise ConfigError("enough")
+
+    made = parties(tmp_path)
+    told = ends(made, shop={"aligns": enough})
+    assert told == {
+        "shop": "ConfigError: enough",
+        "bank": "JobEnded: shop ended the job (ConfigError)",
+    }
+    assert not (made.folder / "bank" / "alignment").exists()
+
+
+def test_a_finished_job_leaves_no_secret(tmp_path: Path) -> None:
+    made = parties(tmp_path)
+    in_virtual_time(made.all())
+    assert not (made.folder / "bank" / "attempts").exists()
+    assert not Checkpoints(made.folder / "bank", "bank").load()
+
+
+def test_a_return_to_an_older_state_keeps_two_states(tmp_path: Path) -> None:
+    """Else the next state would take the place of the one that all hold."""
+    made = parties(tmp_path, rounds=8)
+    folders = [(made.folder / name, name) for name in TWO]
+
+    async def interrupted(until: int) -> None:
+        running = {name: asyncio.create_task(made.one(name)) for name in TWO}
+        while any(max(Checkpoints(*each).load(), default=0) < until for each in folders):
+            await asyncio.sleep(0.0001)
+        for task in running.values():
+            task.cancel()
+        await asyncio.wait(running.values())
+
+    in_virtual_time(interrupted(4))
+    bank = Checkpoints(*folders[0])
+    (last,) = sorted(bank.load())[-1:]
+    # The shop lost the newest state: both return to the one before.
+    shop = Checkpoints(*folders[1])
+    shop.newest.unlink()
+    assert max(shop.load()) < last
+    in_virtual_time(interrupted(last))
+    assert sorted(bank.load()) == [last - 1, last]
+    in_virtual_time(made.all())
+    require_same(made, undisturbed(made))
+
+
+async def disturbed(made: Lives, chance: random.Random) -> int:
     """Run a job while links break and parties die and come back; how many interruptions."""
     loop, names, until = asyncio.get_running_loop(), made.names, 1.5 * chance.random()
     running = {name: loop.create_task(made.one(name)) for name in names}

@@ -1,5 +1,7 @@
 """What a policy refuses by default, and that changing the key that it names accepts it."""
 
+import re
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from securevfl.errors import ConfigError, DataError
 from securevfl.parties.identity import public_text
 from securevfl.parties.own_file import Policy
-from securevfl.parties.policy import refusals, require_alignment, require_common, require_ids
+from securevfl.parties.policy import count_alignment, refusals
 from tests.unit.parties.agreements import RELAY, SHOP, TELCO, TEXT, changed, of, party
 
 BANKS, SHOPS = public_text(of(TEXT).identities["bank"]), public_text(SHOP.public)
@@ -173,23 +175,17 @@ def test_a_stranger_and_an_unknown_exchange_are_named() -> None:
         refusals(Policy(), of(job(exchange='scheme = "bvf"')), "shop")
 
 
-def test_a_peer_brings_at_most_ten_times_as_many_ids() -> None:
-    require_ids(Policy(), "bank", 100, 1000)
-    with pytest.raises(DataError, match=r"'bank' brings 1001 ids, .* \(policy\.most_ids_ratio\)"):
-        require_ids(Policy(), "bank", 100, 1001)
-
-
-def test_too_few_people_in_common_are_refused() -> None:
-    require_common(Policy(), 10_000, 100)
-    with pytest.raises(DataError, match=r"99 rows in common, .* \(policy\.fewest_rows\)"):
-        require_common(Policy(), 10_000, 99)
-    policy = Policy(least_overlap=0.5)
-    require_common(policy, 1000, 500)
-    with pytest.raises(DataError, match=r"499 of 1000 rows .* \(policy\.least_overlap\)"):
-        require_common(policy, 1000, 499)
-
-
-def test_ids_are_compared_so_often_a_year() -> None:
-    require_alignment(Policy(), "bank", 11)
-    with pytest.raises(ConfigError, match=r"12 times .* \(policy\.alignments_per_peer_per_year\)"):
-        require_alignment(Policy(), "bank", 12)
+def test_ids_are_compared_so_often_a_year(tmp_path: Path) -> None:
+    agreement, policy = of(TEXT), Policy(alignments_per_peer_per_year=2)
+    for _ in range(2):
+        count_alignment(tmp_path, policy, agreement, "shop")
+    said = r"'bank' 2 times .* \(policy\.alignments_per_peer_per_year\)"
+    with pytest.raises(ConfigError, match=said):
+        count_alignment(tmp_path, policy, agreement, "shop")
+    path = tmp_path / "alignments.json"
+    last_year = re.sub(r"\d{4}(?=-\d\d-\d\dT)", "2001", path.read_text(encoding="utf-8"))
+    path.write_text(last_year, encoding="utf-8")
+    count_alignment(tmp_path, policy, agreement, "shop")
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(DataError, match=r"record of alignments .* is damaged"):
+        count_alignment(tmp_path, policy, agreement, "shop")

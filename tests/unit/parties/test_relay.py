@@ -15,7 +15,7 @@ from securevfl.parties.door import Limits, meet_by_nameplate, serve_nameplates
 from securevfl.parties.identity import Identity, public_text
 from securevfl.parties.relay import serve
 from tests.chaos import Chaos
-from tests.hostile import Caller, is_refused
+from tests.hostile import Caller, is_refused, raw
 from tests.link_parties import Group, connected, free_address, run
 
 SALT = bytes(range(32))
@@ -239,6 +239,23 @@ def test_a_guest_with_a_nameplate_takes_no_partys_place() -> None:
             assert not waiting.done()
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+
+    run(program())
+
+
+def test_a_relay_ends_although_callers_are_silent() -> None:
+    async def program() -> None:
+        limits = Limits(handshake_seconds=3600)
+        async with contextlib.AsyncExitStack() as stack:
+            async with serve("127.0.0.1:0", quiet, limits=limits) as relay:
+                reader, _ = await stack.enter_async_context(raw(relay.address))
+                caller = await Caller.at(relay.address)
+                while len(relay._visitors) < 2:
+                    await asyncio.sleep(0.01)
+            with pytest.raises(PeerUnreachable):
+                await caller.stream.receive()
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
 
     run(program())
 
