@@ -5,7 +5,9 @@ Of fenced blocks, in the order of the page: `python` is executed, unless it is a
 is run line by line, and `console` too, where what is shown below a `$ command` is compared loosely
 with what it prints: words have to be there in their order, figures between 0 and 1 to 0.03. A title
 says `exit status N` (or several) where it is not 0, and `takes minutes` of what the slow test alone
-runs.
+runs. On a page about several organizations it may say where the block is run: `at the bank` is the
+folder `bank`, and `at the bank, meanwhile` runs one command while the reader goes on, until the
+next block there; what is read from one screen and typed elsewhere is the code of an invitation.
 """
 
 import contextlib
@@ -20,11 +22,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from securevfl.job import Job
-from tests.end_to_end.commands import run
+from tests.end_to_end.commands import LONG, run, wait_until
 
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PLACE = re.compile(r"at the (\w+)(, meanwhile)?(?:, )?(.*)")
 SHARE = re.compile(r"\b0\.\d+")
+CODE = re.compile(r"\b\d{5}(?:-[a-z]+)+@\S+")
+# Codes, keys and six words to read aloud differ from run to run.
+RANDOM = re.compile(rf"{CODE.pattern}|[\w-]{{43,}}|(?<=: )(?:[a-z-]+ ){{5}}[a-z-]+$")
 CLOSE = 0.03
 
 
@@ -37,19 +45,53 @@ class Block:
     text: str
 
 
+@dataclass(frozen=True)
+class Running:
+    """A command that goes on, what is to be shown of it, and the file that it prints to."""
+
+    process: "subprocess.Popen[str]"
+    shown: list[str]
+    printed: Path
+
+    def end(self) -> None:
+        """Compare what it has said by its end."""
+        status = self.process.wait(LONG)
+        text = self.printed.read_text(encoding="utf-8")
+        assert status == 0, text
+        for line in self.shown:
+            assert is_said(line, text), f"{line!r} not in\n{text}"
+
+
 @dataclass
 class Reader:
-    """Somebody who does what a page says."""
+    """Somebody who does what a page says.
+
+    Attributes:
+        slow: whether to run what takes minutes, too.
+        names: of the Python on the page.
+        hosts: where the page says one HOST:PORT and the reader has another.
+    """
 
     slow: bool = False
     names: dict[str, Any] = field(default_factory=dict)
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
 
     def follow(self, page: str, languages: tuple[str, ...] = ()) -> int:
         """Run a page's blocks, or those of some languages; returns how many."""
         done = 0
-        for block in blocks(page):
-            if (not languages or block.language in languages) and self._do(block):
-                done += 1
+        for host, own in self.hosts.items():
+            page = page.replace(host, own)
+        try:
+            for block in blocks(page):
+                if (not languages or block.language in languages) and self._do(block):
+                    done += 1
+            for each in self.running.values():
+                each.process.terminate()
+                each.end()
+        finally:
+            for each in self.running.values():
+                each.process.kill()
         return done
 
     def _do(self, block: Block) -> bool:
@@ -57,6 +99,8 @@ class Reader:
             return False
         if block.language == "python" and not block.title.endswith(".py"):
             exec(block.text, self.names)  # noqa: S102  # the pages are ours
+        elif at := PLACE.fullmatch(block.title):
+            self._do_at(at[1], Block(block.language, at[3], block.text), meanwhile=bool(at[2]))
         elif block.language in {"bash", "console"}:
             _type(block)
         elif block.title:
@@ -67,6 +111,43 @@ class Reader:
         else:
             return False
         return True
+
+    def _do_at(self, place: str, block: Block, *, meanwhile: bool) -> None:
+        if place in self.running:
+            self.running.pop(place).end()
+        codes = [CODE.search(each.printed.read_text()) for each in self.running.values()]
+        told = next((code[0] for code in codes if code), "")
+        if told:
+            block = Block(block.language, block.title, CODE.sub(told, block.text))
+        Path(place).mkdir(exist_ok=True)
+        with contextlib.chdir(place), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+            if meanwhile:
+                self.running[place] = _start(block)
+            else:
+                _type(block)
+
+
+def _start(block: Block) -> Running:
+    """Start a block's one command; a command that tells a code has told it."""
+    ((command, shown),) = commands(block)
+    printed = Path("printed.txt").absolute()
+    with printed.open("wb") as file:
+        process = subprocess.Popen(  # noqa: S602  # the pages are ours
+            f"exec {command}",
+            shell=True,
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**environment(), "PYTHONUNBUFFERED": "1"},
+        )
+    assert process.stdin is not None
+    with process.stdin as answers:
+        answers.write("y\n")
+    if any(CODE.search(line) for line in shown):
+        wait_until(process, lambda: CODE.search(printed.read_text(encoding="utf-8")) is not None)
+    return Running(process, shown, printed)
 
 
 def _type(block: Block) -> None:
@@ -126,7 +207,7 @@ def environment() -> Mapping[str, str]:
 
 def words(line: str) -> list[str]:
     """What two runs have in common: words, not figures and their units."""
-    return re.findall(r"(?<!\w)[A-Za-z_]{3,}(?!\w)", line)
+    return re.findall(r"(?<!\w)[A-Za-z_]{3,}(?!\w)", RANDOM.sub("", line))
 
 
 def is_said(line: str, printed: str) -> bool:

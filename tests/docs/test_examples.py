@@ -6,6 +6,7 @@ import pytest
 
 from securevfl.auditing import measuring
 from tests.docs.examples import Block, Reader, blocks, commands, is_said
+from tests.link_parties import free_address
 
 DOCS = Path(__file__).parents[2] / "docs"
 README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
@@ -39,7 +40,8 @@ def test_the_tutorial_runs_as_written() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_how_to_runs_after_the_tutorials_files_are_made(name: str) -> None:
-    reader = Reader()
+    address = free_address()
+    reader = Reader(hosts={"relay.example.org:7000": address, "0.0.0.0:7000": address})
     reader.follow(TUTORIAL, languages=("python", "toml"))
     assert reader.follow(PAGES[name].read_text(encoding="utf-8")) > 0
 
