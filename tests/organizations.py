@@ -33,33 +33,25 @@ class Organizations:
     """A bank with the labels and others with columns, each in a folder of its name.
 
     Args:
-        names: the bank first; it listens, and so do all but the last.
+        names: the bank first; all but the last listen, or only the bank if there is a relay.
         scheme: of the job.
+        relay: HOST:PORT of one.
         job: its settings.
     """
 
-    def __init__(self, names: str = "bank shop", scheme: str = "plain", **job: object) -> None:
+    def __init__(
+        self, names: str = "bank shop", scheme: str = "plain", relay: str = "", **job: object
+    ) -> None:
         self.names = names.split()
-        self.listen = {name: free_address() for name in self.names[:-1]}
+        self.links = {"relay": f"ws://{relay}"} if relay else {}
+        self.listen = {name: free_address() for name in self.names[: 1 if relay else -1]}
         self.job = {"name": "loans", "rounds": 10, "start": "seeded", **job}
         self.exchange = {"scheme": scheme}
-        self.links: dict[str, str] = {}
         self.ids = dict.fromkeys(self.names, "c")
         for name in self.names:
             assert run("party", "init", name, "--folder", name) == 0
             self.write_own_file(name)
         self.write_data()
-
-    def meet_at_a_relay(self) -> None:
-        """Nobody listens any more but a relay."""
-        self.links, self.listen = {"relay": f"ws://{free_address()}"}, {}
-        for name in self.names:
-            self.write_own_file(name)
-
-    @property
-    def relay(self) -> str:
-        """Where the relay listens."""
-        return self.links["relay"].removeprefix("ws://")
 
     def write_data(self) -> None:
         """Two columns each; the last lacks twenty of the bank's people."""

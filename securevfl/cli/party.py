@@ -523,10 +523,11 @@ def _status_line(path: Path, name: str) -> str:
     try:
         found = json.loads(path.read_bytes())
         at = f"round {found['round']} of {found['rounds']}, " if found["rounds"] else ""
-        live = "" if _is_running(path.parent) else ", not running"
+        is_over = found["phase"] == "finished" or _is_running(path.parent)
+        live = "" if is_over else ", not running"
         return (
             f"{found['job']} {found['agreement'][:8]}: {found['phase']}, {at}with "
-            f"{', '.join(found['peers'])}, since {found['since']} UTC{live}"
+            f"{', '.join(found['peers'])}, since {found['since'][:16]} UTC{live}"
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} of party {name!r} cannot be read, or is damaged") from error

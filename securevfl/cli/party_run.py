@@ -32,7 +32,7 @@ from securevfl.parties.own_file import OwnFile
 from securevfl.parties.policy import count_alignment
 from securevfl.parties.recovery import Told
 from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
-from securevfl.reports.tables import seconds
+from securevfl.reports.tables import seconds, wrapped
 from securevfl.reports.training import learned_in
 from securevfl.runtime.costs import job_costs
 from securevfl.runtime.real import RealChannel
@@ -77,7 +77,7 @@ class Telling:
     progressed: float = field(default_factory=time.monotonic)
     _seen: set[str] = field(default_factory=set)
     _began: tuple[float, int] = (0.0, 0)
-    _said: float = 0.0
+    _silent: float = SILENT_SECONDS
     _written: float = 0.0
 
     def told(self) -> Told:
@@ -87,16 +87,16 @@ class Telling:
     def line(self, text: str) -> None:
         """Say a line, which may hold names and words of peers."""
         self.waiting = text if text.startswith("waits for ") else ""
-        self.changed = time.monotonic()
+        self._moved(time.monotonic())
         self.say(shown(text, 400))
 
     def enter(self, phase: str) -> None:
         """A phase begins."""
         self.phase, self.waiting, self.since = phase, "", time.time()
-        self.changed = self._said = time.monotonic()
+        self._moved(now := time.monotonic())
         if phase not in self._seen:
             self._seen.add(phase)
-            self.progressed = self.changed
+            self.progressed = now
         self._began = (0.0, 0)
         self.say(phase)
 
@@ -107,8 +107,12 @@ class Telling:
             self._began = now, done
         if done > self.done:
             self.progressed = now
-        self.done, self.most, self.changed = done, most, now
+        self.done, self.most = done, most
+        self._moved(now)
         self.bar(f"trains, {self.rate(now)}" if self.rate(now) else "trains", done, most)
+
+    def _moved(self, now: float) -> None:
+        self.changed, self._silent = now, SILENT_SECONDS
 
     def rate(self, now: float) -> str:
         """Rounds a second and the time left, as far as they are known."""
@@ -137,8 +141,8 @@ class Telling:
             )
         if self.phase == "connecting":
             return  # links say themselves for whom they wait
-        if now - self.changed >= SILENT_SECONDS and now - self._said >= STILL_SILENT_SECONDS:
-            self._said = now
+        if now - self.changed >= self._silent:
+            self._silent += STILL_SILENT_SECONDS
             self.say(f"{self.phase}: {shown(waits, 200)}, for {seconds(now - self.changed)}")
 
     def write(self, **more: object) -> None:
@@ -265,7 +269,29 @@ class Run:
             say=self.telling.line,
         )
 
-    async def until_the_end(self, place: Place) -> Finished:
+    def until_the_end(self, place: Place) -> Finished:
+        """Take part; whatever ends it stands in the status, and an interrupt ends the process."""
+        telling = self.telling
+        try:
+            finished = asyncio.run(self._live(place))
+        except KeyboardInterrupt:
+            telling.write(phase="interrupted")
+            after = f"after {telling.done} rounds" if telling.done else "before the first round"
+            sys.stderr.write(f"securevfl: stopped {after}; the same command goes on\n")
+            sys.exit(INTERRUPTED)
+        except JobStopped as error:
+            telling.write(phase="stopped")
+            if set(self.agreement.names) <= {self.own.name, error.peer, error.stopped.by}:
+                note_all_know(self.own.state, self.agreement)
+            raise ConfigError(f"the job is {error}") from error
+        except SecureVFLError as error:
+            with suppress(SecureVFLError):  # the first error counts
+                telling.write(phase="ended", error=shown(str(error), 400))
+            raise
+        telling.write(phase="finished")
+        return finished
+
+    async def _live(self, place: Place) -> Finished:
         """Live; a JobStopped if a party has stopped the job, here or elsewhere.
 
         Raises:
@@ -374,13 +400,13 @@ def run_job(
 ) -> None:
     """Take part in a job, to its end; the caller holds this party's place in it."""
     signature = own_signature(own, agreement)
-    status = folder_of(own.state, agreement) / STATUS
 
     def say(line: str) -> None:
-        if not quiet:
-            options.say(f"{own.name}: {line}")
+        for each in [] if quiet else wrapped(f"{own.name}: {line}"):
+            options.say(each)
 
     with options.progress(quiet) as bar:
+        status = folder_of(own.state, agreement) / STATUS
         telling = Telling(agreement, own.name, status, say, bar)
         run = Run(own, agreement, identity, telling, patience)
         if (stopped := read_stop(own.state, agreement)) is not None:
@@ -388,24 +414,9 @@ def run_job(
             raise ConfigError(f"the job is stopped by {stopped.by} on {stopped.at}")
         require_places(own, agreement, force=force)
         place, run.rows = place_of(own, agreement, signature, telling, patience)
-        try:
-            finished = asyncio.run(run.until_the_end(place))
-        except KeyboardInterrupt:
-            telling.write(phase="interrupted")
-            after = f"after {telling.done} rounds" if telling.done else "before the first round"
-            sys.stderr.write(f"securevfl: stopped {after}; the same command goes on\n")
-            sys.exit(INTERRUPTED)
-        except JobStopped as error:
-            telling.write(phase="stopped")
-            if set(agreement.names) <= {own.name, error.peer, error.stopped.by}:
-                note_all_know(own.state, agreement)
-            raise ConfigError(f"the job is {error}") from error
-        except SecureVFLError as error:
-            with suppress(SecureVFLError):  # the first error counts
-                telling.write(phase="ended", error=shown(str(error), 400))
-            raise
-        telling.write(phase="finished", round=telling.done)
-    typer.echo(f"{own.name}: {ending(finished, own)}")
+        finished = run.until_the_end(place)
+    for each in [] if quiet else wrapped(f"{own.name}: {ending(finished, own)}"):
+        typer.echo(each)
 
 
 def ending(finished: Finished, own: OwnFile) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.commands import LONG, refused, run, started, wait_until
+from tests.link_parties import free_address
 from tests.organizations import Organizations
 
 
@@ -44,7 +45,9 @@ def trained(who: Organizations) -> list[bytes]:
 @pytest.mark.parametrize(
     ("names", "scheme"), [("bank shop", "plain"), ("bank shop", "bfv"), ("bank club shop", "plain")]
 )
-def test_organizations_train_what_one_operator_would(names: str, scheme: str) -> None:
+def test_organizations_train_what_one_operator_would(
+    names: str, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     who = Organizations(names, scheme)
     job = who.agree()
     first, *others = reversed(who.names)  # whoever waits for the others starts first
@@ -52,6 +55,8 @@ def test_organizations_train_what_one_operator_would(names: str, scheme: str) ->
         assert run("party", "run", job, *who.own(others[0])) == 0
         for process in processes:
             assert "finished: 10 rounds" in ends(process)
+    assert run("party", "status", *who.own("bank")) == 0
+    assert "finished, round 10 of 10, with " in capsys.readouterr().out
     assert [who.model(name) for name in who.names] == trained(who)
     bank, shop = (
         json.loads(Path(f"{name}/models/result.json").read_text(encoding="utf-8"))
@@ -63,6 +68,17 @@ def test_organizations_train_what_one_operator_would(names: str, scheme: str) ->
     assert sum(bank["rows_in_common"].values()) == 380
     assert (bank["own_rows"], shop["own_rows"]) == (400, 380)
     assert bank["costs"]["bytes_sent"] > 0 < bank["alignment"]["bytes_sent"]
+
+
+def test_parties_that_nobody_reaches_meet_at_a_relay() -> None:
+    at = free_address()
+    who = Organizations("bank club shop", relay=at)  # the bank listens, the others meet there
+    job = who.agree()
+    with started("relay", "--listen", at), running(who, job, "club", "shop") as processes:
+        assert run("party", "run", job, *who.own("bank")) == 0
+        for process in processes:
+            ends(process)
+    assert [who.model(name) for name in who.names] == trained(who)
 
 
 def test_an_invitation_leads_to_a_model(capfd: pytest.CaptureFixture[str]) -> None:
@@ -88,26 +104,23 @@ def test_an_invitation_leads_to_a_model(capfd: pytest.CaptureFixture[str]) -> No
     assert [who.model(name) for name in who.names] == trained(who)
 
 
-def rounds_of(name: str) -> int:
-    with contextlib.suppress(OSError, StopIteration):
-        path = next(Path(f"{name}/state").glob("*/status.json"))
-        return int(json.loads(path.read_text(encoding="utf-8"))["round"])
-    return 0
+def trains(name: str) -> bool:
+    """Whether a party has begun, and kept a state."""
+    return bool(list(Path(f"{name}/state").glob(f"*/{name}.state")))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_party_that_ends_goes_on_with_the_same_command(number: int) -> None:
-    who = Organizations(rounds=500, tolerance=0)
+def test_parties_that_end_go_on_with_the_same_command() -> None:
+    who = Organizations(rounds=1000, tolerance=0)
     job = who.agree()
     with running(who, job, "bank", "shop") as (bank, shop):
-        wait_until(shop, lambda: rounds_of("shop") > 0)
-        os.kill(shop.pid, number)
-        if number == signal.SIGTERM:
-            said = ends(shop, 130)
-            assert said.endswith("rounds; the same command goes on\n")
+        wait_until(shop, lambda: trains("shop"))
+        shop.send_signal(signal.SIGTERM)
+        bank.kill()
+        assert ends(shop, 130).endswith("the same command goes on\n")
+        bank.wait()
         with running(who, job, "shop") as (again,):
+            assert run("party", "run", job, *who.own("bank")) == 0
             assert "goes on after" in ends(again)
-            ends(bank)
     assert [who.model(name) for name in who.names] == trained(who)
 
 
@@ -115,7 +128,7 @@ def test_a_stopped_job_is_refused_by_all_from_then_on(capsys: pytest.CaptureFixt
     who = Organizations(rounds=10_000, tolerance=0)
     job = who.agree()
     with running(who, job, "bank", "shop") as (bank, shop):
-        wait_until(shop, lambda: rounds_of("shop") > 0)
+        wait_until(shop, lambda: trains("shop"))
         assert run("party", "stop", job, *who.own("shop"), "--yes") == 0
         for process in (bank, shop):
             said = ends(process, 2)
@@ -221,6 +234,11 @@ def test_ids_of_another_format_and_a_party_twice(capsys: pytest.CaptureFixture[s
         twice = one_line(capsys, "party", "run", job, *who.own("shop"), "--quiet")
         assert "is running already" in twice
         assert "common" in one_line(capsys, "party", "run", job, *who.own("bank"), "--quiet")
+        ends(shop, 2)
+    who.write_own_file("bank", alignments_per_peer_per_year=1)
+    with running(who, job, "shop") as (shop,):
+        once_more = one_line(capsys, "party", "run", job, *who.own("bank"), "--quiet")
+        assert "(policy.alignments_per_peer_per_year)" in once_more
         ends(shop, 2)
 
 

@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.attacks.scored_features import column_space, held_out_features
@@ -192,6 +193,7 @@ def test_a_day_has_so_many_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     class Tomorrow(datetime.datetime):
         @classmethod
+        @override
         def now(cls, tz: datetime.tzinfo | None = None) -> Self:
             return super().now(tz) + datetime.timedelta(days=1)
 

@@ -1,0 +1,61 @@
+"""What a run tells a person while nothing happens, and when it gives up."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from securevfl.cli.party_run import Telling
+from securevfl.errors import PeerTimeout
+from tests.unit.parties.test_stopping import agreement
+
+DAY = 86_400.0
+
+
+def telling(folder: Path) -> tuple[Telling, list[str]]:
+    said: list[str] = []
+    made = Telling(agreement(), "bank", folder / "status.json", said.append, lambda *done: None)
+    made.enter("training")
+    made.channels.append(SimpleNamespace(awaited="Residuals from shop"))  # type: ignore[arg-type]
+    said.clear()
+    return made, said
+
+
+def test_whoever_waits_says_for_whom_after_a_minute_and_ten(tmp_path: Path) -> None:
+    made, said = telling(tmp_path)
+    for passed, told in ((59, 0), (61, 1), (600, 1), (661, 2), (1261, 3)):
+        made.changed -= passed - (made.progressed - made.changed)
+        made.look(DAY)
+        assert len(said) == told
+    assert said[0].startswith("training: waits for Residuals from shop, for ")
+    made.rounds(1, 10)
+    made.changed -= 61
+    made.look(DAY)
+    assert len(said) == 4
+
+
+def test_patience_ends_with_whom_it_waited_for(tmp_path: Path) -> None:
+    made, said = telling(tmp_path)
+    made.progressed -= DAY
+    with pytest.raises(PeerTimeout, match="no progress for 24 hours in 'training': waits for Resi"):
+        made.look(DAY)
+    made.rounds(1, 10)
+    made.look(DAY)
+    made.progressed -= DAY
+    for again in ("training", "connecting"):  # what repeats is no progress, and so is connecting
+        made.phase = again
+        made.rounds(1, 10)
+        with pytest.raises(PeerTimeout):
+            made.look(DAY)
+    assert not said
+
+
+def test_the_status_holds_no_more_than_how_far_it_is(tmp_path: Path) -> None:
+    made, _ = telling(tmp_path)
+    made.rounds(3, 10)
+    made.line("waits for shop: \x1b[31mnobody listens\n")
+    made.write()
+    status = json.loads((tmp_path / "status.json").read_text(encoding="utf-8"))
+    assert status["waiting"] == "waits for shop: \\x1b[31mnobody listens\\n"
+    assert (status["round"], status["rounds"], status["peers"]) == (3, 10, ["shop"])
