@@ -5,7 +5,7 @@ import json
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -35,6 +35,10 @@ Yes = Annotated[bool, typer.Option("--yes", help="Accept what the agreement says
 Address = Annotated[
     str | None,
     typer.Option(metavar="ws://HOST:PORT", help="Where the others reach this party."),
+]
+Patience = Annotated[
+    float | None,
+    typer.Option(metavar="HOURS", help="How long to wait without progress; 24 by default."),
 ]
 OWN = Path("party.toml")
 ANY_HOST = ("0.0.0.0", "::")  # noqa: S104
@@ -240,30 +244,61 @@ def run(
     job: JobPath,
     *,
     own_path: OwnPath = OWN,
-    patience: Annotated[
-        float | None,
-        typer.Option(metavar="HOURS", help="How long to wait without progress; 24 by default."),
-    ] = None,
+    patience: Patience = None,
     force: Annotated[bool, typer.Option("--force", help="Replace another job's model.")] = False,
     quiet: options.Quiet = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Take part in a job, to its end, however often it is interrupted."""
     from securevfl.cli.party_run import run_job
-    from securevfl.parties.agreement import folder_of, read_agreement
-    from securevfl.parties.life import alone
 
-    own, agreement = _own(own_path), read_agreement(job)
-    _require_accepted(own, agreement)
-    identity = _identity(own, passphrase_fd)
-    agreement.require_own(own.name, identity)
-    hours = own.patience_hours if patience is None else patience
-    if not hours > 0:
-        raise ConfigError(f"--patience {hours:g}: expected hours, more than 0")
-    folder = folder_of(own.state, agreement)
-    require_room({folder / "diary.json": len(TEMPLATE)}, "state folder")
-    with alone(folder, own.name):
-        run_job(own, agreement, identity, patience=3600 * hours, force=force, quiet=quiet)
+    with _taking_part(job, own_path, passphrase_fd, patience) as (
+        own,
+        agreement,
+        identity,
+        seconds,
+    ):
+        run_job(own, agreement, identity, patience=seconds, force=force, quiet=quiet)
+
+
+@party.command("predict")
+def predict(
+    job: JobPath,
+    *,
+    rows: Annotated[
+        Path | None, typer.Option(help="New rows; overrides new_data in your own file.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="At the label party: .csv, .parquet, or - to print the scores."),
+    ] = None,
+    own_path: OwnPath = OWN,
+    patience: Patience = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite an existing --out file.")
+    ] = False,
+    quiet: options.Quiet = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Score new rows together with the model of a job; every party runs it with its own file."""
+    from securevfl.cli.party_predict import score_rows
+
+    with _taking_part(job, own_path, passphrase_fd, patience) as (
+        own,
+        agreement,
+        identity,
+        seconds,
+    ):
+        score_rows(
+            own,
+            agreement,
+            identity,
+            rows=rows,
+            out=out,
+            force=force,
+            patience=seconds,
+            quiet=quiet,
+        )
 
 
 @party.command("status")
@@ -341,6 +376,27 @@ def rotate(
     _show_identity(own.name, new)
     typer.echo(f"peers run: securevfl party rotate JOB.toml --confirm {line}")
     typer.echo(f"once all have signed an agreement with it: key = {path.name!r} in your own file")
+
+
+@contextmanager
+def _taking_part(
+    job: Path, own_path: Path, passphrase_fd: int | None, patience: float | None
+) -> "Iterator[tuple[OwnFile, Agreement, Identity, float]]":
+    """Hold this party's place in a job that it accepts; the last number is its patience in s."""
+    from securevfl.parties.agreement import folder_of, read_agreement
+    from securevfl.parties.life import alone
+
+    own, agreement = _own(own_path), read_agreement(job)
+    _require_accepted(own, agreement)
+    identity = _identity(own, passphrase_fd)
+    agreement.require_own(own.name, identity)
+    hours = own.patience_hours if patience is None else patience
+    if not hours > 0:
+        raise ConfigError(f"--patience {hours:g}: expected hours, more than 0")
+    folder = folder_of(own.state, agreement)
+    require_room({folder / "diary.json": len(TEMPLATE)}, "state folder")
+    with alone(folder, own.name):
+        yield own, agreement, identity, 3600 * hours
 
 
 def _own(path: Path) -> "OwnFile":

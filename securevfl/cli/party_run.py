@@ -5,12 +5,12 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
     from securevfl.protocols.session.workplace import PartyOutcome
 
+T = TypeVar("T")
 STATUS, RESULT = "status.json", "result.json"
 LOOK_SECONDS, STATUS_SECONDS = 0.5, 1.0
 SILENT_SECONDS, STILL_SILENT_SECONDS = 60.0, 600.0
@@ -246,13 +247,18 @@ def require_places(own: OwnFile, agreement: Agreement, *, force: bool) -> None:
 
 @dataclass
 class Run:
-    """One run of a party's job, until it is finished, stopped or interrupted."""
+    """One run of a party's job, until it is finished, stopped or interrupted.
+
+    Attributes:
+        purpose: who runs for another one is not met.
+    """
 
     own: OwnFile
     agreement: Agreement
     identity: Identity
     telling: Telling
     patience: float
+    purpose: bytes = b""
     rows: int = 0
     plan: "Plan | None" = None
     _signals: int = 0
@@ -267,17 +273,18 @@ class Run:
             listen=own.listen,
             proxy=own.proxy,
             say=self.telling.line,
+            purpose=self.purpose,
         )
 
-    def until_the_end(self, place: Place) -> Finished:
+    def until_the_end(self, begin: Callable[[Network], Coroutine[Any, Any, T]]) -> T:
         """Take part; whatever ends it stands in the status, and an interrupt ends the process."""
         telling = self.telling
         try:
-            finished = asyncio.run(self._live(place))
+            finished = asyncio.run(self._live(begin))
         except KeyboardInterrupt:
             telling.write(phase="interrupted")
-            after = f"after {telling.done} rounds" if telling.done else "before the first round"
-            sys.stderr.write(f"securevfl: stopped {after}; the same command goes on\n")
+            after = f" after {telling.done} rounds" if telling.done else ""
+            sys.stderr.write(f"securevfl: stopped{after}; the same command goes on\n")
             sys.exit(INTERRUPTED)
         except JobStopped as error:
             telling.write(phase="stopped")
@@ -291,7 +298,7 @@ class Run:
         telling.write(phase="finished")
         return finished
 
-    async def _live(self, place: Place) -> Finished:
+    async def _live(self, begin: Callable[[Network], Coroutine[Any, Any, T]]) -> T:
         """Live; a JobStopped if a party has stopped the job, here or elsewhere.
 
         Raises:
@@ -299,7 +306,7 @@ class Run:
             PeerTimeout: nothing has moved for too long.
         """
         async with self.links() as links:
-            life = asyncio.ensure_future(live(place, Network(links, self.telling), self._save))
+            life = asyncio.ensure_future(begin(Network(links, self.telling)))
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, self._interrupted, life)
             watch = asyncio.ensure_future(self._watch())
@@ -348,7 +355,8 @@ class Run:
         self._signals += 1
         life.cancel()
 
-    def _save(self, plan: "Plan", outcome: "PartyOutcome") -> None:
+    def save(self, plan: "Plan", outcome: "PartyOutcome") -> None:
+        """Write this party's model and result."""
         self.plan = plan
         for path, model in model_files(self.own.name, outcome, self.own.output).items():
             save_model(path, model)
@@ -414,7 +422,7 @@ def run_job(
             raise ConfigError(f"the job is stopped by {stopped.by} on {stopped.at}")
         require_places(own, agreement, force=force)
         place, run.rows = place_of(own, agreement, signature, telling, patience)
-        finished = run.until_the_end(place)
+        finished = run.until_the_end(lambda links: live(place, links, run.save))
     for each in [] if quiet else wrapped(f"{own.name}: {ending(finished, own)}"):
         typer.echo(each)
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.cli import options
+from securevfl.cli.scores_file import STANDARD_OUTPUT, check_out, write_scores
 from securevfl.errors import ConfigError
 from securevfl.job import read_job
 from securevfl.protocols import catalogue
 
 if TYPE_CHECKING:
     from securevfl.reports.predictions import PredictRow
-
-STANDARD_OUTPUT, LEAST_BYTES = Path("-"), 10_000
 
 
 def predict(
@@ -52,10 +51,9 @@ def predict(
     described = read_job(job)
     catalogue.check_names(described)
     given = _given(rows or [])
-    _check_out(out, json, force=force)
+    check_out(out, json, force=force)
     from securevfl.data.sources import load
-    from securevfl.files import replace_file
-    from securevfl.reports.predictions import predict_row, scores_as, warnings
+    from securevfl.reports.predictions import predict_row, warnings
     from securevfl.reports.results import keep
     from securevfl.scoring.joint_model import load_parts
     from securevfl.scoring.outputs import known_labels, metrics, score_columns
@@ -85,11 +83,7 @@ def predict(
     ids = [found.written[row] for row in found.order]
     columns = score_columns(header, found.id_column, ids, scored.predictions[found.order])
     quality = metrics(header, scored.predictions, found.labels)
-    if out == STANDARD_OUTPUT:
-        sys.stdout.buffer.write(scores_as(".csv", columns))
-        sys.stdout.flush()
-    else:
-        replace_file(out, scores_as(out.suffix.lower(), columns), "scores file")
+    write_scores(out, columns)
     row = predict_row(scored, found, parts, quality, out)
     keep(
         json,
@@ -112,20 +106,6 @@ def _given(rows: Sequence[str]) -> dict[str, Path]:
             raise ConfigError(f"--rows {each!r}: expected NAME=FILE, once for each party")
         given[name] = Path(path)
     return given
-
-
-def _check_out(out: Path, json: Path | None, *, force: bool) -> None:
-    """Refuse places where scores and their row cannot go, before any work."""
-    from securevfl.files import require_room
-
-    to_files = [path for path in (out, json) if path not in (None, STANDARD_OUTPUT)]
-    require_room({path: LEAST_BYTES for path in to_files if path is not None}, "result folder")
-    if out == STANDARD_OUTPUT:
-        return
-    if out.suffix.lower() not in (".csv", ".parquet"):
-        raise ConfigError(f"--out {out}: expected .csv, .parquet, or - for standard output")
-    if out.exists() and not force:
-        raise ConfigError(f"--out {out} exists: name another file, or give --force")
 
 
 def _show(row: "PredictRow", class_names: Sequence[str]) -> None:

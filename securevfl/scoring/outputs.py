@@ -52,6 +52,19 @@ def score_columns(
     return {id_column: ids, **columns}
 
 
+def rounded(columns: Columns, digits: int) -> Columns:
+    """Scores with fewer digits: decimals of probabilities, else significant digits."""
+
+    def short(name: str, values: Sequence[str] | FloatArray) -> Sequence[str] | FloatArray:
+        if not isinstance(values, np.ndarray):
+            return values
+        if name.startswith("probability"):
+            return values.round(digits)
+        return np.array([float(f"{value:.{digits}g}") for value in values])
+
+    return {name: short(name, values) for name, values in columns.items()}
+
+
 @dataclass(frozen=True)
 class Metrics:
     """Quality of scores; metrics that do not apply are None.

@@ -122,7 +122,7 @@ class Parties:
 
 def parties(folder: Path, names: Names = TWO, scheme: str = "plain", **settings: object) -> Parties:
     files = folder / "files"
-    write_files(files, names, rows=900 if scheme == "bfv" else 60)
+    write_files(files, names, rows=900 if scheme in ("bfv", "blind") else 60)
     board = Switchboard(names, random.Random(0), 0.01)  # noqa: S311
     return Parties(folder / "state", agreement_of(names, scheme, **settings), files, board)
 

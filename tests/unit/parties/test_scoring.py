@@ -38,7 +38,8 @@ from securevfl.protocols.predicting import ScoringPlan
 from securevfl.scoring.running import score as score_together
 from securevfl.scoring.running import scoring_plan
 from securevfl.scoring.sources import RowsToScore, own_rows, read_new_rows
-from securevfl.training import train
+from securevfl.training import Environment, train
+from tests.jobs import SmallKeys
 from tests.switchboard import Switchboard, here, in_virtual_time
 from tests.unit.parties.test_life import (
     IDENTITIES,
@@ -127,7 +128,8 @@ class Scorers:
 
 def scorers(folder: Path, names: Names = TWO, scheme: str = "plain", **settings: object) -> Scorers:
     made = parties(folder, names, scheme, **settings)
-    result = train(made.agreement.job, load_files([made.source(name) for name in names]))
+    sources = [made.source(name) for name in names]
+    result = train(made.agreement.job, load_files(sources), Environment(keys=SmallKeys()))
     write_files(folder / "new", names, rows=NEW_ROWS, seed=7)
     models = {name: each.model for name, each in result.outcomes.items()}
     return Scorers(made, made.board, models, folder / "new")
@@ -150,6 +152,9 @@ def require_same(found: Scorers) -> None:
     [
         (TWO, "plain", {}),
         (THREE, "masked", {}),
+        (TWO, "bfv", {}),
+        (TWO, "blind", {"loss": "taylor-logistic", "rounds": 2}),
+        (THREE, "blind", {"loss": "taylor-logistic", "rounds": 2}),
         (THREE, "plain", {"algorithm": "fdml", "batch_size": 16, "learning_rate": 0.1}),
     ],
 )
@@ -159,6 +164,9 @@ def test_scores_are_those_of_one_operator(
     found = scorers(tmp_path, names, scheme, **settings)
     assert set(found.ends().values()) == {"scored"}
     require_same(found)
+    for name in names:
+        save_model(tmp_path / f"{name}.safetensors", found.models[name])
+        assert own_part(tmp_path, found.seat(name).plan, name).digest == found.models[name].digest
     assert len(found.results["bank"].rows.ids) == NEW_ROWS
     assert found.counted == {name: [NEW_ROWS] for name in names[1:]}
 

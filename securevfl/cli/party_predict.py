@@ -1,0 +1,133 @@
+"""What `securevfl party predict` does around a scoring: it reads rows, tells, and writes scores."""
+
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from securevfl.cli import options
+from securevfl.cli.party_run import Run, Telling, own_signature
+from securevfl.cli.scores_file import STANDARD_OUTPUT, check_out, write_scores
+from securevfl.errors import ConfigError
+from securevfl.parties.agreement import Agreement, folder_of
+from securevfl.parties.alignment import Limits
+from securevfl.parties.identity import Identity
+from securevfl.parties.own_file import OwnFile
+from securevfl.parties.quota import count_scores
+from securevfl.parties.scoring import ScoredRows, ScoringSeat, own_part, score
+from securevfl.parties.stopping import keep_stop
+from securevfl.protocols.catalogue import algorithm_of, exchange_of
+from securevfl.protocols.predicting import ScoringPlan
+from securevfl.reports.predictions import warnings
+from securevfl.scoring.outputs import known_labels, metrics, rounded, score_columns
+from securevfl.scoring.sources import own_rows
+
+if TYPE_CHECKING:
+    from securevfl.models.storage import ModelHeader
+
+STATUS, PURPOSE = "scoring.json", b"scoring"
+
+
+def score_rows(
+    own: OwnFile,
+    agreement: Agreement,
+    identity: Identity,
+    *,
+    rows: Path | None,
+    out: Path | None,
+    force: bool,
+    patience: float,
+    quiet: bool,
+) -> None:
+    """Take part in a scoring, to its end; the caller holds this party's place in the job."""
+    _check_out(own, agreement, out, force=force)
+    signature = own_signature(own, agreement)
+
+    def say(line: str) -> None:
+        if not quiet:
+            options.say(f"{own.name}: {line}")
+
+    with options.progress(quiet) as bar:
+        path = folder_of(own.state, agreement) / STATUS
+        telling = Telling(agreement, own.name, path, say, bar)
+        seat = _seat(own, agreement, signature, telling, rows)
+        seat = replace(seat, patience=2 * patience)  # `Telling.look` ends it before
+        header = seat.model.header
+        if out is not None:
+            known_labels(header, seat.rows.labels)  # before scores are sent and counted
+        save = partial(_save, own, header, out)
+        run = Run(own, agreement, identity, telling, patience, PURPOSE)
+        scored = run.until_the_end(lambda links: score(seat, links, save))
+    typer.echo(f"{own.name}: {_ending(scored, header, out)}", err=out == STANDARD_OUTPUT)
+    dropped = {own.name: len(seat.rows.ids) - len(scored.rows.ids)}
+    for warning in warnings(dropped, scored.rows.unknown):
+        sys.stderr.write(f"securevfl: {warning}\n")
+
+
+def _check_out(own: OwnFile, agreement: Agreement, out: Path | None, *, force: bool) -> None:
+    label = agreement.label_party
+    if own.name != label and out is not None:
+        raise ConfigError(f"--out: only {label}, which holds the labels, gets scores")
+    if own.name == label and out is None:
+        raise ConfigError("--out is missing: a .csv or .parquet file for the scores, or -")
+    if out is not None:
+        check_out(out, force=force)
+
+
+def _seat(
+    own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling, rows: Path | None
+) -> ScoringSeat:
+    """What this party brings; its model and its rows are read here."""
+    job, policy = own.own_job(agreement.job), own.policy
+    path = rows or own.data.new_data
+    if path is None:
+        raise ConfigError("no rows to score: give --rows, or new_data in [data] of your own file")
+    plan = ScoringPlan(
+        job, algorithm_of(job), exchange_of(job), agreement.names, agreement.label_party
+    )
+    _ = plan.shown  # some models score no new rows
+    model = own_part(own.output, plan, own.name)
+    party = next(each for each in job.party if each.name == own.name)
+    return ScoringSeat(
+        name=own.name,
+        agreement=agreement,
+        signature=signature,
+        records=own.guard_directory or options.guard_directory(),
+        limits=Limits(policy.most_ids_ratio),
+        told=telling.told(),
+        stopped=partial(keep_stop, own.state, agreement),
+        plan=plan,
+        model=model,
+        rows=own_rows(party, model, path),
+        count=partial(count_scores, own.state, policy.scores_per_day),
+    )
+
+
+def _save(own: OwnFile, header: "ModelHeader", out: Path | None, scored: ScoredRows) -> None:
+    """Write the scores, in the order of the label party's file."""
+    if out is None or scored.predictions is None:
+        return
+    rows, predictions = scored.rows, scored.predictions[scored.rows.order]
+    ids = [rows.written[row] for row in rows.order]
+    columns = score_columns(header, rows.id_column, ids, predictions)
+    write_scores(out, rounded(columns, own.policy.score_digits))
+
+
+def _ending(scored: ScoredRows, header: "ModelHeader", out: Path | None) -> str:
+    """How a scoring has ended, in a line."""
+    rows = scored.rows
+    if scored.predictions is None:
+        return f"{len(rows.ids)} of your rows were scored"
+    said = [f"{len(rows.ids)} rows scored: {out}"]
+    quality = metrics(header, scored.predictions, rows.labels)
+    for name, value in (
+        ("AUC", quality.auc),
+        ("accuracy", quality.accuracy),
+        ("R²", quality.r2),
+    ):
+        if value is not None:
+            said.append(f"{name} {value:.4f} of {quality.rows} with a label")
+    return "; ".join(said)
