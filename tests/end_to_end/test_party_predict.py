@@ -100,7 +100,8 @@ def test_a_party_that_dies_is_waited_for_and_scores_when_it_is_back() -> None:
     write_new_rows(who, 2000)
     for _ in range(20):
         with scoring(who, job, "bank", "shop") as (bank, shop):
-            assert shop.stderr is not None and bank.stderr is not None
+            assert shop.stderr is not None
+            assert bank.stderr is not None
             while "aligning" not in shop.stderr.readline():
                 assert shop.poll() is None
             os.kill(shop.pid, signal.SIGKILL)
