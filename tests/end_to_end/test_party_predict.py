@@ -93,6 +93,12 @@ def test_organizations_score_what_one_operator_would(
     assert "rows that not every party has are not scored: 5 of bank" in said.err
     require_scores_of_one_operator(who)
     assert not list(Path("shop").glob("*scores*"))
+    who.write_own_file("shop", scores_per_day=49)
+    with scoring(who, job, *who.names[1:]) as others:
+        assert "shop ended the job (FeatureLeakRefused)" in one_line(
+            capfd, *command(who, job, "bank"), "--quiet"
+        )
+        assert "at most 49 a day (policy.scores_per_day)" in ends(others[-1], 2)
 
 
 def test_a_party_that_dies_is_waited_for_and_scores_when_it_is_back() -> None:
