@@ -30,8 +30,12 @@ def write_new_rows(who: Organizations, rows: int = 50) -> None:
     for name in who.names:
         ids = [*(f"n{number}" for number in range(rows)), *(f"{name}{each}" for each in range(5))]
         generator.shuffle(ids)
-        lines = [f"id,{name}_a,{name}_b"]
-        lines += [f"{each},{generator.normal()!r},{generator.normal()!r}" for each in ids]
+        label = ",default" if name == who.names[0] else ""
+        lines = [f"id,{name}_a,{name}_b{label}"]
+        for each in ids:
+            values = [*map(repr, generator.normal(size=2).tolist())]
+            values += [str(generator.integers(2))] if label else []
+            lines.append(",".join([each, *values]))
         Path(f"{name}/new.csv").write_text("\n".join(lines), encoding="utf-8")
 
 
@@ -88,9 +92,9 @@ def test_organizations_score_what_one_operator_would(
             said = ends(process)
             assert "50 of your rows were scored" in said
             assert f"rows that not every party has are not scored: 5 of {name}" in said
-    said = capfd.readouterr()
-    assert "50 rows scored: scores.csv" in said.out
-    assert "rows that not every party has are not scored: 5 of bank" in said.err
+    bank = capfd.readouterr()
+    assert "50 rows scored: scores.csv; AUC 0." in bank.out
+    assert "rows that not every party has are not scored: 5 of bank" in bank.err
     require_scores_of_one_operator(who)
     assert not list(Path("shop").glob("*scores*"))
     who.write_own_file("shop", scores_per_day=49)
