@@ -270,7 +270,7 @@ class Meeting:
             queue = self._control[peer]
             if len(frame) > MOST_CONTROL_BYTES or queue.qsize() >= MOST_WAITING:
                 raise PeerViolation(f"{peer} sent too many control frames, or one that is too long")
-            match _kind(frame[1:]):
+            match kind_of(frame[1:]):
                 case "ended":
                     raise JobEnded(peer, _parsed(peer, frame[1:], Ended).error)
                 case "probe":
@@ -308,7 +308,8 @@ class Meeting:
             channel.lose(name, error)
 
 
-def _kind(data: bytes) -> object:
+def kind_of(data: bytes) -> object:
+    """The kind that a control frame says it is."""
     try:
         found = json.loads(data)
     except ValueError:
