@@ -319,7 +319,7 @@ def kind_of(data: bytes) -> object:
     """The kind that a control frame says it is."""
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found.get("kind") if isinstance(found, dict) else None
 
