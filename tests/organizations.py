@@ -47,6 +47,7 @@ class Organizations:
         self.listen = {name: free_address() for name in self.names[: 1 if relay else -1]}
         self.job = {"name": "loans", "rounds": 10, "start": "seeded", **job}
         self.exchange = {"scheme": scheme}
+        self.top: dict[str, object] = {}
         self.ids = dict.fromkeys(self.names, "c")
         for name in self.names:
             assert run("party", "init", name, "--folder", name) == 0
@@ -72,7 +73,7 @@ class Organizations:
         return {"data": f"{name}.csv", **labels}
 
     def write_own_file(self, name: str, **policy: object) -> None:
-        top = {"name": name, "key": f"{name}.key", "guard_directory": "guards"}
+        top = {"name": name, "key": f"{name}.key", "guard_directory": "guards", **self.top}
         if name in self.listen:
             top["listen"] = self.listen[name]
         head = "".join(f"{key} = {json.dumps(value)}\n" for key, value in top.items())
@@ -83,11 +84,18 @@ class Organizations:
         role = "label" if name == self.names[0] else "feature"
         return {"name": name, "role": role, **more}
 
-    def agree(self, path: str = "job.toml", *, sign: bool = True, **job: object) -> str:
-        """The path of an agreement that all have signed."""
+    def agree(
+        self,
+        path: str = "job.toml",
+        *,
+        sign: bool = True,
+        keys: Mapping[str, bytes] = {},
+        **job: object,
+    ) -> str:
+        """The path of an agreement that all have signed; `keys` are passphrases by party."""
         parties = []
         for name in self.names:
-            public = Identity.load(Path(f"{name}/{name}.key")).public
+            public = Identity.load(Path(f"{name}/{name}.key"), keys.get(name)).public
             at = {"address": f"ws://{self.listen[name]}"} if name in self.listen else {}
             parties.append(self.party(name, identity=public_text(public), **at))
         output = {"checkpoint_every": 5}

@@ -360,6 +360,7 @@ def rotate(
     passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Make a new identity, signed by the old one; or put a peer's new one into a draft."""
+    from securevfl.parties.identity import Identity
     from securevfl.parties.rotation import confirmed, rotation
 
     if (job is None) != (confirm is None):
@@ -369,10 +370,10 @@ def rotate(
         replace_file(job, text.encode(), "agreement")
         typer.echo(f"{job} has the new identity of {name}: all sign it again")
         return
-    own = _own(own_path)
-    new, line = rotation(own.name, _identity(own, passphrase_fd))
+    own, passphrase = _own(own_path), _passphrase(passphrase_fd)
+    new, line = rotation(own.name, Identity.load(own.key, passphrase))
     path = own.key.with_name(f"{own.key.name}.new")
-    new.save(path, _passphrase(passphrase_fd))
+    new.save(path, passphrase)
     _show_identity(own.name, new)
     typer.echo(f"peers run: securevfl party rotate JOB.toml --confirm {line}")
     typer.echo(f"once all have signed an agreement with it: key = {path.name!r} in your own file")
@@ -405,20 +406,15 @@ def _own(path: Path) -> "OwnFile":
     return read_own_file(path)
 
 
-_read_passphrases: dict[int, bytes] = {}
-
-
 def _passphrase(descriptor: int | None) -> bytes | None:
-    """What a file descriptor holds, up to the end of the first line."""
+    """The first line that a file descriptor gives."""
     if descriptor is None:
         return None
-    if descriptor not in _read_passphrases:
-        try:
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                _read_passphrases[descriptor] = file.readline(MOST_PASSPHRASE).rstrip(b"\r\n")
-        except OSError as error:
-            raise ConfigError(f"--passphrase-fd {descriptor}: {error.strerror}") from error
-    return _read_passphrases[descriptor]
+    try:
+        with os.fdopen(descriptor, "rb") as file:
+            return file.readline(MOST_PASSPHRASE).rstrip(b"\r\n")
+    except OSError as error:
+        raise ConfigError(f"--passphrase-fd {descriptor}: {error.strerror}") from error
 
 
 def _identity(own: "OwnFile", descriptor: int | None) -> "Identity":

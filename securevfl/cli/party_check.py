@@ -19,7 +19,7 @@ from securevfl.errors import PeerError, PeerUnreachable, PeerViolation, SecureVF
 from securevfl.parties.agreement import Agreement, differences, read_signatures, shown
 from securevfl.parties.identity import Identity
 from securevfl.parties.links import Link, Links
-from securevfl.parties.meeting import CONTROL, Control, Meet, Probe
+from securevfl.parties.meeting import CONTROL, Control, Meet, Probe, kind_of
 from securevfl.parties.own_file import OwnFile
 from securevfl.parties.policy import refusals
 
@@ -189,7 +189,7 @@ class Check:
         """Whether a frame is a probe that has come back."""
         if frame[:1] != bytes((CONTROL,)):
             return False
-        if b'"kind":"meet"' in frame[:32]:
+        if kind_of(frame[1:]) == "meet":
             meet = _parsed(Meet, link.peer, frame)
             found = differences(self.agreement.text, meet.agreement.encode())
             seen.runs, seen.version = True, meet.version

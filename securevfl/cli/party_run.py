@@ -26,7 +26,7 @@ from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity
 from securevfl.parties.life import Finished, Place, live
 from securevfl.parties.links import Link, Links
-from securevfl.parties.meeting import CONTROL, JobStopped, Stopped
+from securevfl.parties.meeting import CONTROL, JobStopped, Stopped, kind_of
 from securevfl.parties.own_data import OwnRows
 from securevfl.parties.own_file import OwnFile
 from securevfl.parties.policy import count_alignment
@@ -179,17 +179,17 @@ class Network:
         return found
 
 
-async def _tells(link: Link, frame: bytes) -> bool:
+async def _tells(link: Link, stopped: Stopped) -> bool:
     """Tell a peer that the job is stopped; whether it has answered that it knows."""
+    frame = bytes((CONTROL,)) + stopped.model_dump_json().encode()
     try:
         link.post(frame)
-        while not (answer := await link.receive()).startswith(bytes((CONTROL,))) or (
-            b'"kind":"stopped"' not in answer[:32]
-        ):
-            pass  # what it sent before it heard
+        while True:  # what it sent before it heard comes first
+            answer = await link.receive()
+            if answer[:1] == frame[:1] and kind_of(answer[1:]) == stopped.kind:
+                return True
     except PeerError:
         return False
-    return True
 
 
 def place_of(
@@ -331,13 +331,12 @@ class Run:
                 await self._tell_stop(links, stopped)
 
     async def _tell_stop(self, links: Links, stopped: Stopped) -> None:
-        frame = bytes((CONTROL,)) + stopped.model_dump_json().encode()
         try:
             async with asyncio.timeout(TELL_STOP_SECONDS):
                 waiting = set(self.agreement.names) - {self.own.name}
                 while waiting:
                     found = await links.connect()
-                    told = await asyncio.gather(*(_tells(link, frame) for link in found.values()))
+                    told = await asyncio.gather(*(_tells(link, stopped) for link in found.values()))
                     waiting -= {name for name, knows in zip(found, told, strict=True) if knows}
         except TimeoutError:
             self.telling.line("not all peers know yet that the job is stopped: run tells them")

@@ -71,9 +71,16 @@ class Meet(First):
 
 
 class Score(First):
-    """The first frame where the parties score new rows."""
+    """The first frame where the parties score new rows.
+
+    Attributes:
+        model: hash of the job that the sender's part is of, in hex.
+        rounds: after which it was saved.
+    """
 
     kind: Literal["score"] = "score"
+    model: str = Field(pattern=r"^[0-9a-f]{64}$")
+    rounds: int
 
 
 class Ready(Control):
@@ -270,7 +277,7 @@ class Meeting:
             queue = self._control[peer]
             if len(frame) > MOST_CONTROL_BYTES or queue.qsize() >= MOST_WAITING:
                 raise PeerViolation(f"{peer} sent too many control frames, or one that is too long")
-            match _kind(frame[1:]):
+            match kind_of(frame[1:]):
                 case "ended":
                     raise JobEnded(peer, _parsed(peer, frame[1:], Ended).error)
                 case "probe":
@@ -308,10 +315,11 @@ class Meeting:
             channel.lose(name, error)
 
 
-def _kind(data: bytes) -> object:
+def kind_of(data: bytes) -> object:
+    """The kind that a control frame says it is."""
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found.get("kind") if isinstance(found, dict) else None
 

@@ -1,0 +1,108 @@
+"""What a peer may send at a meeting, and how everything else ends."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from securevfl.errors import MalformedMessage, PeerError, PeerUnreachable, PeerViolation
+from securevfl.parties.meeting import (
+    CONTROL,
+    MOST_CONTROL_BYTES,
+    MOST_PROBES,
+    MOST_WAITING,
+    TRAINING,
+    Bye,
+    Control,
+    Done,
+    JobEnded,
+    Meeting,
+    Probe,
+    Programs,
+)
+
+PROGRAMS = Programs({"bank": "bank", "shop": "shop", "post": "post"})
+BANK, SHOP, POST = range(3)
+
+
+class Says:
+    """A peer's end of a link: it sends some frames, and then it is gone."""
+
+    def __init__(self, frames: Sequence[bytes]) -> None:
+        self._frames, self.posted = list(frames), 0
+
+    async def receive(self) -> bytes:
+        if not self._frames:
+            raise PeerUnreachable("shop is gone")
+        return self._frames.pop(0)
+
+    def post(self, frame: bytes) -> None:
+        self.posted += len(frame)
+
+    async def close(self) -> None:
+        pass
+
+
+def control(message: Control) -> bytes:
+    return bytes((CONTROL,)) + message.model_dump_json().encode()
+
+
+def heard(*frames: bytes) -> object:
+    """What the bank makes of the shop's frames, as it waits for a goodbye."""
+
+    async def meet() -> object:
+        async with asyncio.timeout(60), Meeting("bank", {"shop": Says(frames)}, PROGRAMS) as found:
+            return (await found.exchange(Bye()))["shop"]
+
+    return asyncio.run(meet())
+
+
+def test_a_goodbye_is_heard() -> None:
+    assert heard(control(Bye())) == Bye()
+    assert heard(control(Probe(clock=0, version="1", agreement="0" * 64)), control(Bye())) == Bye()
+
+
+@pytest.mark.parametrize(
+    ("frames", "error", "words"),
+    [
+        ([], PeerUnreachable, "gone"),
+        ([control(Done(rounds=3))], MalformedMessage, "no Bye where one is expected"),
+        ([bytes((CONTROL,)) + b"nonsense"], MalformedMessage, "no Bye"),
+        ([bytes((CONTROL,)) + b"[" * 100_000], MalformedMessage, "no Bye"),
+        ([bytes((CONTROL,)) + b'{"kind":"ended","error":"x y"}'], MalformedMessage, "no Ended"),
+        ([bytes((CONTROL,)) + b'{"kind":"ended","error":"DataError"}'], JobEnded, "DataError"),
+        ([bytes((CONTROL,)) + b'{"kind":"stopped"}'], MalformedMessage, "no Stopped"),
+        ([bytes(MOST_CONTROL_BYTES + 1)], PeerViolation, "too long"),
+        ([control(Bye())] * (MOST_WAITING + 1), PeerViolation, "too many control frames"),
+        (
+            [control(Probe(clock=0, version="1", agreement="0" * 64))] * (MOST_PROBES + 1),
+            PeerViolation,
+            "probes",
+        ),
+        ([b""], MalformedMessage, "no program"),
+        ([bytes((TRAINING, BANK))], MalformedMessage, "no program"),
+        ([bytes((TRAINING, BANK, 3))], MalformedMessage, "no program"),
+        ([bytes((TRAINING, BANK, POST))], PeerViolation, "in another party's name"),
+        ([bytes((TRAINING, POST, SHOP))], PeerViolation, "does not run here"),
+        ([bytes((9, BANK, SHOP))], PeerViolation, "does not run here"),
+    ],
+)
+def test_everything_else_ends_the_meeting(
+    frames: list[bytes], error: type[PeerError], words: str
+) -> None:
+    flood = len(frames) > MOST_WAITING
+    with pytest.raises(error, match=words):
+        last(frames) if flood else heard(*frames)
+
+
+def last(frames: list[bytes]) -> None:
+    """Let all frames arrive before the bank looks at any."""
+
+    async def meet() -> None:
+        async with asyncio.timeout(60), Meeting("bank", {"shop": Says(frames)}, PROGRAMS) as found:
+            for _ in range(3 * len(frames)):
+                await asyncio.sleep(0)
+            for _ in frames:
+                await found.exchange(Bye())
+
+    asyncio.run(meet())
