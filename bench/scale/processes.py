@@ -1,16 +1,16 @@
-"""FDML on shards with every party and the server a process of its own on this machine."""
+"""FDML on shards with every party a process of this machine; the label party's has the server."""
 
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.scale.peak_memory import peak_bytes
-from securevfl.actors.processes import ProcessHandle, ProcessHost
-from securevfl.actors.task import ActorTask, Event, Tell
-from securevfl.actors.training import Places, train_by_actors
 from securevfl.data.planted_sparse import PARTIES
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job, PartySettings
+from securevfl.parties.local import Places, train_locally
+from securevfl.parties.processes import ProcessHandle, ProcessHost
+from securevfl.parties.task import Event, Task, Tell
 from securevfl.sparse import Matrix
 
 
@@ -35,7 +35,7 @@ class _WatchedHost:
 
     peaks: dict[str, int | None] = field(default_factory=dict)
 
-    def start(self, task: ActorTask, tell: Tell) -> ProcessHandle:
+    def start(self, task: Task, tell: Tell) -> ProcessHandle:
         """Start one."""
         handles: list[ProcessHandle] = []
 
@@ -49,7 +49,7 @@ class _WatchedHost:
 
 
 def timed_processes(job: Job, dataset: VerticalDataset[Matrix], folder: Path) -> Apart:
-    """Train with a process for every party and for the server.
+    """Train with a process for every party.
 
     Args:
         job: of fdml.
@@ -72,6 +72,6 @@ def timed_processes(job: Job, dataset: VerticalDataset[Matrix], folder: Path) ->
     host = _WatchedHost()
     with tempfile.TemporaryDirectory() as output:
         places = Places(Path(output), beside=folder, guard_directory=Path(output))
-        result = train_by_actors(job, dataset, host, places)
+        result = train_locally(job, dataset, host, places)
     peaks = [peak for peak in host.peaks.values() if peak is not None]
     return Apart(result.clear_auc, result.costs().total_s, max(peaks, default=None))

@@ -190,7 +190,7 @@ def guard_directory() -> Path:
 
 def job_dataset(job: Job, path: Path, data_dir: Path | None) -> "VerticalDataset[Matrix]":
     """The data of a job file, by the job's name where they are its parties' own."""
-    from securevfl.actors.own_data import job_data
+    from securevfl.training.job_data import job_data
 
     data = job_data(job, path.parent, data_dir)
     return replace(data, name=job.job.dataset or job.job.name)

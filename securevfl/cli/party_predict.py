@@ -58,9 +58,12 @@ def score_rows(
         header = seat.model.header
         if out is not None:
             known_labels(header, seat.rows.labels)  # before scores are sent and counted
-        save = partial(_save, own, header, out)
+        write = partial(_write, own, header, out)
+        save = (lambda scored: None) if out == STANDARD_OUTPUT else write
         run = Run(own, agreement, identity, telling, patience, PURPOSE)
         scored = run.until_the_end(lambda links: score(seat, links, save))
+    if out == STANDARD_OUTPUT:  # once, whatever was interrupted
+        write(scored)
     typer.echo(f"{own.name}: {_ending(scored, header, out)}", err=out == STANDARD_OUTPUT)
     dropped = {own.name: len(seat.rows.ids) - len(scored.rows.ids)}
     for warning in warnings(dropped, scored.rows.unknown):
@@ -106,7 +109,7 @@ def _seat(
     )
 
 
-def _save(own: OwnFile, header: "ModelHeader", out: Path | None, scored: ScoredRows) -> None:
+def _write(own: OwnFile, header: "ModelHeader", out: Path | None, scored: ScoredRows) -> None:
     """Write the scores, in the order of the label party's file."""
     if out is None or scored.predictions is None:
         return

@@ -22,8 +22,8 @@ from securevfl.reports.rows import TrainRow
 from securevfl.reports.tables import privacy_notes, spent_text, wrapped
 
 if TYPE_CHECKING:
-    from securevfl.actors.task import Host
     from securevfl.data.tables import VerticalDataset
+    from securevfl.parties.task import Host
     from securevfl.protocols.plan import Plan
     from securevfl.protocols.session.checkpoints import SessionState
     from securevfl.protocols.session.pad_store import PadPlaces
@@ -146,11 +146,11 @@ class Actors:
         progress: Callable[[int], None],
         quiet: bool,
     ) -> "TrainingResult":
-        """Train a job by actors, see `train_by_actors`."""
-        from securevfl.actors.training import RESTARTS, Places, Supervision, train_by_actors
+        """Train a job by actors, see `train_locally`."""
+        from securevfl.parties.local import RESTARTS, Places, Supervision, train_locally
 
         with self._host() as host:
-            return train_by_actors(
+            return train_locally(
                 job,
                 dataset,
                 host,
@@ -177,11 +177,11 @@ class Actors:
 
         silence = self.silence or SILENCE_SECONDS
         if self.ray is None:
-            from securevfl.actors.processes import ProcessHost
+            from securevfl.parties.processes import ProcessHost
 
             yield ProcessHost(silence_seconds=silence)
             return
-        from securevfl.actors.ray_host import RayHost
+        from securevfl.parties.ray_host import RayHost
         from securevfl.ray_cluster import cluster
 
         with cluster(self.ray):

@@ -360,19 +360,31 @@ def rows_in_common(
     Rows matched by id are sorted by it; rows matched by digest have the holder's order. `among` is
     for the error message.
     """
-    frames = {name: _numbered(side.ids if by_id else side.digests) for name, side in sides.items()}
-    common = frames[holder]
-    for name, other in frames.items():
-        if name != holder:
-            common = common.join(other, on="key", how="semi")
+    keys = {name: side.ids if by_id else side.digests for name, side in sides.items()}
+    found = places_in_common(keys, holder, by_id=by_id)
     for name, side in sides.items():
-        dropped[name] += len(side) - common.height
-    if common.is_empty():
+        dropped[name] += len(side) - len(found[name])
+    if not len(found[holder]):
         counts = ", ".join(f"{name!r} {len(side)}" for name, side in sides.items())
         raise DataError(
             f"no common ids among {among} ({counts} ids), expected at least 1: "
             f"{explain_mismatch(_ids(sides), 0)}"
         )
+    return found
+
+
+def places_in_common(
+    keys: "Mapping[str, pl.Series | Sequence[str] | Digests]", holder: str, *, by_id: bool
+) -> dict[str, IntArray]:
+    """By party, the places of the keys that all have: sorted if they are ids, else as at `holder`.
+
+    No key may be there twice.
+    """
+    frames = {name: _numbered(each) for name, each in keys.items()}
+    common = frames[holder]
+    for name, other in frames.items():
+        if name != holder:
+            common = common.join(other, on="key", how="semi")
     wanted = common.sort("key" if by_id else "row").select("key")
     return {name: _looked_up(each, wanted) for name, each in frames.items()}
 

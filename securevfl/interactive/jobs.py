@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from securevfl.actors.own_data import job_data
 from securevfl.data.tables import VerticalDataset, as_arrays
 from securevfl.errors import ConfigError
 from securevfl.job import Job, check_job, read_job
 from securevfl.sparse import Matrix
 from securevfl.training import Environment, TrainingResult
 from securevfl.training import train as run_training
+from securevfl.training.job_data import job_data
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import Any
 
 from typing_extensions import override
 from websockets.asyncio.client import ClientConnection, connect
@@ -45,10 +46,20 @@ HANDSHAKE_SECONDS = 10.0
 # Gateways cut connections that are idle for some minutes; a death is noticed after a minute.
 PING_SECONDS, PONG_SECONDS = 20.0, 40.0
 CLOSE_SECONDS = 2.0
+# In place of pings: the silent death of a machine is noticed after about a minute.
+KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
+)
 # Nothing here writes more than a message ahead; the rest are replies to pings that nobody reads.
 MOST_UNREAD_BYTES = 4 * MOST_MESSAGE_BYTES
 QUIET_SECONDS = 10.0
 NAMEPLATE_BYTES = 16
+UNIX = "unix:"
+"""Begins the address of a socket in the file system, as parties of one machine have it."""
 REFUSED = 4003
 REPLACED = 4009
 _PARTY, _INVITER, _JOINER = b"svfl\1p", b"svfl\1i", b"svfl\1j"
@@ -88,9 +99,24 @@ class Stream:
         address: of the other end, without its port.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, pings: bool = True) -> None:
         self._connection = connection
         self.address = str((connection.remote_address or ("?",))[0])
+        end: socket.socket | None = connection.transport.get_extra_info("socket")
+        if not pings and end is not None and end.family != socket.AF_UNIX:
+            for level, option, value in KEEP_ALIVE:
+                end.setsockopt(level, option, value)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was sent has left."""
+        connection = self._connection
+        return connection.state is State.OPEN and not connection.transport.get_write_buffer_size()
+
+    def send_at_once(self, data: bytes) -> None:
+        """Send a message on an idle stream."""
+        self._connection.protocol.send_binary(data)
+        self._connection.send_data()
 
     async def send(self, data: bytes) -> None:
         """Send a message; waits while the other end is slow. A PeerUnreachable if it is gone."""
@@ -128,6 +154,8 @@ class Stream:
 
 def check_url(url: str, proxy: str | None = None) -> None:
     """Refuse what `dial` could never use; a ConfigError."""
+    if url.startswith(UNIX):
+        return
     try:
         parse_uri(url)
     except (InvalidURI, ValueError) as error:
@@ -142,33 +170,39 @@ def check_url(url: str, proxy: str | None = None) -> None:
         raise ConfigError(f"proxy = {scheme}://…: install python-socks[asyncio]")
 
 
-async def dial(url: str, proxy: str | None = None) -> Stream:
+async def dial(url: str, proxy: str | None = None, *, pings: bool = True) -> Stream:
     """Connect to a door.
 
     Args:
-        url: ws://… or wss://…, the latter with the system's certificate authorities.
+        url: ws://…, wss://… with the system's certificate authorities, or unix:PATH.
         proxy: http://… for CONNECT or socks5://…; None for none.
+        pings: whether the other end must answer pings; else only its machine must.
 
     Raises:
         ConfigError: an address that can never be used.
         PeerUnreachable: no connection, with the reason in words.
     """
     check_url(url, proxy)
+    path: dict[str, Any] = {}
+    if url.startswith(UNIX):
+        path = {"unix": True, "path": url.removeprefix(UNIX)}
     try:
         return Stream(
-            await _Connect(
-                url,
+            pings=pings,
+            connection=await _Connect(
+                "ws://localhost/" if path else url,
+                **path,
                 proxy=proxy,
                 compression=None,
                 open_timeout=HANDSHAKE_SECONDS,
-                ping_interval=PING_SECONDS,
+                ping_interval=PING_SECONDS if pings else None,
                 ping_timeout=PONG_SECONDS,
                 close_timeout=CLOSE_SECONDS,
                 max_size=MOST_MESSAGE_BYTES,
                 max_queue=4,
                 logger=_quiet,
                 create_connection=_Calling,
-            )
+            ),
         )
     except (OSError, UnicodeError, InvalidHandshake, EOFError, ConnectionClosed) as error:
         raise PeerUnreachable(_why(error, url)) from error
@@ -310,8 +344,9 @@ class Door:
     """Listens, admits callers, and hands each to `welcome`, at whose end the connection closes.
 
     Attributes:
-        listen: HOST:PORT; port 0 for a free one.
+        listen: HOST:PORT, port 0 for a free one; or unix:PATH.
         admits: who may come in, once it has proved who it is; all others get the same refusal.
+        pings: whether callers must answer pings; else only their machines must.
         say: takes a line about refused callers, at most one each `QUIET_SECONDS`.
         refused: how many, by reason.
     """
@@ -321,6 +356,7 @@ class Door:
     welcome: Welcome
     say: Callable[[str], None]
     limits: Limits = field(default_factory=Limits)
+    pings: bool = True
     refused: Counter[str] = field(default_factory=Counter)
     _of_address: Counter[str] = field(default_factory=Counter)
     _visitors: set[ServerConnection] = field(default_factory=set)
@@ -329,7 +365,6 @@ class Door:
 
     async def open(self) -> None:
         """Begin to listen; a ConfigError if that cannot be."""
-        host, _, port = self.listen.rpartition(":")
         door = self
 
         class Visiting(_Bounded, ServerConnection):
@@ -355,12 +390,11 @@ class Door:
         try:
             self._server = await serve(
                 self._answer,
-                host.strip("[]"),
-                int(port),
+                **self._place(),
                 compression=None,
                 server_header=None,
                 open_timeout=self.limits.handshake_seconds,
-                ping_interval=PING_SECONDS,
+                ping_interval=PING_SECONDS if self.pings else None,
                 ping_timeout=PONG_SECONDS,
                 close_timeout=CLOSE_SECONDS,
                 max_size=MOST_CALL_BYTES,
@@ -372,10 +406,18 @@ class Door:
             why = getattr(error, "strerror", None) or "expected HOST:PORT"
             raise ConfigError(f"{self.listen}: cannot listen there ({why})") from error
 
+    def _place(self) -> dict[str, Any]:
+        if self.listen.startswith(UNIX):
+            return {"unix": True, "path": self.listen.removeprefix(UNIX)}
+        host, _, port = self.listen.rpartition(":")
+        return {"host": host.strip("[]"), "port": int(port)}
+
     @property
     def address(self) -> str:
-        """Where it listens, HOST:PORT."""
+        """Where it listens, in the form of `listen`."""
         assert self._server is not None  # noqa: S101
+        if self.listen.startswith(UNIX):
+            return self.listen
         host, port = next(iter(self._server.sockets)).getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -410,7 +452,7 @@ class Door:
             self.say(f"refused a caller from {address}: {why} ({self.refused.total()} so far)")
 
     async def _answer(self, connection: ServerConnection) -> None:
-        stream = Stream(connection)
+        stream = Stream(connection, pings=self.pings)
         try:
             try:
                 async with asyncio.timeout(self.limits.handshake_seconds):

@@ -27,7 +27,14 @@ from securevfl.files import replace_file, wipe_file
 from securevfl.job import Job
 from securevfl.parties.alignment import align
 from securevfl.parties.meeting import ALIGNMENT, TRAINING, Meet, Meeting, Programs
-from securevfl.parties.own_data import OwnRows, describe, keep_common, kept_common
+from securevfl.parties.own_data import (
+    ALIGNED,
+    NamedRows,
+    OwnRows,
+    describe,
+    keep_common,
+    kept_common,
+)
 from securevfl.parties.recovery import Network, Recovering, Seat
 from securevfl.protocols.attempts import beginning
 from securevfl.protocols.catalogue import algorithm_of
@@ -69,15 +76,21 @@ class Place(Seat):
 
     Attributes:
         job: the agreement's job with this party's own data filled in.
-        folder: of its state in this job.
+        folder: of what it keeps in this job.
         pads: made offline, if there are any.
+        states: folder of its states; `folder` unless given.
+        ledgers: takes the costs of the programs that ran here, by name, before `save` is called.
+        most_repeated: rounds that the job may take again, in all.
     """
 
     job: Job
-    rows: Callable[[bool], OwnRows]
+    rows: Callable[[bool], OwnRows | NamedRows]
     by_digest: bool
     folder: Path
     pads: PadStore | None = None
+    states: Path | None = None
+    ledgers: Callable[[Mapping[str, Costs]], None] = lambda ledgers: None
+    most_repeated: int = MOST_REPEATED
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +140,10 @@ class _Life(Recovering[Finished]):
         programs = Programs(hosts | dict.fromkeys(servers, place.agreement.label_party))
         super().__init__(place, programs)
         self.place, self._save = place, save
+        self._checkpoints = Checkpoints(place.states or place.folder, place.name)
         self._diary_path = place.folder / "diary.json"
         self._diary = _read_diary(self._diary_path)
-        self._rows: OwnRows | None = None
+        self._rows: OwnRows | NamedRows | None = None
         self.complete, self._done = self._diary.complete, 0
         if self._diary.finished is not None:
             self.finished = Finished(None, None, None, self._diary.repeated)
@@ -176,6 +190,7 @@ class _Life(Recovering[Finished]):
             finally:
                 for task in tasks:
                     task.cancel()
+        place.ledgers({each.name: each.costs for each in (end, *servers.values())})
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
         self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped)
@@ -189,18 +204,17 @@ class _Life(Recovering[Finished]):
 
     def _complete(self) -> None:
         self._write(complete=True)
-        folder = self.place.folder
-        Checkpoints(folder, self.place.name).clear()
+        self._checkpoints.clear()
         # θ⁰ and the row offsets of a finished job are of no use to anybody but its peers.
-        secret = folder / ATTEMPTS
+        secret = self.place.folder / ATTEMPTS
         with suppress(FileNotFoundError):
             wipe_file(secret)
             secret.unlink()
 
     def _meet(self, states: Mapping[int, SessionState]) -> Meet:
         place, kept = self.place, None
-        if self._rows is not None or (place.folder / "alignment").exists():
-            kept = kept_common(place.folder / "alignment", self._own_rows(place.by_digest))
+        if self._rows is not None or (place.folder / ALIGNED).exists():
+            kept = kept_common(place.folder / ALIGNED, self._own_rows(place.by_digest))
         return self.first(
             Meet,
             states=sorted(states) or [0],
@@ -209,7 +223,7 @@ class _Life(Recovering[Finished]):
             finished=self._diary.finished is not None,
         )
 
-    def _own_rows(self, by_digest: bool) -> OwnRows:
+    def _own_rows(self, by_digest: bool) -> OwnRows | NamedRows:
         if self._rows is None or self._rows.by_digest != by_digest:
             self._rows = self.place.rows(by_digest)
         return self._rows
@@ -227,7 +241,7 @@ class _Life(Recovering[Finished]):
     ) -> tuple[Plan, PartyData, int]:
         """Find the rows that all parties hold, and plan the job for them."""
         place = self.place
-        rows, path = self._own_rows(by_digest), place.folder / "alignment"
+        rows, path = self._own_rows(by_digest), place.folder / ALIGNED
         known = kept_common(path, rows)
         place.told.channel(channel)
         if known is None or not kept:
@@ -244,7 +258,7 @@ class _Life(Recovering[Finished]):
                 limits=place.limits,
                 by_id=not by_digest,
             )
-            keep_common(path, common, rows, digest)
+            keep_common(path, common, rows.digest, digest)
         else:
             common = known[0]
         place.told.line(
@@ -252,8 +266,8 @@ class _Life(Recovering[Finished]):
         )
         taken = rows.taken(common)
         own = taken.load(place.job)
-        facts, data = await describe(channel, place.agreement.label_party, taken, own, place.job)
-        return resolve(place.job, facts), data, len(rows.keys.train) - len(common.train)
+        facts, data = await describe(channel, place.agreement, taken, own, place.job)
+        return resolve(place.job, facts), data, len(rows) - len(common.train) - len(common.test)
 
     def _workplace(self, plan: Plan, data: PartyData, resume: SessionState | None) -> Workplace:
         place = self.place
@@ -262,7 +276,7 @@ class _Life(Recovering[Finished]):
             keys=KeyMaker(),
             **beginning(place.folder / ATTEMPTS, plan, data),
             guard_directory=place.records,
-            checkpoints=place.folder,
+            checkpoints=place.states or place.folder,
             progress=partial(self._progressed, plan.rounds),
             resume=resume,
             pads=place.pads,
@@ -272,14 +286,15 @@ class _Life(Recovering[Finished]):
         """Note that training begins; refuse to take too many rounds again."""
         diary, repeated = self._diary, max(*states, self._done, 0) - resume
         repeated += diary.repeated
-        if repeated > MOST_REPEATED:
-            raise ConfigError(f"{repeated} rounds would be taken again, at most {MOST_REPEATED}")
+        if repeated > (most := self.place.most_repeated):
+            raise ConfigError(f"{repeated} rounds would be taken again, at most {most}")
         self._write(
             attempts=diary.attempts + 1,
             repeated=repeated,
             finished=None,
         )
         self._done = resume
+        self.place.told.begins(resume)
         if resume:
             self.place.told.line(f"goes on after {resume} rounds")
 
@@ -288,7 +303,7 @@ class _Life(Recovering[Finished]):
         self.place.told.rounds(rounds, most)
 
     def _states(self) -> dict[int, SessionState]:
-        return Checkpoints(self.place.folder, self.place.name).load()
+        return self._checkpoints.load()
 
     def _write(self, **changes: object) -> None:
         self._diary = self._diary.model_copy(update=changes)

@@ -86,11 +86,16 @@ class Link:
         if len(frame) > MAX_FRAME_BYTES:
             raise ConfigError(f"a frame of {len(frame)} bytes, at most {MAX_FRAME_BYTES} accepted")
         self._check()
+        here = threading.get_ident() == self._thread
+        if here and not self._out and len(frame) < PART_BYTES and self._stream.is_idle:
+            # Now, as the loop of a program that runs on it stands still while that computes.
+            self._stream.send_at_once(self._wire.outgoing(_LENGTH.pack(len(frame)) + frame))
+            return
         with self._lock:
             self._out.append(memoryview(_LENGTH.pack(len(frame))))
             self._out.append(memoryview(frame))
             self.waiting_bytes += _LENGTH.size + len(frame)
-        if threading.get_ident() == self._thread:
+        if here:
             self._posted.set()
         else:
             self._loop.call_soon_threadsafe(self._posted.set)
@@ -241,13 +246,14 @@ class Links:
     dead after a minute.
 
     Args:
-        agreement: identities, addresses and the relay.
+        agreement: identities, addresses (looked up at each attempt to connect) and the relay.
         own: this party's name.
         identity: its key.
-        listen: HOST:PORT; None if nobody connects to this party.
+        listen: HOST:PORT or unix:PATH; None if nobody connects to this party.
         proxy: for connections outward.
         say: takes a line about whom this party waits for.
         purpose: parties with another one do not meet.
+        pings: whether the other ends must answer pings; else only their machines must.
 
     Raises:
         ConfigError: settings that can never connect.
@@ -263,30 +269,30 @@ class Links:
         proxy: str | None,
         say: Callable[[str], None],
         purpose: bytes = b"",
+        pings: bool = True,
     ) -> None:
         agreement.require_own(own, identity)
         self._own, self._identity, self._proxy, self._say = own, identity, proxy, say
+        self._pings = pings
         self._peers = {name: key for name, key in agreement.identities.items() if name != own}
         point = agreement.meeting_point
         self._salt = hashlib.sha256(point + purpose).digest() if purpose else point
-        self._relay = agreement.relay
-        self._outward: dict[str, str] = {}
-        for name in self._peers:
-            if not _calls(name, own, agreement.addresses):
-                url = agreement.addresses.get(name, agreement.relay)
-                if url is None:
-                    raise ConfigError(
-                        f"neither {own} nor {name} has an address, and there is no relay"
-                    )
-                check_url(url, proxy)
-                self._outward[name] = url
+        self._relay, self._addresses = agreement.relay, agreement.addresses
+        self._outward = [name for name in self._peers if not _calls(name, own, self._addresses)]
+        for name in self._outward:
+            url = self._url(name)
+            if url is None:
+                raise ConfigError(f"neither {own} nor {name} has an address, and there is no relay")
+            check_url(url, proxy)
         self._inward = {key: name for name, key in self._peers.items() if name not in self._outward}
         if self._inward and listen is None:
             raise ConfigError(
                 f"{', '.join(self._inward.values())} will connect to {own}: set listen"
             )
         self._door = (
-            Door(listen, self._admits, self._welcome, say) if self._inward and listen else None
+            Door(listen, self._admits, self._welcome, say, pings=pings)
+            if self._inward and listen
+            else None
         )
         self._ready: dict[str, Link] = {}
         self._used: dict[str, Link] = {}
@@ -294,9 +300,12 @@ class Links:
         self._why: dict[str, str] = {}
         self._told: dict[str, tuple[str, float]] = {}
 
+    def _url(self, name: str) -> str | None:
+        return self._addresses.get(name, self._relay)
+
     @property
     def listens(self) -> str | None:
-        """Where this party listens, HOST:PORT."""
+        """Where this party listens, HOST:PORT or unix:PATH."""
         return self._door.address if self._door else None
 
     async def __aenter__(self) -> Self:
@@ -365,7 +374,7 @@ class Links:
         pause = FIRST_PAUSE
         while True:
             try:
-                link = await self._to(name, self._outward[name])
+                link = await self._to(name, str(self._url(name)))
             except PeerError as error:
                 self._why[name] = str(error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
@@ -378,7 +387,7 @@ class Links:
             await asyncio.sleep(pause)
 
     async def _to(self, name: str, url: str) -> Link:
-        stream = await dial(url, self._proxy)
+        stream = await dial(url, self._proxy, pings=self._pings)
         try:
             knocking = knock(stream, self._identity, self._peers[name], self._salt)
             if url == self._relay:

@@ -71,9 +71,16 @@ class Meet(First):
 
 
 class Score(First):
-    """The first frame where the parties score new rows."""
+    """The first frame where the parties score new rows.
+
+    Attributes:
+        model: hash of the job that the sender's part is of, in hex.
+        rounds: after which it was saved.
+    """
 
     kind: Literal["score"] = "score"
+    model: str = Field(pattern=r"^[0-9a-f]{64}$")
+    rounds: int
 
 
 class Ready(Control):

@@ -6,8 +6,8 @@ Learns:
         all parties the labels these, in the common order.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,13 +15,15 @@ import numpy as np
 from safetensors.numpy import save
 
 from securevfl.arrays import FloatArray, IntArray, Labels
-from securevfl.data.join import Digests, Keys, OwnData, load_own, own_keys
+from securevfl.data.join import Digests, Keys, OwnData, load_own, own_keys, places_in_common
 from securevfl.data.read import FileSource
 from securevfl.data.shards import is_shard, read_header
-from securevfl.data.tables import check_labels, fingerprint, row_digests
+from securevfl.data.sources import load
+from securevfl.data.tables import check_labels, fingerprint, row_digests, rows_fingerprint
 from securevfl.errors import DataError, PeerViolation
 from securevfl.files import read_arrays, reading, replace_file
 from securevfl.job import Job
+from securevfl.parties.agreement import Agreement
 from securevfl.parties.alignment import Common
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Facts
@@ -30,6 +32,8 @@ from securevfl.runtime.channel import Channel, collect, expect_shape
 from securevfl.sparse import Matrix
 from securevfl.wire.codec import Message, message_kind
 
+ALIGNED = "alignment"
+"""The file in which a party keeps it."""
 SESSION, ROWS, TRAIN, TEST = "session", "rows", "train", "test"
 MOST_CLASSES = 1 << 16
 
@@ -121,7 +125,7 @@ class TakenRows:
         for split, values in labels:
             if values is not None:
                 check_labels(name, split, values, len(own.label_names))
-        return own
+        return replace(own, own_rows=None)
 
     @property
     def row_digests(self) -> Digests:
@@ -130,14 +134,102 @@ class TakenRows:
             return np.asarray(self.train)
         return row_digests(self.train)
 
+    @property
+    def only_ones(self) -> bool:
+        """Whether all values are 1, by the header of a shard."""
+        path = self.own.source.path
+        return is_shard(path) and read_header(path).values is None
 
-def keep_common(path: Path, common: Common, rows: OwnRows, session: bytes) -> None:
-    """Write which rows all parties hold; a DataError if that fails."""
-    header = {SESSION: session.hex(), ROWS: rows.digest}
+
+@dataclass(frozen=True, eq=False)
+class NamedRows:
+    """A party's columns of a data set by name, of which all parties hold all rows.
+
+    Attributes:
+        own: the columns, and the labels at the label party.
+        row_digests: see `Facts`.
+        only_ones: whether features are taken as they are.
+    """
+
+    own: OwnData[Matrix]
+    row_digests: Digests
+    only_ones: bool
+    by_digest: bool = False
+
+    @classmethod
+    def read(cls, job: Job, name: str, data_dir: Path | None) -> "NamedRows":
+        """Load the data set, and keep a party's part of what the job takes; errors as `load`."""
+        assert job.job.dataset is not None  # noqa: S101
+        found = load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
+        found = algorithm_of(job).rows(job, found)
+        table = next(each for each in found.parties if each.name == name)
+        # A copy: a view would keep all columns alive.
+        table = replace(table, train=table.train.copy(), test=table.test.copy())
+        own = OwnData[Matrix](table)
+        if name == found.label_party:
+            labels = found.train_labels, found.test_labels
+            names = found.class_names if found.classes else ()
+            own = OwnData[Matrix](table, *labels, names, found.own_rows)
+        return cls(own, found.row_digests, not found.standardize)
+
+    def __len__(self) -> int:
+        return len(self.row_digests)
+
+    @property
+    def train_points(self) -> list[bytes]:
+        """As of `OwnRows`: digests of the training rows."""
+        return _as_bytes(self.row_digests)
+
+    @property
+    def test_points(self) -> None:
+        """None: held-out rows are those of the data set."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the digests."""
+        return rows_fingerprint(self.row_digests)
+
+    def taken(self, common: Common) -> "NamedRows":
+        """All of them; a DataError if the parties hold other rows in common."""
+        if not np.array_equal(common.train, np.arange(len(self))):
+            raise DataError(f"party {self.own.table.name!r}: its data set has other rows")
+        return self
+
+    @property
+    def train(self) -> Matrix:
+        """Features of the training rows."""
+        return self.own.table.train
+
+    @property
+    def test(self) -> Matrix:
+        """Features of the held-out rows."""
+        return self.own.table.test
+
+    def load(self, job: Job) -> OwnData[Matrix]:
+        """The party's part, which is here."""
+        del job
+        return self.own
+
+
+def join(rows: Mapping[str, OwnRows], label_party: str) -> dict[str, Common]:
+    """By party what alignment would find, where one operator holds the data of all."""
+    by_id = not any(each.by_digest for each in rows.values())
+    keys = {name: each.keys for name, each in rows.items()}
+    train = places_in_common({n: each.train for n, each in keys.items()}, label_party, by_id=by_id)
+    tests = {name: each.test for name, each in keys.items() if each.test is not None}
+    test = dict.fromkeys(rows, np.zeros(0, np.int64))
+    if tests:
+        test = places_in_common(tests, label_party, by_id=by_id)
+    return {name: Common(train[name], test[name]) for name in rows}
+
+
+def keep_common(path: Path, common: Common, digest: str, session: bytes) -> None:
+    """Write which of the rows with this digest all parties hold; a DataError if that fails."""
+    header = {SESSION: session.hex(), ROWS: digest}
     replace_file(path, save({TRAIN: common.train, TEST: common.test}, header), "alignment")
 
 
-def kept_common(path: Path, rows: OwnRows) -> tuple[Common, bytes] | None:
+def kept_common(path: Path, rows: OwnRows | NamedRows) -> tuple[Common, bytes] | None:
     """What was written for these rows; None if nothing was, or for other rows."""
     if not path.exists():
         return None
@@ -148,7 +240,11 @@ def kept_common(path: Path, rows: OwnRows) -> tuple[Common, bytes] | None:
 
 
 async def describe(
-    channel: Channel, label_party: str, taken: TakenRows, own: OwnData[Matrix], job: Job
+    channel: Channel,
+    agreement: Agreement,
+    taken: TakenRows | NamedRows,
+    own: OwnData[Matrix],
+    job: Job,
 ) -> tuple[Facts, PartyData]:
     """Exchange what the plan depends on.
 
@@ -158,13 +254,13 @@ async def describe(
     Raises:
         PeerViolation: a peer describes what no party can have.
     """
-    name, names = channel.name, tuple(party.name for party in job.party)
+    name, names, label_party = channel.name, agreement.names, agreement.label_party
     others = [each for each in names if each != name]
     bounds, labels = job.job.bounds, (own.train_labels, own.test_labels)
-    is_label_party, path = name == label_party, taken.own.source.path
+    is_label_party = name == label_party
     ours = Description(
         unbounded=sum(column not in bounds for column in own.table.columns),
-        only_ones=is_shard(path) and read_header(path).values is None,
+        only_ones=taken.only_ones,
         classes=len(own.label_names) if is_label_party else 0,
     )
     for other in others:
@@ -188,7 +284,7 @@ async def describe(
         standardize=not all(each.only_ones for each in found.values()),
         unbounded={each: found[each].unbounded for each in names},
     )
-    return facts, PartyData(own.table, *labels, class_names=class_names)
+    return facts, PartyData(own.table, *labels, own.own_rows, class_names)
 
 
 async def _given(
@@ -196,7 +292,7 @@ async def _given(
     label_party: str,
     others: Sequence[str],
     labels: tuple[Labels | None, Labels | None],
-    taken: TakenRows,
+    taken: TakenRows | NamedRows,
     *,
     classes: int,
 ) -> tuple[Labels, Labels]:

@@ -46,6 +46,8 @@ R = TypeVar("R")
 F = TypeVar("F", bound=First)
 DAY_SECONDS, LINGER_SECONDS = 86_400.0, 600.0
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.2, 30.0
+PASSES = 4
+"""Of the loop until a program has what has arrived: the stream, the link, the meeting, and it."""
 AGAIN = (PeerUnreachable, PeerNotTrusted)
 
 
@@ -74,12 +76,14 @@ class Told:
         rounds: how many are done, and how many there may be.
         phase: what begins.
         channel: this party's end of the network, for each phase: what it waits for, and its costs.
+        begins: training does, after so many rounds.
     """
 
     line: Callable[[str], None] = lambda text: None
     rounds: Callable[[int, int], None] = lambda done, most: None
     phase: Callable[[str], None] = lambda text: None
     channel: Callable[[RealChannel], None] = lambda channel: None
+    begins: Callable[[int], None] = lambda done: None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -207,9 +211,9 @@ class Recovering(ABC, Generic[R]):
 
     def made(self, runs: Runs, name: str, peers: list[str], **carried: Any) -> RealChannel:  # noqa: ANN401
         """The end of a program, for `Meeting.channel`."""
-        return RealChannel(
-            name, peers, job_hash=self._seat.agreement.hash, loop=runs.loop, **carried
-        )
+        passes = PASSES if runs.loop is asyncio.get_running_loop() else 0
+        hashed = self._seat.agreement.hash
+        return RealChannel(name, peers, job_hash=hashed, loop=runs.loop, passes=passes, **carried)
 
 
 def _word_of(error: SecureVFLError) -> Ended | Stopped:

@@ -24,7 +24,7 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray
 from securevfl.data.ids import ids_alike
 from securevfl.data.tables import fingerprint, row_digests
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.models.storage import SavedModel, load_model
 from securevfl.parties.alignment import align
 from securevfl.parties.meeting import ALIGNMENT, SCORING, Meeting, Programs, Score
@@ -103,11 +103,19 @@ class _Scoring(Recovering[ScoredRows]):
 
     @override
     async def attempt(self, meeting: Meeting) -> None:
-        ours = self.first(Score, finished=self.finished is not None)
+        header = self._seat.model.header
+        given = {"model": header.job_hash, "rounds": header.rounds}
+        ours = self.first(Score, **given, finished=self.finished is not None)
         meets = await self.greet(meeting, ours)
+        for name, theirs in meets.items():
+            if (theirs.model, theirs.rounds) != (ours.model, ours.rounds):
+                raise PeerViolation(
+                    f"{name} has a part of job {theirs.model[:16]} after {theirs.rounds} rounds, "
+                    f"here of {ours.model[:16]} after {ours.rounds}"
+                )
         if not all(each.finished for each in meets.values()):
             await self._score(meeting, meets)
-        await self.end(meeting, self._seat.model.header.rounds)
+        await self.end(meeting, header.rounds)
 
     async def _score(self, meeting: Meeting, meets: dict[str, Score]) -> None:
         self._require_another()

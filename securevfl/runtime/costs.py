@@ -289,14 +289,16 @@ class Costs:
             left -= spent
         return max(-left, 0.0)
 
-    async def work_until(self, over_for: Callable[[], float | None]) -> float:
+    async def work_until(self, over_for: Callable[[], float | None], passes: int = 1) -> float:
         """Fill a wait of unknown end with offline work; returns the overrun as `work_for`.
 
-        `over_for` returns for how many seconds the wait has been over; None while it lasts.
+        `over_for` returns for how many seconds the wait has been over; None while it lasts. Within
+        so many passes of the loop, messages that have arrived are let in.
         """
         outlasted = 0.0
         while over_for() is None and (spent := self._piece()) is not None:
-            await asyncio.sleep(0)  # lets messages in that have arrived
+            for _ in range(passes):
+                await asyncio.sleep(0)
             outlasted = min(over_for() or 0.0, spent)
             self.hidden_s += spent - outlasted
         return outlasted

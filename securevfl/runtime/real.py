@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -69,8 +70,7 @@ class RealChannel(NetworkEnd):
     """One party's end of a real network.
 
     Communication is time spent in this class: waiting, and converting messages to bytes and back.
-    All methods but `deliver` and `lose` belong to the program's thread. Transports without threads
-    of their own use `poll` and `take_in` to read received data on that thread too.
+    All methods but `deliver` and `lose` belong to the program's thread.
 
     A peer that sends more than may be held, before the program receives it, ends the program at its
     next wait for anybody, with a PeerViolation. What it sent is dropped. A transport that watches
@@ -86,7 +86,8 @@ class RealChannel(NetworkEnd):
         max_message_bytes: longer messages are refused.
         most_held_bytes: of one peer's messages, with `ENTRY_BYTES` for each.
         stopwatch: measures computation.
-        poll: called with the current time before waits; reads received data.
+        passes: of the loop, within which what has arrived is delivered if the transport runs on the
+            loop as well, where it stands still while the program computes.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class RealChannel(NetworkEnd):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         most_held_bytes: int = MOST_HELD_BYTES,
         stopwatch: Stopwatch | None = None,
-        poll: Callable[[float], None] = lambda at: None,
+        passes: int = 0,
     ) -> None:
         super().__init__(
             name,
@@ -111,7 +112,7 @@ class RealChannel(NetworkEnd):
             max_message_bytes=max_message_bytes,
         )
         self.loop = loop
-        self._peers, self._poll, self._carry = frozenset(peers), poll, carry
+        self._peers, self._passes, self._carry = frozenset(peers), passes, carry
         self._inbox, self._inbox_offline = Inbox(), Inbox()
         self._arrivals = count()
         self._taken: Counter[str] = Counter()
@@ -122,13 +123,12 @@ class RealChannel(NetworkEnd):
 
     def deliver(self, peer: str, data: bytes) -> None:
         """Accept data from a peer, in the order of sending; from any thread."""
-        if self._admit(peer, data, time.monotonic()):
-            self.loop.call_soon_threadsafe(self._sort, peer)
-
-    def take_in(self, peer: str, data: bytes, at: float) -> None:
-        """Accept data that arrived from a peer by a time, in order; on the loop's own thread."""
-        if self._admit(peer, data, at):
+        if not self._admit(peer, data, time.monotonic()):
+            return
+        if asyncio._get_running_loop() is self.loop:
             self._sort(peer)
+        else:
+            self.loop.call_soon_threadsafe(self._sort, peer)
 
     def held_bytes(self, peer: str) -> int:
         """What a peer sent and the program has not received, in bytes; from any thread."""
@@ -156,9 +156,10 @@ class RealChannel(NetworkEnd):
         began, stage = time.monotonic(), kind.stage
         deadline = None if timeout is None else began + timeout
         inbox, overrun, costs = self._inbox_of(stage), 0.0, self.costs
-        self._poll(began)
+        asked = await self._let_in(inbox, senders)
         if stage != "evaluation" and costs.idle_work:
-            overrun = await costs.work_until(lambda: self._over_for(inbox, senders, deadline))
+            over_for = partial(self._over_for, inbox, senders, deadline)
+            overrun = await costs.work_until(over_for, max(self._passes, 1))
         try:
             # The loop's clock is time.monotonic, too.
             sender, arrived = await inbox.take(senders, deadline)
@@ -174,13 +175,21 @@ class RealChannel(NetworkEnd):
         if stage != "evaluation":
             costs.received(stage, envelope.hops)
             now = costs.now + time.monotonic() - began
-            if arrived.at > began or arrived.sent > now:
+            if arrived.at > asked or arrived.sent > now:
                 # Clocks start with their parties; a message must not arrive before it was sent.
                 arrival = max(now - overrun, arrived.sent)
                 costs.waited(stage, envelope.path, arrived.sent, arrival, overrun)
             else:
                 costs.in_channel(stage, now - costs.now)
         return sender, message
+
+    async def _let_in(self, inbox: Inbox, senders: Collection[str]) -> float:
+        """Deliver what has arrived; the time at which nothing more had."""
+        for _ in range(self._passes):
+            if inbox.since(senders) is not None:
+                break
+            await asyncio.sleep(0)
+        return time.monotonic()
 
     def _inbox_of(self, stage: Stage | None) -> Inbox:
         return self._inbox_offline if stage == "offline" else self._inbox
@@ -237,7 +246,6 @@ class RealChannel(NetworkEnd):
         self, inbox: Inbox, senders: Collection[str], deadline: float | None
     ) -> float | None:
         now = time.monotonic()
-        self._poll(now)
         since = inbox.since(senders)
         if since is None and deadline is not None and now >= deadline:
             since = deadline

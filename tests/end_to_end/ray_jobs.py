@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
-from securevfl.actors.ray_host import RayHandle, RayHost
-from securevfl.actors.task import ActorTask, Tell
-from securevfl.actors.training import Places, Supervision, train_by_actors
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
+from securevfl.parties.local import Places, Supervision, train_locally
+from securevfl.parties.ray_host import RayHandle, RayHost
+from securevfl.parties.task import Task, Tell
 from securevfl.processes import Tell as TellTask
 from securevfl.processes import in_processes
 from securevfl.protocols.session.checkpoints import SessionState
@@ -52,7 +52,7 @@ class KillingHost(RayHost):
         self._killed = False
 
     @override
-    def start(self, task: ActorTask, tell: Tell) -> RayHandle:
+    def start(self, task: Task, tell: Tell) -> RayHandle:
         handle = super().start(task, tell)
         if task.name == self._victim and not self._killed:
             self._killed = True
@@ -87,7 +87,7 @@ def by_ray(handle: RayHandle, _: int) -> None:
 def killed(folder: Path, name: str, victim: str, kill: Kill) -> tuple[TrainingResult, list[str]]:
     said = list[str]()
     models = folder / name
-    result = train_by_actors(
+    result = train_locally(
         JOB,
         breast_cancer(),
         KillingHost(victim, models / f"{victim}.state", kill),

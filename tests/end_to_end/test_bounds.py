@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from securevfl.actors.own_data import read_facts, write_facts
+
 from securevfl.benchmarks.in_one_place import train_in_one_place, trained_alone
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import ConfigError

@@ -152,6 +152,8 @@ def test_a_stop_without_a_running_party_is_told_by_its_next_run(
     with running(who, job, "bank") as (bank,):
         assert "stopped by shop" in refused(capsys, "party", "run", job, *who.own("shop"))
         assert "stopped by shop" in ends(bank, 2)
+    who.top["patience_hours"] = 0.0005
+    who.write_own_file("bank")
     assert "stopped by shop" in refused(capsys, "party", "run", job, *who.own("bank"))
 
 

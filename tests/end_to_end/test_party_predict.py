@@ -30,8 +30,12 @@ def write_new_rows(who: Organizations, rows: int = 50) -> None:
     for name in who.names:
         ids = [*(f"n{number}" for number in range(rows)), *(f"{name}{each}" for each in range(5))]
         generator.shuffle(ids)
-        lines = [f"id,{name}_a,{name}_b"]
-        lines += [f"{each},{generator.normal()!r},{generator.normal()!r}" for each in ids]
+        label = ",default" if name == who.names[0] else ""
+        lines = [f"id,{name}_a,{name}_b{label}"]
+        for each in ids:
+            values = [*map(repr, generator.normal(size=2).tolist())]
+            values += [str(generator.integers(2))] if label else []
+            lines.append(",".join([each, *values]))
         Path(f"{name}/new.csv").write_text("\n".join(lines), encoding="utf-8")
 
 
@@ -88,11 +92,17 @@ def test_organizations_score_what_one_operator_would(
             said = ends(process)
             assert "50 of your rows were scored" in said
             assert f"rows that not every party has are not scored: 5 of {name}" in said
-    said = capfd.readouterr()
-    assert "50 rows scored: scores.csv" in said.out
-    assert "rows that not every party has are not scored: 5 of bank" in said.err
+    bank = capfd.readouterr()
+    assert "50 rows scored: scores.csv; AUC 0." in bank.out
+    assert "rows that not every party has are not scored: 5 of bank" in bank.err
     require_scores_of_one_operator(who)
     assert not list(Path("shop").glob("*scores*"))
+    who.write_own_file("shop", scores_per_day=49)
+    with scoring(who, job, *who.names[1:]) as others:
+        assert "shop ended the job (FeatureLeakRefused)" in one_line(
+            capfd, *command(who, job, "bank"), "--quiet"
+        )
+        assert "at most 49 a day (policy.scores_per_day)" in ends(others[-1], 2)
 
 
 def test_a_party_that_dies_is_waited_for_and_scores_when_it_is_back() -> None:
@@ -100,7 +110,8 @@ def test_a_party_that_dies_is_waited_for_and_scores_when_it_is_back() -> None:
     write_new_rows(who, 2000)
     for _ in range(20):
         with scoring(who, job, "bank", "shop") as (bank, shop):
-            assert shop.stderr is not None and bank.stderr is not None
+            assert shop.stderr is not None
+            assert bank.stderr is not None
             while "aligning" not in shop.stderr.readline():
                 assert shop.poll() is None
             os.kill(shop.pid, signal.SIGKILL)

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from securevfl.actors.own_data import job_data
 from securevfl.arrays import FloatArray
 from securevfl.data.convert import Conversion, convert
 from securevfl.data.join import align_digests, load_files, load_own
@@ -18,6 +17,7 @@ from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import parse_job
 from securevfl.sparse import Matrix, SparseRows
+from securevfl.training.job_data import job_data
 
 ROWS = 90
 

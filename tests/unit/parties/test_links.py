@@ -151,6 +151,19 @@ def test_a_meeting_has_links_of_its_own() -> None:
     run(program())
 
 
+def test_parties_that_meet_for_different_purposes_do_not_meet() -> None:
+    async def program() -> None:
+        group = Group("bank shop", "bank shop")
+        async with group.links("bank", purpose=b"one") as bank, group.links("shop") as shop:
+            both = asyncio.gather(bank.connect(), shop.connect())
+            while not any("refused the connection" in line for line in group.said["bank"]):
+                assert not both.done()
+                await asyncio.sleep(0.01)
+            both.cancel()
+
+    run(program())
+
+
 def test_a_peer_that_connects_again_has_left_its_old_link() -> None:
     async def program() -> None:
         group = Group(BOTH, "shop")

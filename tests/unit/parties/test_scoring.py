@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import random
+import re
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -259,8 +260,8 @@ def test_parts_of_other_models_score_nothing(tmp_path: Path) -> None:
     model = found.models["shop"]
     later = replace(model, header=replace(model.header, rounds=ROUNDS + 1))
     told = found.ends(shop={"model": later})
-    assert f"bank scores with a part after {ROUNDS} rounds, here {ROUNDS + 1}" in told["shop"]
-    assert found.counted == {"shop": [NEW_ROWS]}
+    assert re.search(f"bank has a part .* {ROUNDS} rounds, here .* {ROUNDS + 1}", told["shop"])
+    assert found.counted == {}
     assert found.results == {}
 
 

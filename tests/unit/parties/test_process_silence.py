@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.actors.process import BEAT_SECONDS
-from securevfl.actors.processes import ProcessHost
-from securevfl.actors.task import Event
-from tests.actor_tasks import task_of
+from securevfl.parties.process import BEAT_SECONDS
+from securevfl.parties.processes import ProcessHost
+from securevfl.parties.task import Event
+from tests.local_tasks import task_of
 
 SILENCE = 4 * BEAT_SECONDS
 LONG = 60.0
@@ -21,7 +21,7 @@ LONG = 60.0
 def test_a_frozen_process_is_gone_and_one_that_waits_is_not(frozen: bool, tmp_path: Path) -> None:
     """It fails at once, as its job is none, and then waits for its end."""
     events: queue.Queue[Event] = queue.Queue()
-    task = task_of("bank", tmp_path, listen=f"unix:{tmp_path}.socket")
+    task = task_of("bank", tmp_path)
     handle = ProcessHost(silence_seconds=SILENCE).start(task, events.put)
     try:
         assert events.get(timeout=LONG).kind == "failed"
@@ -46,9 +46,7 @@ def test_one_that_is_slow_to_start_is_not_gone(
     slow.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(slow))
     events: queue.Queue[Event] = queue.Queue()
-    handle = ProcessHost(silence_seconds=SILENCE).start(
-        task_of("bank", tmp_path, listen=f"unix:{tmp_path}.socket"), events.put
-    )
+    handle = ProcessHost(silence_seconds=SILENCE).start(task_of("bank", tmp_path), events.put)
     try:
         assert events.get(timeout=LONG).kind == "failed"
     finally:
@@ -56,13 +54,17 @@ def test_one_that_is_slow_to_start_is_not_gone(
 
 
 @pytest.mark.parametrize("another", [False, True])
-def test_whom_the_supervisor_left_removes_what_was_shared(another: bool, tmp_path: Path) -> None:
+def test_whom_the_operator_left_removes_what_was_shared(another: bool, tmp_path: Path) -> None:
     """And not the folder of a job that was started since, under the same name."""
     work = tmp_path / "work"
-    (work / "shard 1").mkdir(parents=True)
-    (work / "aligned.json").touch()
+    (work / "bank").mkdir(parents=True)
+    (work / "bank.key").touch()
     events: queue.Queue[Event] = queue.Queue()
-    handle = ProcessHost().start(task_of("bank", work, listen=f"unix:{work}.socket"), events.put)
+    sockets = tmp_path / "sockets"
+    sockets.mkdir()
+    (sockets / "0").touch()
+    task = task_of("bank", work, addresses={"bank": f"unix:{sockets}/0"})
+    handle = ProcessHost().start(task, events.put)
     try:
         assert events.get(timeout=LONG).kind == "failed"
         if another:
@@ -74,3 +76,4 @@ def test_whom_the_supervisor_left_removes_what_was_shared(another: bool, tmp_pat
     finally:
         handle.stop()
     assert work.exists() == another
+    assert not sockets.exists()

@@ -1,28 +1,29 @@
-"""What an actor opens, and what it leaves: nothing is gone on the way, and nothing else opened."""
+"""What a local party opens and leaves: nothing is gone on the way, and nothing else opened."""
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
-from securevfl.actors.leftover import leave_ledger, leave_outcome, ledger_at, outcome_at
-from securevfl.actors.own_data import own_data, read_facts, require_own_data, write_facts
-from securevfl.actors.party import PartyActor
-from securevfl.actors.task import ActorTask, Event, Peer, Tell
-from securevfl.actors.training import Places, Supervision, train_by_actors
+from securevfl.data.join import load_files
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError, DataError, SecureVFLError
 from securevfl.job import Job, read_job
+from securevfl.parties.alignment import Common
+from securevfl.parties.door import UNIX
+from securevfl.parties.identity import Identity
+from securevfl.parties.leftover import leave_ledger, leave_outcome, ledger_at, outcome_at
+from securevfl.parties.local import Places, Supervision, train_locally
+from securevfl.parties.local_party import folder_of, key_file
+from securevfl.parties.own_data import ALIGNED, NamedRows, OwnRows, join, kept_common
+from securevfl.parties.task import Event, Task, Tell
 from securevfl.protocols.session.checkpoints import SessionState, last_session
-from securevfl.training import Environment, TrainingResult, plan_for, train
-from tests.actor_tasks import task_of
+from securevfl.training import Environment, TrainingResult, train
+from securevfl.training.job_data import file_sources
 from tests.end_to_end.commands import two_organizations
+from tests.local_tasks import task_of
 
 BREAST_CANCER: dict[str, object] = {"dataset": "breast_cancer", "rounds": 4, "learning_rate": 0.1}
 DBCD: dict[str, object] = {**BREAST_CANCER, "rounds": 60, "algorithm": "dbcd", "batch_size": "full"}
@@ -34,38 +35,49 @@ def job_of(**settings: object) -> Job:
 
 
 @pytest.mark.parametrize(("name", "labels"), [("party1", True), ("party2", False)])
-def test_of_a_set_by_name_an_actor_keeps_its_own_columns(
-    name: str, labels: bool, tmp_path: Path
-) -> None:
-    dataset = load("breast_cancer")
-    plan = plan_for(job_of(), dataset)
-    data = own_data(plan, name, tmp_path, tmp_path, None)
+def test_of_a_set_by_name_a_party_keeps_its_own_columns(name: str, labels: bool) -> None:
+    dataset, rows = load("breast_cancer"), NamedRows.read(job_of(), name, None)
+    every = np.arange(len(dataset.train_labels))
+    own = rows.taken(Common(every, every[:0])).load(job_of())
     table = next(each for each in dataset.parties if each.name == name)
-    assert np.array_equal(data.table.train, table.train)
-    assert isinstance(data.table.train, np.ndarray)
-    assert data.table.train.base is None  # or all columns would stay
-    assert (data.train_labels is not None) == (data.test_labels is not None) == labels
+    assert np.array_equal(own.table.train, table.train)
+    assert isinstance(own.table.train, np.ndarray)
+    assert own.table.train.base is None  # or all columns would stay
+    assert (own.train_labels is not None) == (own.test_labels is not None) == labels
+    assert rows.digest == dataset.fingerprint
+    for others in (every[::-1], every[1:]):
+        with pytest.raises(DataError, match=f"party '{name}': its data set has other rows"):
+            rows.taken(Common(others, every[:0]))
 
 
-def test_other_data_than_were_planned_for_are_refused(tmp_path: Path) -> None:
-    plan = plan_for(job_of(), load("breast_cancer"))
-    other = replace(plan, facts=replace(plan.facts, rows=plan.facts.rows - 1))
-    with pytest.raises(DataError, match="party 'party1': its data are not those that"):
-        own_data(other, "party1", tmp_path, tmp_path, None)
+@pytest.mark.usefixtures("clean_place")
+@pytest.mark.parametrize("by_digest", [False, True])
+def test_an_operator_finds_the_rows_that_its_own_join_finds(by_digest: bool) -> None:
+    sources = file_sources(read_job(Path(two_organizations())), Path())
+    expected = load_files(sources)
+    rows = {each.name: OwnRows.read(each, by_digest=by_digest) for each in sources}
+    found = join(rows, "bank")
+    taken = {name: each.taken(found[name]) for name, each in rows.items()}
+    digests = {name: each.row_digests for name, each in taken.items()}
+    assert np.array_equal(digests["bank"], digests["shop"])
+    assert len(taken["bank"].test) == len(taken["shop"].test) == len(expected.test_labels)
+    # Rows matched by digest keep the label party's order, which is not that of the ids.
+    order = np.sort if by_digest else np.asarray
+    assert np.array_equal(order(digests["bank"]), order(expected.row_digests))
 
 
 class Stillborn:
-    """A host of which every actor is gone at once, once it has looked at what is there."""
+    """A host of which every party is gone at once, once it has looked at what is there."""
 
-    def __init__(self, looks: Callable[[ActorTask], object]) -> None:
+    def __init__(self, looks: Callable[[Task], object]) -> None:
         self._looks = looks
 
-    def start(self, task: ActorTask, tell: Tell) -> "Stillborn":
+    def start(self, task: Task, tell: Tell) -> "Stillborn":
         self._looks(task)
         tell(Event("gone", text="at once"))
         return self
 
-    def introduce(self, peers: Mapping[str, Peer]) -> None:
+    def introduce(self, addresses: Mapping[str, str]) -> None:
         """Nobody is left to hear of them."""
 
     def stop(self) -> None:
@@ -74,7 +86,7 @@ class Stillborn:
 
 def started(
     folder: Path,
-    looks: Callable[[ActorTask], object],
+    looks: Callable[[Task], object],
     *,
     job: Job | None = None,
     restarts: int = 0,
@@ -83,7 +95,7 @@ def started(
     """What a job ends with whose actors are gone at once."""
     places = Places(folder / "models", folder, folder)
     with pytest.raises(SecureVFLError, match=r"party1 is gone \(at once\)") as ended:
-        train_by_actors(
+        train_locally(
             job or job_of(),
             load("breast_cancer"),
             Stillborn(looks),
@@ -94,34 +106,47 @@ def started(
     return str(ended.value)
 
 
-def test_nobody_else_gets_at_what_actors_share(tmp_path: Path) -> None:
+def test_nobody_else_gets_at_what_parties_share(tmp_path: Path) -> None:
     seen: dict[str, int] = {}
 
-    def looks(task: ActorTask) -> None:
-        for name, path in {
-            "facts": Path(task.work),
-            "socket": Path(task.listen.removeprefix("unix:")).parent,
-        }.items():
-            seen[name] = path.stat().st_mode & 0o777
+    def looks(task: Task) -> None:
+        socket = Path(task.addresses[task.name].removeprefix(UNIX))
+        for path in (Path(task.work), socket.parent, key_file(task)):
+            seen[path.name.replace(socket.parent.name, "sockets")] = path.stat().st_mode & 0o777
+        own = Identity.load(key_file(task)).public.hex()
+        assert own == task.identities[task.name]
+        assert len(set(task.identities.values())) == 2
 
     started(tmp_path, looks)
-    assert seen == {"facts": 0o700, "socket": 0o700}
-    assert not (tmp_path / "models" / ".actors").exists()
+    assert seen == {".parties": 0o700, "sockets": 0o700, "party1.key": 0o600, "party2.key": 0o600}
+    assert not (tmp_path / "models" / ".parties").exists()
 
 
-def test_no_socket_gets_the_name_of_an_earlier_one(tmp_path: Path) -> None:
-    """Of an actor that was killed before all were connected one may be left."""
-    listened: list[str] = []
-    message = started(tmp_path, lambda task: listened.append(task.listen), restarts=1000)
-    assert message.endswith("after 1000 restarts")
-    assert len(set(listened)) == len(listened) == 2 * 1001
+def test_identities_are_of_one_job(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    for _ in range(2):
+        started(tmp_path, lambda task: seen.update(task.identities.values()))
+    assert len(seen) == 4
 
 
-def test_what_a_killed_actor_was_about_to_write_is_removed(tmp_path: Path) -> None:
+def test_what_alignment_would_find_is_there(tmp_path: Path) -> None:
+    found: list[int] = []
+
+    def looks(task: Task) -> None:
+        rows = NamedRows.read(job_of(), task.name, None)
+        kept = kept_common(folder_of(task) / ALIGNED, rows)
+        assert kept is not None
+        found.append(len(rows.taken(kept[0])))
+
+    started(tmp_path, looks)
+    assert found == 2 * [len(load("breast_cancer").train_labels)]
+
+
+def test_what_a_killed_party_was_about_to_write_is_removed(tmp_path: Path) -> None:
     output = tmp_path / "models"
     wrote = {".party1.safetensors-abcd1234", ".party2.state-abcd1234", ".other.state-abcd1234"}
 
-    def writes(_: ActorTask) -> None:
+    def writes(_: Task) -> None:
         for name in wrote:
             (output / name).touch()
 
@@ -144,25 +169,10 @@ def test_states_of_an_earlier_session_are_gone_unless_it_goes_on(
     before, found = kept(output), list[Mapping[str, SessionState]]()
     started(
         tmp_path,
-        lambda task: found.append(last_session(output, task.names)),
+        lambda task: found.append(last_session(output, tuple(task.identities))),
         resume=before if goes_on else None,
     )
     assert [set(each) for each in found] == [{"party1", "party2"} if goes_on else set()] * 2
-
-
-@pytest.mark.parametrize(("seed", "goes_on_after"), [(0, 3), (1, None)])
-def test_only_states_of_its_own_job_are_gone_on_from_after_a_death(
-    seed: int, goes_on_after: int | None, tmp_path: Path
-) -> None:
-    """Another job's, which were put there since, are none of its own."""
-    after: list[int | None] = []
-
-    def looks(task: ActorTask) -> None:
-        after.append(task.resume_rounds)
-        kept(tmp_path / "models", seed=seed)
-
-    started(tmp_path, looks, job=Job.of(job={**BREAST_CANCER, "seed": 0}), restarts=1)
-    assert after == [None, None, goes_on_after, goes_on_after]
 
 
 def test_noise_is_not_released_again_after_a_death(tmp_path: Path) -> None:
@@ -173,60 +183,31 @@ def test_noise_is_not_released_again_after_a_death(tmp_path: Path) -> None:
     assert names == ["party1", "party2"]
 
 
-def test_facts_come_back(tmp_path: Path) -> None:
-    plan = plan_for(job_of(), load("breast_cancer"))
-    write_facts(tmp_path, plan, tmp_path)
-    facts = read_facts(tmp_path)
-    assert facts == plan.facts
-    assert np.array_equal(facts.row_digests, plan.facts.row_digests)
-    (tmp_path / "facts").write_bytes(b"{}")
-    with pytest.raises(DataError, match="damaged"):
-        read_facts(tmp_path)
-    (tmp_path / "facts").unlink()
-    with pytest.raises(DataError, match="facts"):
-        read_facts(tmp_path)
-
-
 @pytest.mark.usefixtures("clean_place")
 def test_an_overlap_of_own_files_is_nobodys_own(tmp_path: Path) -> None:
     text = Path(two_organizations()).read_text(encoding="utf-8")
     Path("job.toml").write_text(text.replace("[job]", "[job]\nalgorithm = 'ftl'"))
+    job = read_job(tmp_path / "job.toml")
+    dataset = load_files(file_sources(job, tmp_path))
     with pytest.raises(ConfigError, match="algorithm = 'ftl' on own files"):
-        require_own_data(read_job(tmp_path / "job.toml"))
+        train_locally(job, dataset, Stillborn(print), Places(tmp_path, tmp_path, tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("listen", "problem"),
     [
-        ({"job_hash": 64 * "0"}, r"the job's hash is [0-9a-f]{16}, not 0{16}$"),
-        ({"resume_rounds": 3}, "no state after 3 rounds in "),
+        ("7000", "expected HOST:PORT, port 0 for free ones"),
+        ("localhost:some", "expected HOST:PORT, port 0 for free ones"),
+        ("localhost:65535", "a process would have port 65536, at most 65535"),
     ],
 )
-def test_an_actor_of_another_job_or_state_takes_no_part(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    job = job_of()
-    plan, said = plan_for(job, load("breast_cancer")), list[Event]()
-    write_facts(tmp_path, plan, tmp_path)
-    task = replace(
-        task_of("party1", tmp_path),
-        job=job.model_dump(mode="json", exclude_unset=True),
-        job_hash=plan.hash.hex(),
-        names=plan.facts.names,
-        listen=f"unix:{tmp_path / 'socket'}",
-    )
-    with threadpool_limits(task.threads):  # an actor sets its process's, and this one is ours
-        for each in (task, replace(task, **changes)):
-            actor = PartyActor(each, said.append)
-            actor.open()
-            actor.close()
-    introduced, failed = said
-    assert introduced.kind == "introduced"
-    assert (failed.kind, failed.error) == ("failed", "DataError")
-    assert re.search(message, failed.text)
+def test_an_address_that_is_none_is_refused(listen: str, problem: str, tmp_path: Path) -> None:
+    places = Places(tmp_path / "models", tmp_path, tmp_path, listen=listen)
+    with pytest.raises(ConfigError, match=problem):
+        train_locally(job_of(), load("breast_cancer"), Stillborn(print), places)
 
 
-def left_by(party: str, folder: Path) -> ActorTask:
+def left_by(party: str, folder: Path) -> Task:
     return task_of(party, folder, output=str(folder / "models"))
 
 

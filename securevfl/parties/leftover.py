@@ -1,7 +1,7 @@
-"""The files that an actor leaves at the end of a job, and how the supervisor reads them.
+"""The files that a party of a local job leaves, and how its operator reads them.
 
 Models go to the output folder. The rest of a result (scores, ledger, the label guard's count, and
-the actor's own predictions of held-out rows) goes to the work folder.
+the party's own predictions of held-out rows) goes to the work folder.
 """
 
 import json
@@ -13,10 +13,10 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 from safetensors.numpy import save
 
-from securevfl.actors.task import ActorTask
 from securevfl.errors import DataError
 from securevfl.files import read_arrays, reading, replace_file
 from securevfl.models.storage import load_model, save_model
+from securevfl.parties.task import Task
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.workplace import PartyOutcome, PathPoint
 from securevfl.runtime.costs import Costs, Snapshot, Stopwatch
@@ -81,8 +81,8 @@ def ledger_at(path: Path) -> Costs:
     return costs
 
 
-def leave_outcome(task: ActorTask, outcome: PartyOutcome) -> None:
-    """Write an actor's models and the rest of its outcome; a DataError if that fails."""
+def leave_outcome(task: Task, outcome: PartyOutcome) -> None:
+    """Write a party's models and the rest of its outcome; a DataError if that fails."""
     for path, model in model_files(task.name, outcome, Path(task.output)).items():
         save_model(path, model)
     values = {**vars(outcome), "path": [vars(point) for point in outcome.path]}
@@ -92,7 +92,7 @@ def leave_outcome(task: ActorTask, outcome: PartyOutcome) -> None:
 
 
 def outcome_at(work: Path, output: Path, name: str, plan: Plan) -> PartyOutcome:
-    """Read an actor's outcome; a DataError if a file cannot be read, or is damaged."""
+    """Read a party's outcome; a DataError if a file cannot be read, or is damaged."""
     path = work / f"{name}.rest"
     with reading(f"what is left, {path},"):
         texts, arrays = read_arrays(path)

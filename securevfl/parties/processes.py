@@ -1,4 +1,4 @@
-"""Actors as processes of this machine."""
+"""Parties as processes of this machine."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from securevfl.actors.task import PEERS, TASK, ActorTask, Peer, Tell, watch
+from securevfl.parties.task import ADDRESSES, TASK, Task, Tell, watch
 from securevfl.workers import SILENCE_SECONDS, Gone
 
 _CHUNK = 1 << 16
@@ -18,17 +18,17 @@ _CHUNK = 1 << 16
 
 @dataclass(kw_only=True)
 class ProcessHost:
-    """Starts actors as processes in groups of their own, which Ctrl-C does not reach."""
+    """Starts parties as processes in groups of their own, which Ctrl-C does not reach."""
 
-    silence_seconds: float = SILENCE_SECONDS  # after which an actor counts as dead
+    silence_seconds: float = SILENCE_SECONDS  # after which a party counts as dead
 
-    def start(self, task: ActorTask, tell: Tell) -> "ProcessHandle":
-        """Start an actor, see `Host`."""
+    def start(self, task: Task, tell: Tell) -> "ProcessHandle":
+        """Start a party, see `Host`."""
         return ProcessHandle(task, tell, self.silence_seconds)
 
 
 class ProcessHandle:
-    """An actor's process.
+    """A party's process.
 
     Args:
         task: its part of the job.
@@ -36,10 +36,10 @@ class ProcessHandle:
         silence_seconds: after which it counts as dead.
     """
 
-    def __init__(self, task: ActorTask, tell: Tell, silence_seconds: float) -> None:
+    def __init__(self, task: Task, tell: Tell, silence_seconds: float) -> None:
         self._left = b""
         self.process = subprocess.Popen(  # this interpreter, our own module
-            [sys.executable, "-P", "-m", "securevfl.actors.process"],
+            [sys.executable, "-P", "-m", "securevfl.parties.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -51,16 +51,16 @@ class ProcessHandle:
         self._reading.start()
         self._say(TASK.dump_json(task).decode())
 
-    def introduce(self, peers: Mapping[str, Peer]) -> None:
-        """Send it the addresses of all actors."""
-        self._say(PEERS.dump_json(dict(peers)).decode())
+    def introduce(self, addresses: Mapping[str, str]) -> None:
+        """Tell it where all parties are now."""
+        self._say(ADDRESSES.dump_json(dict(addresses)).decode())
 
     def stop(self) -> None:
-        """Kill the actor and all processes that it has started, and wait for its end."""
+        """Kill the party and all processes that it has started, and wait for its end."""
         process = self.process
         assert process.stdin is not None  # noqa: S101
         assert process.stdout is not None  # noqa: S101
-        # A group outlives its leader: it may hold processes that a killed actor had started.
+        # A group outlives its leader: it may hold processes that a killed party had started.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,8 +1,8 @@
 """Parties as processes learn what the simulation learns, also where one of them is killed."""
 
 import contextlib
-import shutil
 import signal
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -11,18 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from typing_extensions import override
 
-from securevfl.actors.own_data import ALIGNED, file_sources, job_data
-from securevfl.actors.processes import ProcessHandle, ProcessHost
-from securevfl.actors.task import ActorTask, Tell
-from securevfl.actors.training import Places, Supervision, train_by_actors
-from securevfl.data import align_files, load_party, read_aligned, write_aligned
+from securevfl.data import align_files, load_party
 from securevfl.errors import DataError, PeerViolation, SecureVFLError
+from securevfl.files import read_arrays
 from securevfl.job import Job, read_job
+from securevfl.parties.local import Places, Supervision, train_locally
+from securevfl.parties.local_party import folder_of
+from securevfl.parties.own_data import ALIGNED
+from securevfl.parties.processes import ProcessHandle, ProcessHost
+from securevfl.parties.task import Task, Tell
 from securevfl.protocols.session.checkpoints import SessionState
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS
 from securevfl.training import Environment, TrainingResult, save_models, train
+from securevfl.training.job_data import file_sources, job_data
 from tests.end_to_end.commands import (
     LONG,
     children,
@@ -42,7 +46,7 @@ SETTINGS = {**STEPS, "seed": 3, "start": "seeded"}
 
 @dataclass
 class KillingHost(ProcessHost):
-    """Kills an actor, so many times, as soon as a file is there; a state, once of some rounds."""
+    """Kills a party, so many times, as soon as a file is there; a state, once of some rounds."""
 
     victim: str
     when: Path
@@ -52,7 +56,7 @@ class KillingHost(ProcessHost):
     watching: list[threading.Thread] = field(default_factory=list)
 
     @override
-    def start(self, task: ActorTask, tell: Tell) -> ProcessHandle:
+    def start(self, task: Task, tell: Tell) -> ProcessHandle:
         handle = super().start(task, tell)
         if task.name == self.victim and len(self.watching) < self.times:
             self.watching.append(threading.Thread(target=self._kill, args=(handle,)))
@@ -86,7 +90,7 @@ def of_files(scheme: str = "plain", /, **settings: object) -> Job:
     return read_job(Path(two_organizations(settings, scheme, **own)))  # type: ignore[arg-type]
 
 
-def by_actors(
+def in_processes(
     job: Job,
     folder: Path,
     host: ProcessHost,
@@ -98,7 +102,7 @@ def by_actors(
     supervision = Supervision(say=said.append, **more.pop("supervision", {}))
     places = Places(folder / "models", folder, folder / "guard", listen=listen, **more)
     data = job_data(job, folder, None)
-    return train_by_actors(job, data, host, places, supervision=supervision), said
+    return train_locally(job, data, host, places, supervision=supervision), said
 
 
 def in_one_process(job: Job, folder: Path) -> TrainingResult:
@@ -131,10 +135,10 @@ def require_same(result: TrainingResult, job: Job, folder: Path) -> None:
 def test_a_killed_party_changes_nothing(tmp_path: Path) -> None:
     steps: dict[str, Any] = {"rounds": 300, "batch_size": 64, "learning_rate": 0.1}
     job, host = of_files(output={"checkpoint_every": 1}, **steps), killing("shop", tmp_path)
-    result, (line,) = by_actors(job, tmp_path, host, listen="127.0.0.1:0")
+    result, (gone, goes_on) = in_processes(job, tmp_path, host, listen="127.0.0.1:0")
     require_same(result, job, tmp_path)
-    assert line.startswith("shop is gone (killed by signal 9): all go on after ")
-    assert line.endswith(" rounds, restart 1 of 3")
+    assert gone == "shop is gone (killed by signal 9): it starts again, restart 1 of 3"
+    assert goes_on == f"all go on after {result.rounds_before} rounds"
     assert 0 < result.rounds_before < 300
     assert result.costs().total_s > 0
 
@@ -158,7 +162,7 @@ def test_processes_learn_and_count_what_the_simulation_does(
     }
     steps |= {"allow_label_leak": True, "output": {"checkpoint_every": 0}}
     job = of_files(scheme, **steps, **settings)
-    result, said = by_actors(job, tmp_path, ProcessHost(), listen="127.0.0.1:0")
+    result, said = in_processes(job, tmp_path, ProcessHost(), listen="127.0.0.1:0")
     expected = in_one_process(job, tmp_path)
     assert said == []
     # Pads are fresh in every run: under `blind` weights agree to their last bits' rounding only.
@@ -180,20 +184,16 @@ def test_processes_learn_and_count_what_the_simulation_does(
         )
 
 
-@dataclass
 class MisalignedHost(ProcessHost):
-    """Swaps two of the aligned ids that the shop orders its own file by."""
-
-    folder: Path
+    """Swaps two of the aligned rows that the shop orders its own file by."""
 
     @override
-    def start(self, task: ActorTask, tell: Tell) -> ProcessHandle:
+    def start(self, task: Task, tell: Tell) -> ProcessHandle:
         if task.name == "shop":
-            shutil.copytree(task.work, self.folder)
-            aligned = read_aligned(self.folder / ALIGNED)
-            first, second, *others = aligned.train
-            write_aligned(self.folder / ALIGNED, replace(aligned, train=(second, first, *others)))
-            task = replace(task, work=str(self.folder))
+            path = folder_of(task) / ALIGNED
+            header, arrays = read_arrays(path)
+            arrays["train"][[0, 1]] = arrays["train"][[1, 0]]
+            path.write_bytes(save(arrays, header))
         return super().start(task, tell)
 
 
@@ -205,7 +205,7 @@ def test_as_many_rows_in_another_order_are_refused_before_the_first_round(
     job = of_files(scheme, loss="taylor-logistic", output={"checkpoint_every": 0}, **steps)
     refusal = "(shop|bank) holds the same number of rows, but others or in another order"
     with pytest.raises(SecureVFLError, match=refusal):
-        by_actors(job, tmp_path, MisalignedHost(tmp_path / "other"))
+        in_processes(job, tmp_path, MisalignedHost())
     dataset = job_data(job, tmp_path, None)
     first, second, *others = range(len(dataset.train_labels))
     aligned = align_files(file_sources(job, tmp_path))
@@ -221,7 +221,7 @@ def test_as_many_rows_in_another_order_are_refused_before_the_first_round(
 def test_parties_start_where_no_job_file_says(tmp_path: Path) -> None:
     steps: dict[str, Any] = {"rounds": 3, "local_steps": 1, "learning_rate": 0.1}
     job = of_files(start="random", **steps)
-    result, _ = by_actors(job, tmp_path, ProcessHost())
+    result, _ = in_processes(job, tmp_path, ProcessHost())
     apart = np.abs(all_weights(result) - all_weights(in_one_process(job, tmp_path)))
     assert apart.min() > 1e-6
 
@@ -248,38 +248,41 @@ def test_any_party_of_any_exchange_may_die(
     sections: dict[str, dict[str, object]], victim: str, tmp_path: Path
 ) -> None:
     job = job_of(**sections)
-    result, (_,) = by_actors(job, tmp_path, killing(victim, tmp_path))
+    result, (gone, _) = in_processes(job, tmp_path, killing(victim, tmp_path))
+    assert gone.startswith(f"{victim} is gone ")
     require_same(result, job, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["server", "party1"])
+@pytest.mark.parametrize("victim", ["party1", "party2"])
 def test_a_job_that_keeps_no_state_starts_again(victim: str, tmp_path: Path) -> None:
     job = job_of(job={"algorithm": "fdml", "rounds": 60}, fdml={"staleness": 0})
     host = KillingHost(victim, tmp_path / "models" / "party1.safetensors")
-    result, said = by_actors(job, tmp_path, host)
+    result, said = in_processes(job, tmp_path, host)
     require_same(result, job, tmp_path)
-    assert said == [f"{victim} is gone (killed by signal 9): all start again, restart 1 of 3"]
+    gone = f"{victim} is gone (killed by signal 9): it starts again, restart 1 of 3"
+    assert said == [gone, "all begin again"]
 
 
-def test_what_one_left_that_listened_is_in_nobodys_way(tmp_path: Path) -> None:
-    """It is killed before all are connected, which is when it would have removed its socket."""
-    left: list[Path] = []
+class Stillborn(ProcessHost):
+    """Kills every party before all are connected, which is when it would have left its socket."""
 
-    class Stillborn(ProcessHost):
-        @override
-        def start(self, task: ActorTask, tell: Tell) -> ProcessHandle:
-            assert task.listen.startswith("unix:")
-            left.append(Path(task.listen.removeprefix("unix:")))
-            left[-1].touch(exist_ok=False)
-            handle = super().start(task, tell)
-            handle.process.kill()
-            return handle
+    @override
+    def start(self, task: Task, tell: Tell) -> ProcessHandle:
+        handle = super().start(task, tell)
+        handle.process.kill()
+        return handle
 
+
+def test_parties_that_die_again_and_again_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     with pytest.raises(SecureVFLError, match=r"is gone .*, after 1 restarts"):
-        by_actors(job_of(), tmp_path, Stillborn(), supervision={"restarts": 1})
-    assert len(left) == 4
-    assert not any(path.exists() for path in left)
+        in_processes(job_of(), tmp_path, Stillborn(), supervision={"restarts": 1})
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not list((tmp_path / "models").iterdir())
 
 
 def test_a_party_that_cannot_open_its_data_is_named(
@@ -287,7 +290,7 @@ def test_a_party_that_cannot_open_its_data_is_named(
 ) -> None:
     job = two_organizations()
 
-    def start(host: ProcessHost, task: ActorTask, tell: Tell) -> ProcessHandle:
+    def start(host: ProcessHost, task: Task, tell: Tell) -> ProcessHandle:
         Path("shop.csv").unlink(missing_ok=True)
         return ProcessHandle(task, tell, host.silence_seconds)
 
@@ -298,7 +301,7 @@ def test_a_party_that_cannot_open_its_data_is_named(
     assert error.endswith("shop.csv: cannot be read (No such file or directory)")
 
 
-# ------------------------------------- processes end with their supervisor, however it ends
+# ------------------------------------- processes end with their operator, however it ends
 
 
 def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
@@ -309,7 +312,7 @@ def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_actors_do_not_outlive_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+def test_parties_do_not_outlive_an_operator_that_is_killed(tmp_path: Path) -> None:
     ended_by(signal.SIGKILL, tmp_path, expected=-signal.SIGKILL)
 
 
@@ -324,12 +327,12 @@ def ended_by(sent: signal.Signals, folder: Path, expected: int) -> list[str]:
         patch.setenv("TMPDIR", str(folder / "tmp"))
         with started("train", "job.toml", "--processes") as process:
             wait_until(process, (folder / "models" / "party2.state.before").exists)
-            actors = children(process.pid)
-            assert len(actors) == 2
+            parties = children(process.pid)
+            assert len(parties) == 2
             process.send_signal(sent)
             _, told = process.communicate(timeout=LONG)
             assert process.returncode == expected
-            wait_until(None, lambda: not any(command_of(each) for each in actors))
+            wait_until(None, lambda: not any(command_of(each) for each in parties))
     assert not list((folder / "tmp").iterdir())
-    assert not (folder / "models" / ".actors").exists()
+    assert not (folder / "models" / ".parties").exists()
     return told.splitlines()

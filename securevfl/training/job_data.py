@@ -1,0 +1,68 @@
+"""The data of a job where one operator holds them: a set by name, or all parties' files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from securevfl.data.join import load_files
+from securevfl.data.read import FileSource
+from securevfl.data.shards import is_shard, read_header
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
+from securevfl.job import Job
+from securevfl.protocols.resolving import file_source
+from securevfl.sparse import Matrix
+
+
+def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset[Matrix]:
+    """The data of a job: a set by name, or the parties' files and shards, relative to `beside`.
+
+    Raises:
+        ConfigError: a party without a data file.
+        DataError: missing or malformed data.
+    """
+    if job.job.dataset is not None:
+        return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
+    return load_files(file_sources(job, beside), regression=job.job.loss == "squared")
+
+
+def file_sources(job: Job, beside: Path) -> list[FileSource]:
+    """The parties' own files, or folders that are shards.
+
+    Args:
+        job: with `[[party]]` sections.
+        beside: the folder that their paths are relative to.
+
+    Raises:
+        ConfigError: a party without a data file, or labels where they do not belong.
+        DataError: a shard whose header cannot be read.
+    """
+    sources = []
+    for party in job.party:
+        if party.data is None:
+            raise ConfigError(f"party {party.name!r}: data is missing, expected a file or a shard")
+        path = beside / party.data
+        if is_shard(path):
+            if (read_header(path).labels is not None) != (party.role == "label"):
+                remedy = (
+                    "has no labels (`securevfl data convert` keeps LIBSVM's, or --label-column)"
+                    if party.role == "label"
+                    else "has labels (`securevfl data convert --no-labels` leaves them out)"
+                )
+                raise ConfigError(
+                    f"party {party.name!r} with role {party.role!r}: shard {party.data} {remedy}"
+                )
+        elif (party.label_column is not None) != (party.role == "label"):
+            raise ConfigError(
+                f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
+                "has a label_column"
+            )
+        source = replace(
+            file_source(party, path),
+            features=party.features,
+            test_path=beside / party.test_data if party.test_data else None,
+            drop=party.drop,
+            preprocess=party.preprocess or job.preprocess,
+        )
+        sources.append(source)
+    return sources
