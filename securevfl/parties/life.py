@@ -161,12 +161,10 @@ class _Life(Recovering[Finished]):
         place = self.place
         states = self._states()
         meets = await self.greet(meeting, self._meet(states))
-        for name, theirs in meets.items():
-            if theirs.ahead != place.ahead:
-                does = {True: "makes pads (--ahead)", False: "trains"}
-                raise PeerViolation(
-                    f"{name} {does[theirs.ahead]}, and this party {does[place.ahead]}"
-                )
+        does = {True: "makes pads (--ahead)", False: "trains"}
+        if other := next((n for n, each in meets.items() if each.ahead != place.ahead), None):
+            text = f"{other} {does[not place.ahead]}, and this party {does[place.ahead]}"
+            raise PeerViolation(text)
         if all(each.finished for each in meets.values()):
             await self._end(meeting)
             return
@@ -211,7 +209,7 @@ class _Life(Recovering[Finished]):
         place.ledgers({each.name: each.costs for each in (end, *servers.values())})
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
-        self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped)
+        self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped=dropped)
         await self._end(meeting)
 
     async def _make_ahead(
