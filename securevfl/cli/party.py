@@ -245,6 +245,10 @@ def run(
     *,
     own_path: OwnPath = OWN,
     patience: Patience = None,
+    ahead: Annotated[
+        bool,
+        typer.Option("--ahead", help="Only make a blind job's pads; the next run uses them."),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace another job's model.")] = False,
     quiet: options.Quiet = False,
     passphrase_fd: PassphraseFd = None,
@@ -258,7 +262,7 @@ def run(
         identity,
         seconds,
     ):
-        run_job(own, agreement, identity, patience=seconds, force=force, quiet=quiet)
+        run_job(own, agreement, identity, patience=seconds, ahead=ahead, force=force, quiet=quiet)
 
 
 @party.command("predict")

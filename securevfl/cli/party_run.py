@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from securevfl.actors.own_data import file_sources
 from securevfl.cli import options
 from securevfl.data.shards import is_shard
 from securevfl.errors import ConfigError, PeerError, PeerTimeout, SecureVFLError
@@ -32,10 +31,12 @@ from securevfl.parties.own_file import OwnFile
 from securevfl.parties.policy import count_alignment
 from securevfl.parties.recovery import Told
 from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
+from securevfl.protocols.session.pad_store import PadStore
 from securevfl.reports.tables import seconds, wrapped
 from securevfl.reports.training import learned_in
 from securevfl.runtime.costs import job_costs
 from securevfl.runtime.real import RealChannel
+from securevfl.training.job_data import file_sources
 from securevfl.training.result import model_files
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def place_of(
     own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling, patience: float
 ) -> tuple[Place, int]:
     """What a party brings to a job, and how many rows that is; its data are read here."""
+    folder = folder_of(own.state, agreement)
     job = own.own_job(agreement.job)
     party = next(each for each in job.party if each.name == own.name)
     (source,) = file_sources(job.model_copy(update={"party": (party,)}), Path())
@@ -215,7 +217,8 @@ def place_of(
         rows=rows,
         by_digest=by_digest,
         signature=signature,
-        folder=folder_of(own.state, agreement),
+        folder=folder,
+        pads=PadStore(folder / "pads", folder / "pad-keys", own.name),
         records=own.guard_directory or options.guard_directory(),
         limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),
         told=telling.told(),
@@ -402,6 +405,7 @@ def run_job(
     identity: Identity,
     *,
     patience: float,
+    ahead: bool,
     force: bool,
     quiet: bool,
 ) -> None:
@@ -421,6 +425,7 @@ def run_job(
             raise ConfigError(f"the job is stopped by {stopped.by} on {stopped.at}")
         require_places(own, agreement, force=force)
         place, run.rows = place_of(own, agreement, signature, telling, patience)
+        place = replace(place, ahead=ahead)
         finished = run.until_the_end(lambda links: live(place, links, run.save))
     for each in [] if quiet else wrapped(f"{own.name}: {ending(finished, own)}"):
         typer.echo(each)
@@ -429,6 +434,9 @@ def run_job(
 def ending(finished: Finished, own: OwnFile) -> str:
     """How a job has ended, in a line."""
     outcome = finished.outcome
+    if (pads := finished.pads) is not None:
+        size = f"{pads.size / 1e6:.3g} MB"
+        return f"pads for {pads.rounds} rounds, {size}, which the next run uses up: {pads.path}"
     if outcome is None:
         return f"the job has finished before: {own.output / RESULT}"
     score = outcome.scores[-1] if outcome.scores else None

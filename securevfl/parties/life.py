@@ -22,7 +22,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import override
 
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.files import replace_file, wipe_file
 from securevfl.job import Job
 from securevfl.parties.alignment import align
@@ -35,7 +35,7 @@ from securevfl.parties.own_data import (
     keep_common,
     kept_common,
 )
-from securevfl.parties.recovery import Network, Recovering, Seat
+from securevfl.parties.recovery import Network, Recovering, Runs, Seat
 from securevfl.protocols.attempts import beginning
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Plan
@@ -44,8 +44,10 @@ from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
 from securevfl.protocols.session.keys import KeyMaker
 from securevfl.protocols.session.pad_store import PadStore
 from securevfl.protocols.session.workplace import PartyData, PartyOutcome, Workplace
+from securevfl.protocols.vertical.runner import MadeOffline, run_offline
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.real import RealChannel
+from securevfl.training import require_offline
 
 ATTEMPTS = "attempts"
 MOST_REPEATED = 500
@@ -58,6 +60,7 @@ class _Diary(BaseModel):
     Attributes:
         attempts: meetings from which training began.
         repeated: rounds that were taken again.
+        job: the job's hash, with its defaults, once training begins.
         finished: after how many rounds this party got its result.
         complete: whether all parties have theirs.
     """
@@ -66,6 +69,7 @@ class _Diary(BaseModel):
 
     attempts: int = 0
     repeated: int = 0
+    job: str = ""
     finished: int | None = None
     complete: bool = False
 
@@ -77,7 +81,8 @@ class Place(Seat):
     Attributes:
         job: the agreement's job with this party's own data filled in.
         folder: of what it keeps in this job.
-        pads: made offline, if there are any.
+        pads: this party's store of pads, and of keys of states of shares.
+        ahead: make pads for the job, and do not train.
         states: folder of its states; `folder` unless given.
         ledgers: takes the costs of the programs that ran here, by name, before `save` is called.
         most_repeated: rounds that the job may take again, in all.
@@ -88,6 +93,7 @@ class Place(Seat):
     by_digest: bool
     folder: Path
     pads: PadStore | None = None
+    ahead: bool = False
     states: Path | None = None
     ledgers: Callable[[Mapping[str, Costs]], None] = lambda ledgers: None
     most_repeated: int = MOST_REPEATED
@@ -98,7 +104,8 @@ class Finished:
     """A party's own result.
 
     Attributes:
-        outcome: None where this process found the job finished.
+        outcome: None where this process found the job finished, or made pads.
+        pads: made now.
         costs: its ledger of the last attempt.
         alignment: its ledger of alignment, in that attempt.
         dropped: its rows that some party lacks.
@@ -108,6 +115,7 @@ class Finished:
     outcome: PartyOutcome | None
     costs: Costs | None
     repeated: int
+    pads: MadeOffline | None = None
     dropped: int = 0
 
 
@@ -145,7 +153,7 @@ class _Life(Recovering[Finished]):
         self._diary = _read_diary(self._diary_path)
         self._rows: OwnRows | NamedRows | None = None
         self.complete, self._done = self._diary.complete, 0
-        if self._diary.finished is not None:
+        if not place.ahead and self._diary.finished is not None:
             self.finished = Finished(None, None, None, self._diary.repeated)
 
     @override
@@ -153,6 +161,10 @@ class _Life(Recovering[Finished]):
         place = self.place
         states = self._states()
         meets = await self.greet(meeting, self._meet(states))
+        does = {True: "makes pads (--ahead)", False: "trains"}
+        if other := next((n for n, each in meets.items() if each.ahead != place.ahead), None):
+            text = f"{other} {does[not place.ahead]}, and this party {does[place.ahead]}"
+            raise PeerViolation(text)
         if all(each.finished for each in meets.values()):
             await self._end(meeting)
             return
@@ -176,13 +188,17 @@ class _Life(Recovering[Finished]):
             plan, data, dropped = found
             workplace = self._workplace(plan, data, states.get(resume))
             self._begin(plan, states, resume)
+            end = ends[TRAINING]
+            place.told.channel(end)
+            if place.ahead:
+                place.told.phase("making pads")
+                await self._make_ahead(meeting, runs, end, workplace, plan)
+                return
             programs = plan.algorithm.programs(plan, {place.name: workplace})
             tasks = [
                 asyncio.ensure_future(beside.run(programs[name](end, end.costs)))
                 for name, end in servers.items()
             ]
-            end = ends[TRAINING]
-            place.told.channel(end)
             place.told.phase("training")
             try:
                 outcome = await runs.run(programs[place.name](end, end.costs))
@@ -193,8 +209,22 @@ class _Life(Recovering[Finished]):
         place.ledgers({each.name: each.costs for each in (end, *servers.values())})
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
-        self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped)
+        self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped=dropped)
         await self._end(meeting)
+
+    async def _make_ahead(
+        self, meeting: Meeting, runs: Runs, end: RealChannel, workplace: Workplace, plan: Plan
+    ) -> None:
+        """Make pads, which the next run at all parties uses up."""
+        store = self.place.pads
+        assert store is not None  # noqa: S101
+        store.discard()  # a meeting that broke off may have left some here and none elsewhere
+        make = require_offline(plan)
+        made = await runs.run(
+            run_offline(end, end.costs, plan=plan, workplace=workplace, make=make)
+        )
+        self.finished = Finished(plan, None, end.costs, self._diary.repeated, pads=made)
+        await self.end(meeting, made.rounds)
 
     async def _end(self, meeting: Meeting) -> None:
         """Wait until all parties hold their results."""
@@ -210,6 +240,8 @@ class _Life(Recovering[Finished]):
         with suppress(FileNotFoundError):
             wipe_file(secret)
             secret.unlink()
+        if self.place.pads is not None:
+            self.place.pads.state_seal(self._diary.job).destroy()
 
     def _meet(self, states: Mapping[int, SessionState]) -> Meet:
         place, kept = self.place, None
@@ -220,7 +252,8 @@ class _Life(Recovering[Finished]):
             states=sorted(states) or [0],
             aligned="" if kept is None else kept[1].hex(),
             by_digest=place.by_digest,
-            finished=self._diary.finished is not None,
+            ahead=place.ahead,
+            finished=not place.ahead and self._diary.finished is not None,
         )
 
     def _own_rows(self, by_digest: bool) -> OwnRows | NamedRows:
@@ -291,6 +324,7 @@ class _Life(Recovering[Finished]):
             raise ConfigError(f"{repeated} rounds would be taken again, at most {most}")
         self._write(
             attempts=diary.attempts + 1,
+            job=plan.hash.hex(),
             repeated=repeated,
             finished=None,
         )

@@ -62,12 +62,14 @@ class Meet(First):
         states: numbers of rounds after which the sender can go on; [0] before it has sent anything.
         aligned: digest of the alignment that it keeps, in hex, or empty.
         by_digest: whether its data are a shard, so that rows are matched by digest.
+        ahead: whether it makes pads for the job, and does not train.
     """
 
     kind: Literal["meet"] = "meet"
     states: list[int] = Field(max_length=4)
     aligned: str
     by_digest: bool
+    ahead: bool
 
 
 class Score(First):

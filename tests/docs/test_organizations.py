@@ -64,6 +64,7 @@ def test_the_mistakes_on_the_page_are_what_the_tool_prints(
         assert any(is_said(row, each) for each in said), f"{row!r} not in\n{''.join(said)}"
 
 
+@pytest.mark.slow
 def test_the_mistakes_of_two_are_what_the_tool_prints(capsys: pytest.CaptureFixture[str]) -> None:
     who = Organizations()
     other, job = who.agree("other.toml", rounds=11), who.agree()

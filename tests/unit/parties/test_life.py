@@ -23,6 +23,7 @@ from securevfl.parties.meeting import JobEnded
 from securevfl.parties.own_data import OwnRows
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints
+from securevfl.protocols.session.pad_store import PadStore
 from securevfl.protocols.session.workplace import PartyOutcome
 from securevfl.training import train
 from tests.switchboard import Switchboard, here, in_virtual_time
@@ -88,7 +89,7 @@ class Parties:
         return FileSource(name, self.files / f"{name}.csv", "id", label_column)
 
     def place(self, name: str, **changes: object) -> Place:
-        source = self.source(name)
+        source, folder = self.source(name), self.folder / name
         told = Place(
             name=name,
             agreement=self.agreement,
@@ -96,10 +97,11 @@ class Parties:
             rows=lambda by_digest: OwnRows.read(source, by_digest=by_digest),
             by_digest=False,
             signature=sign_agreement(self.agreement, IDENTITIES[name]),
-            folder=self.folder / name,
-            records=self.folder / name / "records",
+            folder=folder,
+            records=folder / "records",
             limits=Limits(),
             runs=here,
+            pads=PadStore(folder / "pads", folder / "pad-keys", name),
         )
         return replace(told, **changes)  # type: ignore[arg-type]
 
@@ -265,6 +267,21 @@ class Lives(Protocol):
     def names(self) -> Names: ...
 
     def one(self, name: str) -> Coroutine[Any, Any, object]: ...
+
+
+def test_pads_that_were_made_ahead_are_used_up(tmp_path: Path) -> None:
+    made = parties(tmp_path, scheme="blind", start="zero", eval_every="never")
+    assert set(ends(made, bank={"ahead": True}, shop={"ahead": True}).values()) == {"finished"}
+    stores = [made.place(name).pads for name in TWO]
+    assert all(store is not None and store.there for store in stores)
+    assert made.weights == {}
+    told = ends(made, shop={"ahead": True})
+    assert "shop makes pads (--ahead), and this party trains" in told["bank"]
+    in_virtual_time(made.all())
+    assert not any(store is not None and store.there for store in stores)
+    assert [*(made.folder / "bank" / "pad-keys").rglob("*key")] == []
+    for name, weights in undisturbed(made).items():
+        np.testing.assert_allclose(made.weights[name], weights, atol=2e-3)  # rounding
 
 
 def test_a_policy_that_has_enough_of_alignments_ends_the_job_before_one(tmp_path: Path) -> None:
