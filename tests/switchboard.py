@@ -41,6 +41,10 @@ class End:
     due: float = 0.0
     open: bool = True
 
+    @property
+    def has_data(self) -> bool:
+        return False
+
     async def receive(self) -> bytes:
         frame = await self.arrived.get() if self.open or not self.arrived.empty() else None
         if frame is None:

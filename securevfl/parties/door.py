@@ -10,6 +10,7 @@ more than by being silent, since the ends prove their identities to each other o
 import asyncio
 import logging
 import secrets
+import select
 import socket
 import ssl
 import struct
@@ -103,9 +104,17 @@ class Stream:
         self._connection = connection
         self.address = str((connection.remote_address or ("?",))[0])
         end: socket.socket | None = connection.transport.get_extra_info("socket")
+        self._readable = select.poll()
+        if end is not None:
+            self._readable.register(end.fileno(), select.POLLIN)
         if not pings and end is not None and end.family != socket.AF_UNIX:
             for level, option, value in KEEP_ALIVE:
                 end.setsockopt(level, option, value)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether anything has come that the loop has not read."""
+        return bool(self._readable.poll(0))
 
     @property
     def is_idle(self) -> bool:

@@ -100,6 +100,11 @@ class Link:
         else:
             self._loop.call_soon_threadsafe(self._posted.set)
 
+    @property
+    def has_data(self) -> bool:
+        """Whether anything has come that the loop has not read."""
+        return self._stream.has_data
+
     async def receive(self) -> bytes:
         """The next frame.
 

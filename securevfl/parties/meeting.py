@@ -164,6 +164,10 @@ class JobStopped(PeerError):
 class Link(Protocol):
     """One connection to a peer, see `links.Link`."""
 
+    @property
+    def has_data(self) -> bool:
+        """Whether anything has come that nobody has looked at."""
+
     async def receive(self) -> bytes:
         """The next frame, or a PeerError."""
 
@@ -261,10 +265,15 @@ class Meeting:
             else:
                 self._links[host].post(bytes((stage,)) + header + envelope)
 
-        channel = self._channels[stage, name] = made(name, peers, carry=carry)
+        channel = self._channels[stage, name] = made(
+            name, peers, carry=carry, arriving=self._arriving
+        )
         if self._error is not None:
             self._lose(channel, self._error)
         return channel
+
+    def _arriving(self) -> bool:
+        return any(link.has_data for link in self._links.values())
 
     async def _read(self, peer: str, link: Link) -> None:
         try:

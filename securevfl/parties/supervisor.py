@@ -80,8 +80,8 @@ class Supervisor:
                 self._running.discard(name)
             case "failed":
                 raise self._cause(name, event)
-            case "gone" if name in self._running:
-                self._restart(tasks[name], f"{name} is gone ({event.text})")
+            case "gone":
+                self._gone(tasks, name, event.text)
 
     def _introduce(self) -> None:
         for handle in self._handles.values():
@@ -91,7 +91,11 @@ class Supervisor:
         if self._restarted:
             self.say(f"all go on after {rounds} rounds" if rounds else "all begin again")
 
-    def _restart(self, task: Task, gone: str) -> None:
+    def _gone(self, tasks: Mapping[str, Task], name: str, how: str) -> None:
+        if self._running != tasks.keys():  # who has finished knows that all hold their results
+            self._running.discard(name)
+            return
+        gone = f"{name} is gone ({how})"
         self._restarted += 1
         if self._restarted > self.restarts:
             raise SecureVFLError(f"{gone}, after {self.restarts} restarts")
@@ -100,8 +104,8 @@ class Supervisor:
         except SecureVFLError as error:
             raise type(error)(f"{gone}: {error}") from None
         self.say(f"{gone}: it starts again, restart {self._restarted} of {self.restarts}")
-        self._handles[task.name].stop()
-        self._start(task)
+        self._handles[name].stop()
+        self._start(tasks[name])
 
     def _cause(self, name: str, event: Event) -> Exception:
         """What ended the job: a party's own error or death, not what its peers say of it."""

@@ -86,6 +86,7 @@ class RealChannel(NetworkEnd):
         max_message_bytes: longer messages are refused.
         most_held_bytes: of one peer's messages, with `ENTRY_BYTES` for each.
         stopwatch: measures computation.
+        arriving: whether anything has arrived that is not delivered yet; asked on such a loop alone.
         passes: of the loop, within which what has arrived is delivered if the transport runs on the
             loop as well, where it stands still while the program computes.
     """
@@ -102,6 +103,7 @@ class RealChannel(NetworkEnd):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         most_held_bytes: int = MOST_HELD_BYTES,
         stopwatch: Stopwatch | None = None,
+        arriving: Callable[[], bool] = lambda: True,
         passes: int = 0,
     ) -> None:
         super().__init__(
@@ -112,7 +114,8 @@ class RealChannel(NetworkEnd):
             max_message_bytes=max_message_bytes,
         )
         self.loop = loop
-        self._peers, self._passes, self._carry = frozenset(peers), passes, carry
+        self._peers, self._carry = frozenset(peers), carry
+        self._arriving, self._passes = arriving, passes
         self._inbox, self._inbox_offline = Inbox(), Inbox()
         self._arrivals = count()
         self._taken: Counter[str] = Counter()
@@ -185,7 +188,7 @@ class RealChannel(NetworkEnd):
 
     async def _let_in(self, inbox: Inbox, senders: Collection[str]) -> float:
         """Deliver what has arrived; the time at which nothing more had."""
-        for _ in range(self._passes):
+        for _ in range(self._passes if self._passes and self._arriving() else 0):
             if inbox.since(senders) is not None:
                 break
             await asyncio.sleep(0)

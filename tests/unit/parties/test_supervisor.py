@@ -93,8 +93,10 @@ def test_only_the_one_that_is_gone_starts_again_and_the_others_hear_where_it_is(
     ]
 
 
-def test_one_that_has_finished_may_be_gone() -> None:
-    run = lives([[FINISHED, GONE]], [[FINISHED]])
+@pytest.mark.parametrize("shop", [FINISHED, GONE])
+def test_one_may_be_gone_once_any_has_finished(shop: Event) -> None:
+    """That one would not have before all others had their results."""
+    run = lives([[FINISHED, GONE]], [[Event("progress"), shop]])
     run.go(restarts=0)
     assert run.host.started == list(NAMES)
 
