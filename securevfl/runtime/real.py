@@ -86,9 +86,9 @@ class RealChannel(NetworkEnd):
         max_message_bytes: longer messages are refused.
         most_held_bytes: of one peer's messages, with `ENTRY_BYTES` for each.
         stopwatch: measures computation.
-        arriving: whether anything has arrived that is not delivered yet; asked on such a loop alone.
         passes: of the loop, within which what has arrived is delivered if the transport runs on the
             loop as well, where it stands still while the program computes.
+        arriving: whether anything has arrived there that is not delivered yet.
     """
 
     def __init__(

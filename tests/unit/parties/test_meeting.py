@@ -36,6 +36,10 @@ class Says:
             raise PeerUnreachable("shop is gone")
         return self._frames.pop(0)
 
+    @property
+    def has_data(self) -> bool:
+        return False
+
     def post(self, frame: bytes) -> None:
         self.posted += len(frame)
 
