@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from securevfl import __version__
-from securevfl.actors.own_data import file_sources
 from securevfl.data.read import read_party
 from securevfl.data.shards import is_shard, read_header
 from securevfl.errors import PeerError, PeerUnreachable, PeerViolation, SecureVFLError
@@ -22,6 +21,7 @@ from securevfl.parties.links import Link, Links
 from securevfl.parties.meeting import CONTROL, Control, Meet, Probe, kind_of
 from securevfl.parties.own_file import OwnFile
 from securevfl.parties.policy import refusals
+from securevfl.training.job_data import file_sources
 
 C = TypeVar("C", bound=Control)
 SMALL_PROBES, FILLING = 4, "x" * (1 << 16)

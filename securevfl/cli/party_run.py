@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from securevfl.actors.own_data import file_sources
 from securevfl.cli import options
 from securevfl.data.shards import is_shard
 from securevfl.errors import ConfigError, PeerError, PeerTimeout, SecureVFLError
@@ -37,6 +36,7 @@ from securevfl.reports.tables import seconds, wrapped
 from securevfl.reports.training import learned_in
 from securevfl.runtime.costs import job_costs
 from securevfl.runtime.real import RealChannel
+from securevfl.training.job_data import file_sources
 from securevfl.training.result import model_files
 
 if TYPE_CHECKING:

@@ -319,7 +319,8 @@ class _Life(Recovering[Finished]):
         """Note that training begins; refuse to take too many rounds again."""
         diary, repeated = self._diary, max(*states, self._done, 0) - resume
         repeated += diary.repeated
-        if repeated > (most := self.place.most_repeated):
+        most = self.place.most_repeated
+        if repeated > most:
             raise ConfigError(f"{repeated} rounds would be taken again, at most {most}")
         self._write(
             attempts=diary.attempts + 1,
