@@ -1,4 +1,4 @@
-"""One notion of a dead worker, for actors, processes of a pool and processes of Ray.
+"""One notion of a dead worker, for parties, processes of a pool and processes of Ray.
 
 A worker is a process that somebody waits for. It may die silently: by a signal, for lack of memory,
 with its machine, or by hanging. The waiting side then gets a `Gone` and stops the other workers.

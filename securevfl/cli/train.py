@@ -1,4 +1,4 @@
-"""`securevfl train`: all parties of a job, in this process or as actors (--processes, --ray)."""
+"""`securevfl train`: all parties of a job, in this process or elsewhere (--processes, --ray)."""
 
 import os
 import shlex
@@ -92,7 +92,7 @@ checkpoint_every = 10
 
 
 @dataclass(frozen=True)
-class Actors:
+class Elsewhere:
     """What the command line says of parties that live outside of this process.
 
     The parties' files are relative to `beside`; None of `restarts` and of `silence` says nothing.
@@ -146,7 +146,7 @@ class Actors:
         progress: Callable[[int], None],
         quiet: bool,
     ) -> "TrainingResult":
-        """Train a job by actors, see `train_locally`."""
+        """Train a job there, see `train_locally`."""
         from securevfl.parties.local import RESTARTS, Places, Supervision, train_locally
 
         with self._host() as host:
@@ -216,7 +216,7 @@ def train(
     ] = None,
     restarts: Annotated[
         int | None,
-        typer.Option(min=0, help="How often to restart all parties after one dies; 3 by default."),
+        typer.Option(min=0, help="How often to start parties again that die; 3 by default."),
     ] = None,
     silence: Annotated[
         float | None,
@@ -245,8 +245,8 @@ def train(
         raise ConfigError("no job file: securevfl train JOB.toml, or --example to see one")
     described = read_job(job)
     catalogue.check_names(described)
-    actors = Actors(job.parent, data_dir, listen, restarts, processes, ray, silence)
-    actors.require_fit(offline=offline)
+    elsewhere = Elsewhere(job.parent, data_dir, listen, restarts, processes, ray, silence)
+    elsewhere.require_fit(offline=offline)
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = options.job_dataset(described, job, data_dir)
@@ -270,8 +270,8 @@ def train(
         outputs.show_made(made, quiet=quiet)
         return
     with _interruptible(plan, folder):
-        result = _run(described, dataset, plan, session, places, actors=actors, quiet=quiet)
-        paths = actors.models(result) if actors.wanted else save_models(result, folder)
+        result = _run(described, dataset, plan, session, places, elsewhere=elsewhere, quiet=quiet)
+        paths = elsewhere.models(result) if elsewhere.wanted else save_models(result, folder)
         outputs.forget_session(folder, plan.facts.names)
         outputs.forget_states(plan, places)
     from securevfl.reports.trained import train_page, training_row
@@ -343,7 +343,7 @@ def _run(
     session: Mapping[str, "SessionState"],
     places: "PadPlaces",
     *,
-    actors: Actors,
+    elsewhere: Elsewhere,
     quiet: bool,
 ) -> "TrainingResult":
     """Train, and say after a round or two how long it will take."""
@@ -363,14 +363,14 @@ def _run(
 
         def on_round(done: int) -> None:
             told = None
-            if not actors.wanted:  # what set-up takes there is not seen here
+            if not elsewhere.wanted:  # what set-up takes there is not seen here
                 told = forecast.after(done - before, time.perf_counter())
             if told and not quiet:
                 _write(sys.stderr, *wrapped(told))
             report(spending(done), done, plan.rounds)
 
-        if actors.wanted:
-            return actors.train(job, dataset, session, places, progress=on_round, quiet=quiet)
+        if elsewhere.wanted:
+            return elsewhere.train(job, dataset, session, places, progress=on_round, quiet=quiet)
         return run_training(
             job,
             dataset,

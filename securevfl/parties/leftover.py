@@ -5,39 +5,23 @@ the party's own predictions of held-out rows) goes to the work folder.
 """
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, create_model
 from safetensors.numpy import save
 
-from securevfl.errors import DataError
 from securevfl.files import read_arrays, reading, replace_file
 from securevfl.models.storage import load_model, save_model
 from securevfl.parties.task import Task
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.workplace import PartyOutcome, PathPoint
-from securevfl.runtime.costs import Costs, Snapshot, Stopwatch
+from securevfl.runtime.costs import Costs, Stopwatch
 from securevfl.training import model_files
 
 REST, HELD_OUT = "rest", "held out"
-
-
-@dataclass(frozen=True)
-class _Ledger:
-    seconds: dict[str, float]
-    path: dict[str, float]
-    operations: dict[str, int]
-    messages: dict[str, int]
-    bytes_sent: dict[str, int]
-    hops: int
-    hidden_s: float
-    snapshots: list[Snapshot]
-
-
-_LEDGER = TypeAdapter(_Ledger)
 
 
 def _fields_of(kind: type, without: set[str], **more: Any) -> type[BaseModel]:  # noqa: ANN401
@@ -49,6 +33,10 @@ def _fields_of(kind: type, without: set[str], **more: Any) -> type[BaseModel]:  
     return create_model(f"_{kind.__name__}", **rest, **more)
 
 
+# What a result needs of it.
+_Ledger = _fields_of(
+    Costs, {"stopwatch", "pace", "now", "idle_work", "_traffic", "_traffic_offline"}
+)
 _Point = _fields_of(PathPoint, {"model"})
 # What is in files of its own, or follows from the plan.
 _Rest = _fields_of(
@@ -58,27 +46,13 @@ _Rest = _fields_of(
 
 def leave_ledger(path: Path, costs: Costs) -> None:
     """Write a ledger; a DataError if it cannot be written."""
-    ledger = {each.name: getattr(costs, each.name) for each in fields(_Ledger)}
-    ledger["snapshots"] = [asdict(each) for each in costs.snapshots]
-    replace_file(path, json.dumps(ledger).encode(), "ledger")
+    replace_file(path, _Ledger(**vars(costs)).model_dump_json().encode(), "ledger")
 
 
 def ledger_at(path: Path) -> Costs:
     """Read a ledger; a DataError if it cannot be read, or is damaged."""
-    try:
-        ledger = _LEDGER.validate_json(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"ledger {path} cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        raise DataError(f"ledger {path} is damaged") from error
-    costs = Costs(Stopwatch())
-    for name, value in vars(ledger).items():
-        held = getattr(costs, name)
-        if isinstance(held, dict):
-            held.update(value)
-        else:
-            setattr(costs, name, value)
-    return costs
+    with reading(f"ledger {path}"):
+        return Costs(Stopwatch(), **vars(_Ledger.model_validate_json(path.read_bytes())))
 
 
 def leave_outcome(task: Task, outcome: PartyOutcome) -> None:

@@ -94,6 +94,7 @@ class LocalParty:
             for name, costs in ledgers.items():
                 leave_ledger(work / f"{name}.ledger", costs)
 
+        serves = algorithm_of(job).servers and task.name == task.label_party
         told = Told()
         if task.name == task.label_party:
             told = Told(
@@ -114,7 +115,7 @@ class LocalParty:
             states=Path(task.output),
             ledgers=leave,
             most_repeated=ANY_ROUNDS,
-            runs=ProgramThread if algorithm_of(job).servers else _Here,
+            runs=ProgramThread if serves else _Here,
         )
 
     def _rows(self, job: Job) -> OwnRows | NamedRows:

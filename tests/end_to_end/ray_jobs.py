@@ -91,7 +91,7 @@ def killed(folder: Path, name: str, victim: str, kill: Kill) -> tuple[TrainingRe
         JOB,
         breast_cancer(),
         KillingHost(victim, models / f"{victim}.state", kill),
-        Places(models, folder, folder / "guard"),
+        Places(models, folder, folder / f"{name} guard"),
         supervision=Supervision(say=said.append),
     )
     return result, said

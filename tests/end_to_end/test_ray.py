@@ -65,15 +65,16 @@ def test_a_small_job_runs_on_a_cluster_of_its_own() -> None:
         ("stopping", "party2", "silent for 10 s"),
     ],
 )
-def test_a_killed_or_frozen_actor_changes_nothing(
+def test_a_killed_or_frozen_party_changes_nothing(
     found: Found, how: str, victim: str, text: str
 ) -> None:
     report, folder = found
     for name in ("party1", "party2"):
         model, twin = (folder / each / f"{name}.safetensors" for each in (how, "expected"))
         assert model.read_bytes() == twin.read_bytes()
-    (line,) = report[how]["said"]
-    assert line.startswith(f"{victim} is gone ({text}")
+    gone, goes_on = report[how]["said"]
+    assert gone.startswith(f"{victim} is gone ({text}")
+    assert goes_on == f"all go on after {report[how]['before']} rounds"
     assert 0 < report[how]["before"] < report[how]["rounds"] == 300
 
 

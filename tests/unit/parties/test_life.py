@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +15,6 @@ from securevfl.arrays import FloatArray
 from securevfl.data.join import load_files
 from securevfl.data.read import FileSource
 from securevfl.errors import ConfigError, SecureVFLError
-from securevfl.parties import life
 from securevfl.parties.agreement import Agreement, parse_agreement, sign_agreement
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity, public_text
@@ -245,11 +245,11 @@ def test_states_of_no_round_in_common_end_the_job(tmp_path: Path) -> None:
 def test_rounds_are_not_taken_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(life, "MOST_REPEATED", 0)
     told: list[str] = []
     for seed in range(6):
         chance = random.Random(seed)  # noqa: S311
         made = parties(tmp_path / str(seed))
+        monkeypatch.setattr(made, "place", partial(made.place, most_repeated=0))
         made.board = Switchboard(TWO, chance, 0.05)
         try:
             in_virtual_time(disturbed(made, chance))

@@ -1,6 +1,5 @@
 """What parties say of their rows comes to the same plan as where one process knows all of them."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from securevfl.protocols.session.workplace import PartyData
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.line import PRESETS
-from securevfl.runtime.simulation import simulate
+from securevfl.runtime.simulation import Program, simulate
 from securevfl.training import data_of, resolved
 from tests.local_tasks import task_of
 
@@ -24,7 +23,7 @@ NAMES = ("party1", "party2")
 Described = tuple[Facts, PartyData]
 
 
-def described(job: Job, name: str) -> Callable[[Channel, Costs], Awaitable[Described]]:
+def described(job: Job, name: str) -> Program[Described]:
     identities = dict.fromkeys(NAMES, 64 * "0")
     task = task_of(name, job=job.model_dump(mode="json", exclude_unset=True), identities=identities)
     agreement = agreement_of(task_of("party1", job=task.job, identities=identities), {})

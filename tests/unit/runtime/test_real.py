@@ -30,7 +30,7 @@ from securevfl.runtime.costs import (
 from securevfl.runtime.real import ENTRY_BYTES, ProgramThread, RealChannel
 from securevfl.wire.codec import Message, encode
 from tests.made_offline import Pad
-from tests.real_channels import LONG, alone, pad, predictions, sealed, summed, takes, together
+from tests.real_channels import JOB, LONG, alone, pad, predictions, sealed, summed, takes, together
 
 
 def test_the_callers_loop_lives_while_a_program_computes() -> None:
@@ -381,17 +381,24 @@ def test_what_a_flood_brought_is_freed_though_the_program_computes() -> None:
     def references() -> list[int]:
         return [sys.getrefcount(data[place]) for place in range(20)]
 
+    def deliver(channel: RealChannel, places: range) -> None:
+        def all_of_them() -> None:
+            for place in places:
+                channel.deliver("b", data[place])
+
+        network = threading.Thread(target=all_of_them)
+        network.start()
+        network.join()
+
     async def program(channel: RealChannel) -> None:
         before = references()
-        for place in range(10):
-            channel.deliver("b", data[place])
+        deliver(channel, range(10))
         holding = references()
         assert [now - then for now, then in zip(holding, before, strict=True)] == [1] * 10 + [
             0
         ] * 10
         assert channel.held_bytes("b") == 10 * (ENTRY_BYTES + (1 << 20))
-        for place in range(10, 20):
-            channel.deliver("b", data[place])
+        deliver(channel, range(10, 20))
         afterwards = references()
         assert afterwards == before
         assert channel.held_bytes("b") == 0
@@ -422,3 +429,27 @@ def test_messages_of_no_bytes_count_as_what_they_hold() -> None:
             await channel.receive(["c"], Predictions)
 
     alone(program, most_held_bytes=10_000 * ENTRY_BYTES)
+
+
+@pytest.mark.parametrize("passes", [3, 0])
+def test_what_arrives_while_the_program_computes_on_the_transports_loop_made_nobody_wait(
+    passes: int,
+) -> None:
+    """Such a loop stands still meanwhile, and takes some passes to deliver what lies there."""
+
+    async def run() -> RealChannel:
+        loop = asyncio.get_running_loop()
+        channel = RealChannel(
+            "a", {"b"}, job_hash=JOB, loop=loop, carry=lambda *_: None, passes=passes
+        )
+        data = sealed(0, path={"encrypt": 1e-9})
+        loop.call_soon(loop.call_soon, loop.call_soon, channel.deliver, "b", data)
+        async with channel.costs.compute("local"):
+            time.sleep(0.001)
+        await channel.receive(["b"], Predictions)
+        return channel
+
+    path = asyncio.run(run()).costs.path
+    # Whoever waits takes over the path of the party that it waited for.
+    assert ("encrypt" in path) == (passes == 0)
+    assert ("local" in path) == (passes > 0)
