@@ -22,7 +22,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import override
 
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.files import replace_file, wipe_file
 from securevfl.job import Job
 from securevfl.parties.alignment import align
@@ -142,6 +142,9 @@ class _Life(Recovering[Finished]):
         if all(each.finished for each in meets.values()):
             await self._end(meeting)
             return
+        if self.complete:  # the secret is wiped: other numbers would show more of the same people
+            liar = next(name for name, each in meets.items() if not each.finished)
+            raise PeerViolation(f"{liar} had finished, and says that it has not")
         resume = self._agreed(meets)
         by_digest = any(each.by_digest for each in meets.values())
         with place.runs() as runs, place.runs() as beside:

@@ -17,13 +17,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from securevfl import __version__
 from securevfl.errors import (
+    PeerError,
     PeerNotTrusted,
     PeerTimeout,
     PeerUnreachable,
     PeerViolation,
     SecureVFLError,
 )
-from securevfl.parties.agreement import Agreement, differences, require_signature
+from securevfl.parties.agreement import Agreement, differences, require_signature, shown
 from securevfl.parties.alignment import Limits
 from securevfl.parties.meeting import (
     WIRE_VERSION,
@@ -151,6 +152,10 @@ class Recovering(ABC, Generic[R]):
                 except AGAIN as error:
                     seat.told.line(f"{error}: connects again")
                 except SecureVFLError as error:
+                    if self.complete and isinstance(error, PeerError) and self.finished is not None:
+                        # No peer takes back what all have.
+                        meeting.tell(Ended(error=type(error).__name__))
+                        return self.finished
                     if isinstance(error, JobStopped):
                         seat.stopped(error.stopped)
                     # Also what a peer told: its links may break before all have heard of it.
@@ -226,7 +231,8 @@ def _check(agreement: Agreement, name: str, theirs: First, ours: First) -> None:
     """Check a peer's first frame; a PeerViolation says what is another there."""
     if theirs.wire != ours.wire:
         raise PeerViolation(
-            f"{name} speaks version {theirs.wire} (securevfl {theirs.version}), here {ours.wire}"
+            f"{name} speaks version {theirs.wire} (securevfl {shown(theirs.version)}), "
+            f"here {ours.wire}"
         )
     if theirs.agreement != ours.agreement:
         found = differences(agreement.text, theirs.agreement.encode())

@@ -221,6 +221,22 @@ def test_a_job_whose_noise_was_released_begins_once(tmp_path: Path) -> None:
     assert made.weights == {}
 
 
+@pytest.mark.parametrize("scheme", ["plain", "dp"])
+def test_no_peer_takes_back_that_all_have_finished(tmp_path: Path, scheme: str) -> None:
+    """Its secret is wiped: the job would begin anew with other numbers, and noise."""
+    made = parties(tmp_path, scheme=scheme)
+    in_virtual_time(made.all())
+    finished = dict(made.weights)
+    (made.folder / "shop" / "diary.json").unlink()
+    told = ends(made, shop={"patience": 1.0})
+    assert told == {
+        "bank": "finished",
+        "shop": "JobEnded: bank ended the job (PeerViolation)",
+    }
+    require_same(made, finished)
+    assert not (made.folder / "bank" / "attempts").exists()
+
+
 def test_states_of_no_round_in_common_end_the_job(tmp_path: Path) -> None:
     made = parties(tmp_path)
 
