@@ -13,6 +13,7 @@ Guarantees: under exact exchanges the model is to the byte that of a run that no
 
 import asyncio
 import hmac
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -129,8 +130,9 @@ class _Life(Recovering[Finished]):
         self.place, self._save = place, save
         self._diary_path = place.folder / "diary.json"
         self._diary = _read_diary(self._diary_path)
+        self._reached = _Reached(place.folder / "reached")
         self._rows: OwnRows | None = None
-        self.complete, self._done = self._diary.complete, 0
+        self.complete = self._diary.complete
         if self._diary.finished is not None:
             self.finished = Finished(None, None, None, self._diary.repeated)
 
@@ -273,8 +275,10 @@ class _Life(Recovering[Finished]):
 
     def _begin(self, plan: Plan, states: Mapping[int, SessionState], resume: int) -> None:
         """Note that training begins; refuse to take too many rounds again."""
-        diary, repeated = self._diary, max(*states, self._done, 0) - resume
-        repeated += diary.repeated
+        diary, repeated = self._diary, self._diary.repeated
+        if diary.attempts:
+            # The round in which it broke off counts: a peer may have got its part of it.
+            repeated += max(*states, self._reached.rounds, 0) + 1 - resume
         if repeated > MOST_REPEATED:
             raise ConfigError(f"{repeated} rounds would be taken again, at most {MOST_REPEATED}")
         self._write(
@@ -282,12 +286,13 @@ class _Life(Recovering[Finished]):
             repeated=repeated,
             finished=None,
         )
-        self._done = resume
+        self._reached.rounds = resume
         if resume:
             self.place.told.line(f"goes on after {resume} rounds")
 
     def _progressed(self, most: int, rounds: int) -> None:
-        self.progress, self._done = self.progress + 1, rounds
+        self.progress += 1
+        self._reached.rounds = rounds
         self.place.told.rounds(rounds, most)
 
     def _states(self) -> dict[int, SessionState]:
@@ -296,6 +301,33 @@ class _Life(Recovering[Finished]):
     def _write(self, **changes: object) -> None:
         self._diary = self._diary.model_copy(update=changes)
         replace_file(self._diary_path, self._diary.model_dump_json().encode(), "diary")
+
+
+class _Reached:
+    """How many rounds are done since the last state; outlives the process, if not a power cut."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def rounds(self) -> int:
+        try:
+            return int.from_bytes(self._path.read_bytes(), "little")
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise DataError(f"{self._path} cannot be read") from error
+
+    @rounds.setter
+    def rounds(self, rounds: int) -> None:
+        try:
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.write(handle, rounds.to_bytes(8, "little"))
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise DataError(f"{self._path} cannot be written") from error
 
 
 def _read_diary(path: Path) -> _Diary:

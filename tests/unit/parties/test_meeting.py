@@ -32,6 +32,8 @@ class Scripted:
 
     def post(self, frame: bytes) -> None:
         del frame
+        if self._breaks_off:
+            raise PeerUnreachable("shop closed the connection")
 
     async def close(self) -> None:
         pass
