@@ -68,6 +68,8 @@ class Policy(Section):
         allow_scores_by_row: accept scores = "rows".
         allow_seeded_start: accept start = "seeded", initial weights that everybody can compute.
         allow_noise_seed: accept privacy.noise_seed, noise that everybody can compute.
+        allow_scaling: accept standardize = false, and job.bounds: the largest column outweighs the
+            others, so that one message of predictions tells its values.
         allow_head: accept a head, which shows the label party several numbers a row.
         allow_he_per_step: accept he_per_step, which shows gradients of every local step.
         fewest_rows: smallest number of training rows in common.
@@ -97,6 +99,7 @@ class Policy(Section):
     allow_scores_by_row: bool = False
     allow_seeded_start: bool = False
     allow_noise_seed: bool = False
+    allow_scaling: bool = False
     allow_head: bool = False
     allow_he_per_step: bool = False
     fewest_rows: Count = 100
