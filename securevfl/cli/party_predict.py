@@ -16,6 +16,7 @@ from securevfl.parties.agreement import Agreement, folder_of
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity
 from securevfl.parties.own_file import OwnFile
+from securevfl.parties.policy import count_alignment
 from securevfl.parties.quota import count_scores
 from securevfl.parties.scoring import ScoredRows, ScoringSeat, own_part, score
 from securevfl.parties.stopping import keep_stop
@@ -99,6 +100,7 @@ def _seat(
         limits=Limits(policy.most_ids_ratio),
         told=telling.told(),
         stopped=partial(keep_stop, own.state, agreement),
+        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
         plan=plan,
         model=model,
         rows=own_rows(party, model, path),
