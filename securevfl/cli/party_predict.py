@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from securevfl.parties.agreement import Agreement, folder_of
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity
 from securevfl.parties.own_file import OwnFile
+from securevfl.parties.policy import count_alignment
 from securevfl.parties.quota import count_scores
 from securevfl.parties.scoring import ScoredRows, ScoringSeat, own_part, score
 from securevfl.parties.stopping import keep_stop
@@ -99,9 +101,11 @@ def _seat(
         agreement=agreement,
         signature=signature,
         records=own.guard_directory or options.guard_directory(),
-        limits=Limits(policy.most_ids_ratio),
+        # The label party learns nothing of the ids that it lacks; its own list may be short.
+        limits=Limits(inf if own.name == agreement.label_party else policy.most_ids_ratio),
         told=telling.told(),
         stopped=partial(keep_stop, own.state, agreement),
+        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
         plan=plan,
         model=model,
         rows=own_rows(party, model, path),

@@ -218,6 +218,7 @@ def place_of(
         by_digest=by_digest,
         signature=signature,
         folder=folder,
+        most_repeated=policy.most_repeated_rounds,
         pads=PadStore(folder / "pads", folder / "pad-keys", own.name),
         records=own.guard_directory or options.guard_directory(),
         limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),

@@ -13,6 +13,7 @@ Guarantees: under exact exchanges the model is to the byte that of a run that no
 
 import asyncio
 import hmac
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from securevfl.parties.own_data import (
     keep_common,
     kept_common,
 )
+from securevfl.parties.own_file import Policy
 from securevfl.parties.recovery import Network, Recovering, Runs, Seat
 from securevfl.protocols.attempts import beginning
 from securevfl.protocols.catalogue import algorithm_of
@@ -50,8 +52,6 @@ from securevfl.runtime.real import RealChannel
 from securevfl.training import require_offline
 
 ATTEMPTS = "attempts"
-MOST_REPEATED = 500
-"""Rounds that a job may take again, in all: each tells a peer that cheats as much as one more."""
 
 
 class _Diary(BaseModel):
@@ -85,7 +85,8 @@ class Place(Seat):
         ahead: make pads for the job, and do not train.
         states: folder of its states; `folder` unless given.
         ledgers: takes the costs of the programs that ran here, by name, before `save` is called.
-        most_repeated: rounds that the job may take again, in all.
+        most_repeated: rounds that the job may take again, in all: each tells a peer that cheats as
+            much as one more.
     """
 
     job: Job
@@ -96,7 +97,7 @@ class Place(Seat):
     ahead: bool = False
     states: Path | None = None
     ledgers: Callable[[Mapping[str, Costs]], None] = lambda ledgers: None
-    most_repeated: int = MOST_REPEATED
+    most_repeated: int = Policy().most_repeated_rounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +152,9 @@ class _Life(Recovering[Finished]):
         self._checkpoints = Checkpoints(place.states or place.folder, place.name)
         self._diary_path = place.folder / "diary.json"
         self._diary = _read_diary(self._diary_path)
+        self._reached = _Reached(place.folder / "reached")
         self._rows: OwnRows | NamedRows | None = None
-        self.complete, self._done = self._diary.complete, 0
+        self.complete = self._diary.complete
         if not place.ahead and self._diary.finished is not None:
             self.finished = Finished(None, None, None, self._diary.repeated)
 
@@ -168,6 +170,9 @@ class _Life(Recovering[Finished]):
         if all(each.finished for each in meets.values()):
             await self._end(meeting)
             return
+        if self.complete:  # the secret is wiped: other numbers would show more of the same people
+            liar = next(name for name, each in meets.items() if not each.finished)
+            raise PeerViolation(f"{liar} had finished, and says that it has not")
         resume = self._agreed(meets)
         by_digest = any(each.by_digest for each in meets.values())
         with place.runs() as runs, place.runs() as beside:
@@ -317,24 +322,30 @@ class _Life(Recovering[Finished]):
 
     def _begin(self, plan: Plan, states: Mapping[int, SessionState], resume: int) -> None:
         """Note that training begins; refuse to take too many rounds again."""
-        diary, repeated = self._diary, max(*states, self._done, 0) - resume
-        repeated += diary.repeated
+        diary, repeated = self._diary, self._diary.repeated
+        if diary.attempts:
+            # The round in which it broke off counts: a peer may have got its part of it.
+            repeated += max(*states, self._reached.rounds, 0) + 1 - resume
         most = self.place.most_repeated
         if repeated > most:
-            raise ConfigError(f"{repeated} rounds would be taken again, at most {most}")
+            raise ConfigError(
+                f"{repeated} rounds would be taken again, at most {most} "
+                "(policy.most_repeated_rounds)"
+            )
         self._write(
             attempts=diary.attempts + 1,
             job=plan.hash.hex(),
             repeated=repeated,
             finished=None,
         )
-        self._done = resume
+        self._reached.rounds = resume
         self.place.told.begins(resume)
         if resume:
             self.place.told.line(f"goes on after {resume} rounds")
 
     def _progressed(self, most: int, rounds: int) -> None:
-        self.progress, self._done = self.progress + 1, rounds
+        self.progress += 1
+        self._reached.rounds = rounds
         self.place.told.rounds(rounds, most)
 
     def _states(self) -> dict[int, SessionState]:
@@ -343,6 +354,33 @@ class _Life(Recovering[Finished]):
     def _write(self, **changes: object) -> None:
         self._diary = self._diary.model_copy(update=changes)
         replace_file(self._diary_path, self._diary.model_dump_json().encode(), "diary")
+
+
+class _Reached:
+    """How many rounds are done since the last state; outlives the process, if not a power cut."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def rounds(self) -> int:
+        try:
+            return int.from_bytes(self._path.read_bytes(), "little")
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise DataError(f"{self._path} cannot be read") from error
+
+    @rounds.setter
+    def rounds(self, rounds: int) -> None:
+        try:
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.write(handle, rounds.to_bytes(8, "little"))
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise DataError(f"{self._path} cannot be written") from error
 
 
 def _read_diary(path: Path) -> _Diary:

@@ -15,6 +15,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self, TypeVar
 
@@ -48,7 +49,7 @@ class First(Control):
     """
 
     wire: int = WIRE_VERSION
-    version: str
+    version: str = Field(max_length=64)
     agreement: str
     signature: str
     nonce: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -66,7 +67,7 @@ class Meet(First):
     """
 
     kind: Literal["meet"] = "meet"
-    states: list[int] = Field(max_length=4)
+    states: list[int] = Field(min_length=1, max_length=4)
     aligned: str
     by_digest: bool
     ahead: bool
@@ -302,7 +303,8 @@ class Meeting:
         channel = self._channels.get((frame[0], to))
         if channel is None:
             raise PeerViolation(f"{peer} sent a frame for a program that does not run here")
-        channel.deliver(sender, frame[3:])
+        with suppress(RuntimeError):  # its program has ended, and its loop
+            channel.deliver(sender, frame[3:])
 
     def _send_back(self, peer: str, probe: Probe) -> None:
         self._probes[peer] += 1
@@ -316,10 +318,11 @@ class Meeting:
         if self._error is not None:
             return
         self._error = error
-        for channel in self._channels.values():
-            self._lose(channel, error)
         for queue in self._control.values():
             queue.put_nowait(error)
+        for channel in self._channels.values():
+            with suppress(RuntimeError):  # likewise
+                self._lose(channel, error)
 
     def _lose(self, channel: RealChannel, error: PeerError) -> None:
         for name in self._programs.hosts:

@@ -63,11 +63,15 @@ class Policy(Section):
         least_checks: smallest exchange.checks of `blind`.
         least_key_bits: smallest exchange.key_bits.
         most_rounds: largest number of rounds.
+        most_repeated_rounds: how many rounds a job may take again in all after interruptions; each
+            tells a peer that cheats as much as one round more.
         allow_label_leak: accept a job that sets allow_label_leak.
         allow_feature_leak: accept a job that sets allow_feature_leak.
         allow_scores_by_row: accept scores = "rows".
         allow_seeded_start: accept start = "seeded", initial weights that everybody can compute.
         allow_noise_seed: accept privacy.noise_seed, noise that everybody can compute.
+        allow_scaling: accept standardize = false, and job.bounds: the largest column outweighs the
+            others, so that one message of predictions tells its values.
         allow_head: accept a head, which shows the label party several numbers a row.
         allow_he_per_step: accept he_per_step, which shows gradients of every local step.
         fewest_rows: smallest number of training rows in common.
@@ -94,11 +98,13 @@ class Policy(Section):
     least_checks: Count = 8
     least_key_bits: Count = 3072
     most_rounds: Count = 10_000
+    most_repeated_rounds: Count = 50
     allow_label_leak: bool = False
     allow_feature_leak: bool = False
     allow_scores_by_row: bool = False
     allow_seeded_start: bool = False
     allow_noise_seed: bool = False
+    allow_scaling: bool = False
     allow_head: bool = False
     allow_he_per_step: bool = False
     fewest_rows: Count = 100

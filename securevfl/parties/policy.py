@@ -129,6 +129,10 @@ def _settings(policy: Policy, agreement: Agreement) -> _Refused:
             exchange.he_per_step,
             "he_per_step shows gradients of every local step",
         ),
+        "scaling": (
+            settings.standardize is False or bool(settings.bounds),
+            "standardize = false or bounds let one column outweigh all others, and be read",
+        ),
         "noise_seed": (
             job.privacy.noise_seed is not None,
             "noise_seed: everybody can compute the noise",

@@ -17,13 +17,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from securevfl import __version__
 from securevfl.errors import (
+    PeerError,
     PeerNotTrusted,
     PeerTimeout,
     PeerUnreachable,
     PeerViolation,
     SecureVFLError,
 )
-from securevfl.parties.agreement import Agreement, differences, require_signature
+from securevfl.parties.agreement import Agreement, differences, require_signature, shown
 from securevfl.parties.alignment import Limits
 from securevfl.parties.meeting import (
     WIRE_VERSION,
@@ -150,21 +151,30 @@ class Recovering(ABC, Generic[R]):
                     return self.finished
                 raise PeerTimeout(f"no meeting with all peers in {seat.patience:g} s") from None
             async with Meeting(seat.name, links, self._programs) as meeting:
-                try:
-                    await self.attempt(meeting)
-                except AGAIN as error:
-                    seat.told.line(f"{error}: connects again")
-                except SecureVFLError as error:
-                    if isinstance(error, JobStopped):
-                        seat.stopped(error.stopped)
-                    # Also what a peer told: its links may break before all have heard of it.
-                    meeting.tell(_word_of(error))
-                    raise
+                await self._meet_once(meeting)
             if self.over and self.finished is not None:
                 return self.finished
             went_on = self.progress > before
             pause = FIRST_PAUSE_SECONDS if went_on else min(2 * pause, MOST_PAUSE_SECONDS)
             await asyncio.sleep(pause)
+
+    async def _meet_once(self, meeting: Meeting) -> None:
+        """One attempt; an error that ends the job is told to the peers."""
+        seat = self._seat
+        try:
+            await self.attempt(meeting)
+        except AGAIN as error:
+            seat.told.line(f"{error}: connects again")
+        except SecureVFLError as error:
+            if self.complete and isinstance(error, PeerError):  # no peer takes back what all have
+                meeting.tell(Ended(error=type(error).__name__))
+                self.over = True
+                return
+            if isinstance(error, JobStopped):
+                seat.stopped(error.stopped)
+            # Also what a peer told: its links may break before all have heard of it.
+            meeting.tell(_word_of(error))
+            raise
 
     def first(self, kind: type[F], **more: object) -> F:
         """This party's first frame at a meeting."""
@@ -230,7 +240,8 @@ def _check(agreement: Agreement, name: str, theirs: First, ours: First) -> None:
     """Check a peer's first frame; a PeerViolation says what is another there."""
     if theirs.wire != ours.wire:
         raise PeerViolation(
-            f"{name} speaks version {theirs.wire} (securevfl {theirs.version}), here {ours.wire}"
+            f"{name} speaks version {theirs.wire} (securevfl {shown(theirs.version)}), "
+            f"here {ours.wire}"
         )
     if theirs.agreement != ours.agreement:
         found = differences(agreement.text, theirs.agreement.encode())

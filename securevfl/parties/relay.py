@@ -59,6 +59,8 @@ class Relay:
             return caller.own != caller.other and (
                 self._allow is None or {caller.own, caller.other} <= set(self._allow)
             )
+        if self._allow is not None:  # two guests prove nothing, and may be anybody
+            return False
         open_ones = {each.salt for each in self._guests if not each.is_party}
         return caller not in self._guests and (
             caller.salt in open_ones or len(open_ones) < self._limits.nameplates

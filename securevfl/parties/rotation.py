@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import tomllib
 
 from securevfl.errors import ConfigError
 from securevfl.parties.agreement import shown
@@ -34,6 +35,12 @@ def confirmed(text: str, line: str) -> tuple[str, str]:
         raise ConfigError("no line that securevfl party rotate prints") from error
     old, new = parse_public(old_text), parse_public(new_text)
     verify(old, SIGNED, _said(name, old, new), signature, f"party {shown(name)!r}")
+    try:
+        parties = tomllib.loads(text).get("party", [])
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the job is not TOML: {error}") from error
+    if (name, old_text) not in [(each.get("name"), each.get("identity")) for each in parties]:
+        raise ConfigError(f"the old identity is not that of {shown(name)!r} in the job")
     quoted = f'"{old_text}"'
     if text.count(quoted) != 1:
         raise ConfigError(f"the old identity {old_text} is {text.count(quoted)} times in the job")

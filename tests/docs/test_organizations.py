@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from securevfl.parties.life import MOST_REPEATED
+from securevfl.parties.own_file import Policy
 from tests.docs.examples import is_said
 from tests.docs.test_documents import between
 from tests.end_to_end.commands import refused, run, started, wait_until
@@ -78,4 +78,4 @@ def test_the_mistakes_of_two_are_what_the_tool_prints(capsys: pytest.CaptureFixt
 
 
 def test_the_page_has_the_codes_limits() -> None:
-    assert f"{MOST_REPEATED} rounds again" in PAGE
+    assert f"{Policy().most_repeated_rounds} rounds again" in PAGE

@@ -259,6 +259,11 @@ def test_a_new_identity_is_taken_over_by_its_line(capsys: pytest.CaptureFixture[
     line = capsys.readouterr().out.split("--confirm ")[1].splitlines()[0]
     forged = line.replace(line.split(":")[2], line.split(":")[1])
     assert "no valid signature" in one_line(capsys, "party", "rotate", job, "--confirm", forged)
+    with_names = Path(job).read_text("utf-8")
+    Path("other.toml").write_text(with_names.replace('"shop"', '"club"'), encoding="utf-8")
+    assert "not that of 'shop'" in one_line(
+        capsys, "party", "rotate", "other.toml", "--confirm", line
+    )
     assert run("party", "rotate", job, "--confirm", line) == 0
     os.replace("shop/shop.key.new", "shop/shop.key")
     assert run("party", "sign", job, *who.own("shop"), "--yes") == 0

@@ -21,6 +21,7 @@ from securevfl.parties.identity import Identity, public_text
 from securevfl.parties.life import Finished, Place, live
 from securevfl.parties.meeting import JobEnded
 from securevfl.parties.own_data import OwnRows
+from securevfl.parties.recovery import Told
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints
 from securevfl.protocols.session.pad_store import PadStore
@@ -223,6 +224,22 @@ def test_a_job_whose_noise_was_released_begins_once(tmp_path: Path) -> None:
     assert made.weights == {}
 
 
+@pytest.mark.parametrize("scheme", ["plain", "dp"])
+def test_no_peer_takes_back_that_all_have_finished(tmp_path: Path, scheme: str) -> None:
+    """Its secret is wiped: the job would begin anew with other numbers, and noise."""
+    made = parties(tmp_path, scheme=scheme)
+    in_virtual_time(made.all())
+    finished = dict(made.weights)
+    (made.folder / "shop" / "diary.json").unlink()
+    told = ends(made, shop={"patience": 1.0})
+    assert told == {
+        "bank": "finished",
+        "shop": "JobEnded: bank ended the job (PeerViolation)",
+    }
+    require_same(made, finished)
+    assert not (made.folder / "bank" / "attempts").exists()
+
+
 def test_states_of_no_round_in_common_end_the_job(tmp_path: Path) -> None:
     made = parties(tmp_path)
 
@@ -256,6 +273,30 @@ def test_rounds_are_not_taken_again_and_again(
         except ConfigError as error:
             told.append(str(error))
     assert any("rounds would be taken again, at most 0" in each for each in told)
+
+
+@pytest.mark.parametrize("done", [0, 3])
+def test_rounds_that_a_dead_party_had_taken_since_its_last_state_count(
+    tmp_path: Path, done: int
+) -> None:
+    """Also the round in which it died: a peer may have got its part of that."""
+    made = parties(tmp_path)
+    text = made.agreement.text.replace(b"checkpoint_every = 1", b"checkpoint_every = 100")
+    made.agreement, rounds = parse_agreement(text), [0]
+    told = Told(rounds=lambda now, most: rounds.append(now))
+
+    async def killed() -> None:
+        running = [asyncio.create_task(made.one(name, told=told)) for name in TWO]
+        while rounds[-1] < done or not (made.folder / "bank" / "attempts").exists():
+            await asyncio.sleep(0.0001)
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+    in_virtual_time(killed())
+    finished = in_virtual_time(made.all())
+    # The other may have been a round behind.
+    assert max(each.repeated for each in finished.values()) == done + 1
 
 
 class Lives(Protocol):

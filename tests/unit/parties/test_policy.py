@@ -98,6 +98,8 @@ CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("bank", job("allow_label_leak = true"), "allow_label_leak", {"allow_label_leak": True}),
     ("shop", job("allow_feature_leak = true"), "allow_feature_leak", {"allow_feature_leak": True}),
     ("bank", job('start = "seeded"'), "initial weights", {"allow_seeded_start": True}),
+    ("shop", job("standardize = false"), "outweigh", {"allow_scaling": True}),
+    ("shop", job("bounds = { income = [0, 1e9] }"), "outweigh", {"allow_scaling": True}),
     ("shop", changed("rounds = 20", "rounds = 10001"), "rounds = 10001", {"most_rounds": 10_001}),
 ]
 

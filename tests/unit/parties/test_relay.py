@@ -156,6 +156,8 @@ def test_only_listed_parties_may_use_a_relay_that_has_a_list() -> None:
             assert not await is_refused(relay.address, bank, shop.public, SALT)
             assert await is_refused(relay.address, bank, stranger.public, SALT)
             assert await is_refused(relay.address, stranger, shop.public, SALT)
+            with pytest.raises(PeerUnreachable, match="refused"):
+                await meet_by_nameplate(f"ws://{relay.address}", bytes(16), inviter=True)
 
     run(program())
 

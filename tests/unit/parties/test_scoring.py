@@ -19,6 +19,7 @@ from securevfl.attacks.scored_features import column_space, held_out_features
 from securevfl.data.join import load_files
 from securevfl.data.read import FileSource
 from securevfl.errors import (
+    ConfigError,
     DataError,
     FeatureLeakRefused,
     PeerTimeout,
@@ -242,6 +243,16 @@ def test_ids_are_not_compared_again_and_again(
     assert set(found.ends(shop={"told": cut_at(found, "aligning", 2)}).values()) == {"scored"}
     told = found.ends(shop={"told": cut_at(found, "aligning", 3)})
     assert any("interrupted 3 times" in each for each in told.values())
+
+
+def test_a_policy_counts_when_ids_are_compared_again(tmp_path: Path) -> None:
+    def enough() -> None:
+        raise ConfigError("enough")
+
+    found = scorers(tmp_path)
+    assert set(found.ends(shop={"aligns": enough}).values()) == {"scored"}
+    told = found.ends(shop={"aligns": enough, "told": cut_at(found, "aligning", 1)})
+    assert "enough" in told["shop"]
 
 
 def test_parts_of_other_models_score_nothing(tmp_path: Path) -> None:
