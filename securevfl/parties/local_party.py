@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from securevfl.errors import SecureVFLError
+from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job, PartySettings
 from securevfl.parties.agreement import Agreement, sign_agreement
 from securevfl.parties.alignment import Limits
@@ -110,6 +110,7 @@ class LocalParty:
             folder=folder_of(task),
             records=Path(task.guard_directory),
             limits=Limits(),
+            aligns=_refuse_other_data,
             told=told,
             pads=PadPlaces(*map(Path, task.pads)).of(task.name) if task.pads else None,
             states=Path(task.output),
@@ -180,6 +181,10 @@ class _Here:
     async def run(self, program: Coroutine[Any, Any, T]) -> T:
         """Run a program."""
         return await program
+
+
+def _refuse_other_data() -> None:
+    raise DataError("a party's data are not those that the job was planned for")
 
 
 @contextmanager

@@ -54,10 +54,12 @@ class KillingHost(ProcessHost):
     rounds: int = 3
     by: signal.Signals = signal.SIGKILL
     watching: list[threading.Thread] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
 
     @override
     def start(self, task: Task, tell: Tell) -> ProcessHandle:
         handle = super().start(task, tell)
+        self.started.append(task.name)
         if task.name == self.victim and len(self.watching) < self.times:
             self.watching.append(threading.Thread(target=self._kill, args=(handle,)))
             self.watching[-1].start()
@@ -139,6 +141,7 @@ def test_a_killed_party_changes_nothing(tmp_path: Path) -> None:
     require_same(result, job, tmp_path)
     assert gone == "shop is gone (killed by signal 9): it starts again, restart 1 of 3"
     assert goes_on == f"all go on after {result.rounds_before} rounds"
+    assert host.started == ["bank", "shop", "shop"]
     assert 0 < result.rounds_before < 300
     assert result.costs().total_s > 0
 
@@ -195,6 +198,22 @@ class MisalignedHost(ProcessHost):
             arrays["train"][[0, 1]] = arrays["train"][[1, 0]]
             path.write_bytes(save(arrays, header))
         return super().start(task, tell)
+
+
+class ForgetfulHost(ProcessHost):
+    """Removes a row of the shop's file once the rows are joined."""
+
+    @override
+    def start(self, task: Task, tell: Tell) -> ProcessHandle:
+        if task.name == "shop":
+            lines = Path("shop.csv").read_text(encoding="utf-8").splitlines()
+            Path("shop.csv").write_text("\n".join(lines[:-1]), encoding="utf-8")
+        return super().start(task, tell)
+
+
+def test_data_that_changed_since_they_were_joined_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="are not those that the job was planned for"):
+        in_processes(of_files(rounds=3), tmp_path, ForgetfulHost())
 
 
 @pytest.mark.parametrize("scheme", ["plain", "blind"])

@@ -92,7 +92,7 @@ def started(
     restarts: int = 0,
     resume: Mapping[str, SessionState] | None = None,
 ) -> str:
-    """What a job ends with whose actors are gone at once."""
+    """What a job ends with whose parties are gone at once."""
     places = Places(folder / "models", folder, folder)
     with pytest.raises(SecureVFLError, match=r"party1 is gone \(at once\)") as ended:
         train_locally(

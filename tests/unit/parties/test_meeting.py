@@ -37,6 +37,8 @@ BANK, SHOP, POST = range(3)
 class Says:
     """A peer's end of a link: it sends some frames, and then it is gone."""
 
+    has_data = False
+
     def __init__(self, frames: Sequence[bytes]) -> None:
         self._frames, self.posted = list(frames), 0
 
@@ -44,10 +46,6 @@ class Says:
         if not self._frames:
             raise PeerUnreachable("shop is gone")
         return self._frames.pop(0)
-
-    @property
-    def has_data(self) -> bool:
-        return False
 
     def post(self, frame: bytes) -> None:
         self.posted += len(frame)
@@ -123,6 +121,8 @@ def last(frames: list[bytes]) -> None:
 
 class Scripted:
     """A link whose peer sends these frames, and then breaks off if it is told to."""
+
+    has_data = False
 
     def __init__(self, *frames: bytes, breaks_off: bool = False) -> None:
         self._frames, self._breaks_off = list(frames), breaks_off
