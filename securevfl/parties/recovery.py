@@ -152,20 +152,23 @@ class Recovering(ABC, Generic[R]):
                 except AGAIN as error:
                     seat.told.line(f"{error}: connects again")
                 except SecureVFLError as error:
-                    if self.complete and isinstance(error, PeerError) and self.finished is not None:
-                        # No peer takes back what all have.
-                        meeting.tell(Ended(error=type(error).__name__))
-                        return self.finished
-                    if isinstance(error, JobStopped):
-                        seat.stopped(error.stopped)
-                    # Also what a peer told: its links may break before all have heard of it.
-                    meeting.tell(_word_of(error))
-                    raise
+                    self.over = self._outlives(meeting, error)
+                    if not self.over:
+                        raise
             if self.over and self.finished is not None:
                 return self.finished
             went_on = self.progress > before
             pause = FIRST_PAUSE_SECONDS if went_on else min(2 * pause, MOST_PAUSE_SECONDS)
             await asyncio.sleep(pause)
+
+    def _outlives(self, meeting: Meeting, error: SecureVFLError) -> bool:
+        """Tell peers of an error; whether it ends nothing, since all have their results."""
+        over = self.complete and isinstance(error, PeerError)
+        if isinstance(error, JobStopped) and not over:
+            self._seat.stopped(error.stopped)
+        # Also what a peer told: its links may break before all have heard of it.
+        meeting.tell(Ended(error=type(error).__name__) if over else _word_of(error))
+        return over
 
     def first(self, kind: type[F], **more: object) -> F:
         """This party's first frame at a meeting."""
