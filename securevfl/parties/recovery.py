@@ -151,30 +151,28 @@ class Recovering(ABC, Generic[R]):
                     return self.finished
                 raise PeerTimeout(f"no meeting with all peers in {seat.patience:g} s") from None
             async with Meeting(seat.name, links, self._programs) as meeting:
-                await self._meet_once(meeting)
+                try:
+                    await self.attempt(meeting)
+                except AGAIN as error:
+                    seat.told.line(f"{error}: connects again")
+                except SecureVFLError as error:
+                    self.over = self._outlives(meeting, error)
+                    if not self.over:
+                        raise
             if self.over and self.finished is not None:
                 return self.finished
             went_on = self.progress > before
             pause = FIRST_PAUSE_SECONDS if went_on else min(2 * pause, MOST_PAUSE_SECONDS)
             await asyncio.sleep(pause)
 
-    async def _meet_once(self, meeting: Meeting) -> None:
-        """One attempt; an error that ends the job is told to the peers."""
-        seat = self._seat
-        try:
-            await self.attempt(meeting)
-        except AGAIN as error:
-            seat.told.line(f"{error}: connects again")
-        except SecureVFLError as error:
-            if self.complete and isinstance(error, PeerError):  # no peer takes back what all have
-                meeting.tell(Ended(error=type(error).__name__))
-                self.over = True
-                return
-            if isinstance(error, JobStopped):
-                seat.stopped(error.stopped)
-            # Also what a peer told: its links may break before all have heard of it.
-            meeting.tell(_word_of(error))
-            raise
+    def _outlives(self, meeting: Meeting, error: SecureVFLError) -> bool:
+        """Tell peers of an error; whether it ends nothing, since all have their results."""
+        over = self.complete and isinstance(error, PeerError)
+        if isinstance(error, JobStopped) and not over:
+            self._seat.stopped(error.stopped)
+        # Also what a peer told: its links may break before all have heard of it.
+        meeting.tell(Ended(error=type(error).__name__) if over else _word_of(error))
+        return over
 
     def first(self, kind: type[F], **more: object) -> F:
         """This party's first frame at a meeting."""

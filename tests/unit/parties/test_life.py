@@ -19,7 +19,7 @@ from securevfl.parties.agreement import Agreement, parse_agreement, sign_agreeme
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity, public_text
 from securevfl.parties.life import Finished, Place, live
-from securevfl.parties.meeting import JobEnded
+from securevfl.parties.meeting import CONTROL, JobEnded, Stopped
 from securevfl.parties.own_data import OwnRows
 from securevfl.parties.recovery import Told
 from securevfl.protocols.plan import Plan
@@ -238,6 +238,24 @@ def test_no_peer_takes_back_that_all_have_finished(tmp_path: Path, scheme: str) 
     }
     require_same(made, finished)
     assert not (made.folder / "bank" / "attempts").exists()
+
+
+def test_a_stop_after_the_end_is_not_kept(tmp_path: Path) -> None:
+    made, kept = parties(tmp_path), list[Stopped]()
+    in_virtual_time(made.all())
+    stopped = Stopped(by="shop", at="2026-11-28 08:00 UTC", signature="00" * 64)
+
+    async def stops() -> None:
+        links = await made.board.of("shop").connect()
+        links["bank"].post(bytes((CONTROL,)) + stopped.model_dump_json().encode())
+        await asyncio.sleep(10)
+
+    async def both() -> Finished:
+        finished, _ = await asyncio.gather(made.one("bank", stopped=kept.append), stops())
+        return finished
+
+    assert in_virtual_time(both()).outcome is None
+    assert kept == []
 
 
 def test_states_of_no_round_in_common_end_the_job(tmp_path: Path) -> None:
