@@ -94,7 +94,6 @@ class LocalParty:
             for name, costs in ledgers.items():
                 leave_ledger(work / f"{name}.ledger", costs)
 
-        serves = algorithm_of(job).servers and task.name == task.label_party
         told = Told()
         if task.name == task.label_party:
             told = Told(
@@ -116,8 +115,13 @@ class LocalParty:
             states=Path(task.output),
             ledgers=leave,
             most_repeated=ANY_ROUNDS,
-            runs=ProgramThread if serves else _Here,
+            runs=ProgramThread if self._keeps_others_waiting(job) else _Here,
         )
+
+    def _keeps_others_waiting(self, job: Job) -> bool:
+        """Whether a server runs beside a program that computes long, as one on its loop would."""
+        serves = self._task.name == self._task.label_party and bool(algorithm_of(job).servers)
+        return serves and job.model_of(self._task.name).model != "linear"
 
     def _rows(self, job: Job) -> OwnRows | NamedRows:
         if job.job.dataset is None:

@@ -16,7 +16,7 @@ from securevfl.parties.door import UNIX
 from securevfl.parties.identity import Identity
 from securevfl.parties.leftover import leave_ledger, leave_outcome, ledger_at, outcome_at
 from securevfl.parties.local import Places, Supervision, train_locally
-from securevfl.parties.local_party import folder_of, key_file
+from securevfl.parties.local_party import LocalParty, folder_of, key_file
 from securevfl.parties.own_data import ALIGNED, NamedRows, OwnRows, join, kept_common
 from securevfl.parties.task import Event, Task, Tell
 from securevfl.protocols.session.checkpoints import SessionState, last_session
@@ -250,3 +250,22 @@ def test_what_is_damaged_is_refused(trained: dict[str, TrainingResult], tmp_path
     (tmp_path / "ledger").write_text(json.dumps({"hops": 1}), encoding="utf-8")
     with pytest.raises(DataError, match="damaged"):
         ledger_at(tmp_path / "ledger")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "apart"),
+    [
+        ("party1", {"algorithm": "fdml"}, False),
+        ("party1", {"algorithm": "fdml", "model": "mlp"}, True),
+        ("party2", {"algorithm": "fdml", "model": "mlp"}, False),
+        ("party1", {"model": "mlp"}, False),
+    ],
+)
+def test_a_server_has_a_thread_where_its_party_computes_long(
+    name: str, settings: dict[str, object], apart: bool, tmp_path: Path
+) -> None:
+    job = Job.of(job={"dataset": "breast_cancer", **settings})
+    task = task_of(
+        name, tmp_path, job=job.model_dump(mode="json", exclude_unset=True), label_party="party1"
+    )
+    assert LocalParty(task, print)._keeps_others_waiting(job) == apart
