@@ -86,5 +86,7 @@ def run_and_exit(command: Callable[[], object]) -> NoReturn:
 
 def _fail(message: str) -> NoReturn:
     line = " ".join(message.split())
+    # Words of peers and of files may hold what moves a terminal's cursor.
+    line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
     sys.stderr.write(f"securevfl: error: {line}\n")
     sys.exit(2)

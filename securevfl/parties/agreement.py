@@ -162,7 +162,7 @@ def require_signature(agreement: Agreement, name: str, signature: bytes) -> None
 
 def folder_of(state: Path, agreement: Agreement) -> Path:
     """The folder for what a party keeps about an agreement, within its state."""
-    return state / agreement.hash.hex()[:16]
+    return state / agreement.hash.hex()[:32]
 
 
 def read_signatures(state: Path, agreement: Agreement) -> dict[str, bytes]:

@@ -294,7 +294,8 @@ class _Life(Recovering[Finished]):
                 train=rows.train_points,
                 test=rows.test_points,
                 limits=place.limits,
-                by_id=not by_digest,
+                # By what this party's own data are: a peer's word would show their order.
+                by_id=not place.by_digest,
             )
             keep_common(path, common, rows.digest, digest)
         else:

@@ -307,9 +307,11 @@ async def _given(
     message = (await collect(channel, [label_party], GivenLabels))[label_party]
     expect_shape(label_party, message.train, (len(taken.train),))
     expect_shape(label_party, message.test, (len(taken.test),))
-    found = [
-        values.astype(np.int64) if classes else values for values in (message.train, message.test)
-    ]
+    found: list[Labels] = [message.train, message.test]
+    if classes:
+        if any(not np.array_equal(each, np.rint(each)) for each in found):
+            raise PeerViolation(f"{label_party} gives labels that are no classes")
+        found = [each.astype(np.int64) for each in found]
     for split, values in zip(("training", "test"), found, strict=True):
         check_labels(f"labels that {label_party} gives", split, values, classes)
     return found[0], found[1]

@@ -1,15 +1,17 @@
 """What parties say of their rows comes to the same plan as where one process knows all of them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from securevfl.data.sources import load
+from securevfl.errors import PeerViolation
 from securevfl.job import Job
 from securevfl.parties.alignment import Common
 from securevfl.parties.local_party import agreement_of
-from securevfl.parties.own_data import NamedRows, describe
+from securevfl.parties.own_data import GivenLabels, NamedRows, describe
 from securevfl.protocols.plan import Facts
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.runtime.channel import Channel
@@ -18,6 +20,7 @@ from securevfl.runtime.line import PRESETS
 from securevfl.runtime.simulation import Program, simulate
 from securevfl.training import data_of, resolved
 from tests.local_tasks import task_of
+from tests.tampering import changed
 
 NAMES = ("party1", "party2")
 Described = tuple[Facts, PartyData]
@@ -58,3 +61,11 @@ def test_what_parties_describe_is_what_an_operator_would(settings: dict[str, Any
         assert data.fingerprint == expected.fingerprint
         assert data.class_names == expected.class_names
         assert (data.train_labels is None) == (expected.train_labels is None)
+
+
+def test_labels_that_are_no_classes_are_refused() -> None:
+    """They are not cut off to classes."""
+    half = changed(GivenLabels, lambda given: replace(given, train=given.train + 0.5))
+    job = Job.of(job={"dataset": "breast_cancer", "algorithm": "fdml"})
+    with pytest.raises(PeerViolation, match="party1 gives labels that are no classes"):
+        simulate({name: described(job, name) for name in NAMES}, PRESETS["lan"], tamper=half)
