@@ -216,6 +216,7 @@ class Meeting:
         self._channels: dict[tuple[int, str], RealChannel] = {}
         self._probes: Counter[str] = Counter()
         self._error: PeerError | None = None
+        self._leaving = False
         self._readers: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -233,11 +234,11 @@ class Meeting:
     def tell(self, message: Control) -> None:
         """Send a control frame to all peers, as far as they are there."""
         frame = bytes((CONTROL,)) + message.model_dump_json().encode()
-        for link in self._links.values():
+        for peer, link in self._links.items():
             try:
                 link.post(frame)
             except PeerUnreachable as error:
-                self._fail(error)
+                self._fail(peer, error)
 
     async def exchange(self, message: C) -> dict[str, C]:
         """Send a control frame to all peers, and take one of the same kind from each.
@@ -254,6 +255,23 @@ class Meeting:
                 raise data
             found[peer] = _parsed(peer, data, type(message))
         return found
+
+    async def take_leave(self) -> None:
+        """Say goodbye to all peers, and wait for theirs; who has said it may be gone.
+
+        Raises:
+            PeerError: a peer has gone without a goodbye, or sent something else.
+        """
+        self._leaving, missing = True, None
+        self.tell(Bye())
+        for peer, queue in self._control.items():
+            data = await queue.get()
+            if isinstance(data, PeerError):
+                missing = missing or data
+            else:
+                _parsed(peer, data, Bye)
+        if missing is not None:
+            raise missing
 
     def channel(self, stage: int, name: str, made: Callable[..., RealChannel]) -> RealChannel:
         """The end of a program that runs here; `made` makes it of its name, peers and carrier."""
@@ -281,7 +299,10 @@ class Meeting:
             while True:
                 self._sort(peer, await link.receive())
         except PeerError as error:
-            self._fail(error)
+            self._fail(peer, error)
+        except Exception as error:  # nothing that a peer sends may end this unseen
+            kind = type(error).__name__
+            self._fail(peer, PeerViolation(f"{peer} sent what cannot be handled ({kind})"))
 
     def _sort(self, peer: str, frame: bytes) -> None:
         kind = frame[:1]
@@ -313,8 +334,11 @@ class Meeting:
         if not probe.back:
             self._links[peer].post(bytes((CONTROL,)) + probe.returned().model_dump_json().encode())
 
-    def _fail(self, error: PeerError) -> None:
+    def _fail(self, peer: str, error: PeerError) -> None:
         """One link failed, or a peer broke the rules: no program waits for anybody any more."""
+        if self._leaving:
+            self._control[peer].put_nowait(error)
+            return
         if self._error is not None:
             return
         self._error = error

@@ -28,7 +28,6 @@ from securevfl.parties.agreement import Agreement, differences, require_signatur
 from securevfl.parties.alignment import Limits
 from securevfl.parties.meeting import (
     WIRE_VERSION,
-    Bye,
     Done,
     Ended,
     First,
@@ -214,7 +213,7 @@ class Recovering(ABC, Generic[R]):
         complete()
         self.complete = True
         # Who has all goodbyes leaves nobody waiting: all know that all have finished.
-        await meeting.exchange(Bye())
+        await meeting.take_leave()
         self.over = True
 
     def made(self, runs: Runs, name: str, peers: list[str], **carried: Any) -> RealChannel:  # noqa: ANN401

@@ -6,8 +6,10 @@ from functools import partial
 
 import pytest
 from pydantic import ValidationError
+from typing_extensions import override
 
 from securevfl.errors import MalformedMessage, PeerError, PeerUnreachable, PeerViolation
+from securevfl.parties import meeting
 from securevfl.parties.meeting import (
     CONTROL,
     MOST_CONTROL_BYTES,
@@ -178,3 +180,38 @@ def test_a_first_frame_names_a_state_and_a_version_that_fits_a_line(
     assert Meet.model_validate(dict(first)) == first
     with pytest.raises(ValidationError):
         Meet.model_validate(dict(first) | changes)
+
+
+class Later(Says):
+    """A peer whose frames come after some turns of the loop."""
+
+    @override
+    async def receive(self) -> bytes:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return await super().receive()
+
+
+@pytest.mark.parametrize("bye", [True, False])
+def test_who_has_said_goodbye_may_be_gone_before_another_says_it(bye: bool) -> None:
+    goodbye = control(Bye())
+
+    async def leave() -> None:
+        links = {"post": Later([goodbye]), "shop": Says([goodbye] if bye else [])}
+        async with asyncio.timeout(60), Meeting("bank", links, PROGRAMS) as found:
+            await found.take_leave()
+
+    if bye:
+        asyncio.run(leave())
+    else:
+        with pytest.raises(PeerUnreachable):
+            asyncio.run(leave())
+
+
+def test_what_cannot_be_handled_ends_the_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> object:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(meeting, "kind_of", fails)
+    with pytest.raises(PeerViolation, match=r"cannot be handled \(ZeroDivisionError\)"):
+        heard(control(Bye()))
