@@ -1,6 +1,5 @@
 """`securevfl party`: one organization's part in jobs with others, on its own machine."""
 
-import asyncio
 import json
 import os
 import threading
@@ -132,6 +131,8 @@ def invite(
     passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Invite the parties of a draft that have no identity yet, and sign it with them."""
+    import asyncio
+
     from securevfl.job import parse_job
     from securevfl.parties import invitation
     from securevfl.parties.agreement import keep_signature
@@ -181,6 +182,8 @@ def join(
     passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Join an invitation: see what the agreement says, sign it, and keep it."""
+    import asyncio
+
     from securevfl.parties import invitation
     from securevfl.parties.agreement import keep_signature
     from securevfl.parties.talk import Code
@@ -216,6 +219,8 @@ def check(
 
     Peers run `check` or `run` at the same time. Exit status: 1 if something is not ready.
     """
+    import asyncio
+
     from securevfl.cli.party_check import Check
     from securevfl.parties.agreement import folder_of, read_agreement
     from securevfl.parties.life import alone
@@ -546,6 +551,8 @@ def _agree(
 
 async def _asked(question: str) -> bool:
     """A yes or no; connections live while a person reads."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[bool] = loop.create_future()
 

@@ -116,6 +116,7 @@ NAMES_FROM = {
     79: "NamePads ModelSent BlockUpload Doublings ConfirmedCheck",
     90: "Ready Roster MaskedUpload Closed CompressedUpload",
     100: "SizesSealed Sizes CountsAccepted RaisedPoints Overlap Places Order",
+    110: "Description GivenLabels",
 }
 
 
