@@ -28,6 +28,7 @@ CONTROL, ALIGNMENT, TRAINING, SCORING = range(4)
 WIRE_VERSION = 1
 MOST_CONTROL_BYTES = 1 << 18
 MOST_PROBES = 16
+WORD_SECONDS = 1.0
 MOST_WAITING = 8
 """Control frames of a peer that wait; honest parties are at most two ahead."""
 
@@ -216,6 +217,7 @@ class Meeting:
         self._channels: dict[tuple[int, str], RealChannel] = {}
         self._probes: Counter[str] = Counter()
         self._error: PeerError | None = None
+        self._word: JobEnded | JobStopped | None = None
         self._leaving = False
         self._readers: list[asyncio.Task[None]] = []
 
@@ -255,6 +257,11 @@ class Meeting:
                 raise data
             found[peer] = _parsed(peer, data, type(message))
         return found
+
+    async def last_word(self) -> "JobEnded | JobStopped | None":
+        """What a peer has said of the end of the job; a program may meet its broken link first."""
+        await asyncio.wait(self._readers, timeout=WORD_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        return self._word
 
     async def take_leave(self) -> None:
         """Say goodbye to all peers, and wait for theirs; who has said it may be gone.
@@ -336,6 +343,8 @@ class Meeting:
 
     def _fail(self, peer: str, error: PeerError) -> None:
         """One link failed, or a peer broke the rules: no program waits for anybody any more."""
+        if isinstance(error, JobEnded | JobStopped):
+            self._word = self._word or error
         if self._leaving:
             self._control[peer].put_nowait(error)
             return

@@ -153,25 +153,27 @@ class Recovering(ABC, Generic[R]):
                 try:
                     await self.attempt(meeting)
                 except AGAIN as error:
-                    seat.told.line(f"{error}: connects again")
+                    if (word := await meeting.last_word()) is None:
+                        seat.told.line(f"{error}: connects again")
+                    else:
+                        self._end_by(meeting, word)
                 except SecureVFLError as error:
-                    self.over = self._outlives(meeting, error)
-                    if not self.over:
-                        raise
+                    self._end_by(meeting, error)
             if self.over and self.finished is not None:
                 return self.finished
             went_on = self.progress > before
             pause = FIRST_PAUSE_SECONDS if went_on else min(2 * pause, MOST_PAUSE_SECONDS)
             await asyncio.sleep(pause)
 
-    def _outlives(self, meeting: Meeting, error: SecureVFLError) -> bool:
-        """Tell peers of an error; whether it ends nothing, since all have their results."""
-        over = self.complete and isinstance(error, PeerError)
+    def _end_by(self, meeting: Meeting, error: SecureVFLError) -> None:
+        """Tell peers of an error, and raise it unless all have their results."""
+        self.over = over = self.complete and isinstance(error, PeerError)
         if isinstance(error, JobStopped) and not over:
             self._seat.stopped(error.stopped)
         # Also what a peer told: its links may break before all have heard of it.
         meeting.tell(Ended(error=type(error).__name__) if over else _word_of(error))
-        return over
+        if not over:
+            raise error
 
     def first(self, kind: type[F], **more: object) -> F:
         """This party's first frame at a meeting."""

@@ -14,6 +14,7 @@ from tests.link_parties import free_address
 SCRIPT = Path(__file__).parents[2] / "examples" / "three-banks" / "run.sh"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean_place")
 def test_three_banks_train_over_a_relay() -> None:
     port = free_address().split(":")[1]

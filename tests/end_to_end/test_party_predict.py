@@ -81,7 +81,13 @@ def require_scores_of_one_operator(who: Organizations) -> None:
     assert scores("scores.csv") == expected
 
 
-@pytest.mark.parametrize(("names", "scheme"), [("bank shop", "plain"), ("bank club shop", "bfv")])
+@pytest.mark.parametrize(
+    ("names", "scheme"),
+    [
+        ("bank shop", "plain"),
+        pytest.param("bank club shop", "bfv", marks=pytest.mark.slow),
+    ],
+)
 def test_organizations_score_what_one_operator_would(
     names: str, scheme: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

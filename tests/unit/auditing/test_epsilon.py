@@ -384,6 +384,7 @@ def test_what_standardizing_reveals_is_beyond_what_gradient_noise_would_claim() 
     assert by_others.value < (by_others.allowed or 0)
 
 
+@pytest.mark.slow
 def test_public_bounds_keep_a_huge_record_within_the_claim_that_standardizing_breaks() -> None:
     """The record has 1e6 in every column; its control is the same job without bounds."""
     privacy = {"noise_multiplier": 3, "gradient_clip": 1, "gradient_noise_multiplier": 6}

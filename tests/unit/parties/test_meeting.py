@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from typing_extensions import override
 
 from securevfl.errors import MalformedMessage, PeerError, PeerUnreachable, PeerViolation
 from securevfl.parties import meeting
+from securevfl.parties.alignment import Limits
 from securevfl.parties.meeting import (
     CONTROL,
     MOST_CONTROL_BYTES,
@@ -19,6 +21,7 @@ from securevfl.parties.meeting import (
     Bye,
     Control,
     Done,
+    Ended,
     JobEnded,
     Link,
     Meet,
@@ -26,9 +29,10 @@ from securevfl.parties.meeting import (
     Probe,
     Programs,
 )
-from securevfl.parties.recovery import Runs
+from securevfl.parties.recovery import Recovering, Runs, Seat
 from securevfl.runtime.real import ProgramThread, RealChannel
 from tests.link_parties import run
+from tests.unit.parties.agreements import TEXT, of
 
 PROGRAMS = Programs({"bank": "bank", "shop": "shop", "post": "post"})
 TWO = Programs({"bank": "bank", "shop": "shop"})
@@ -215,3 +219,34 @@ def test_what_cannot_be_handled_ends_the_meeting(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(meeting, "kind_of", fails)
     with pytest.raises(PeerViolation, match=r"cannot be handled \(ZeroDivisionError\)"):
         heard(control(Bye()))
+
+
+class Broken(Later):
+    """A link at which sending fails before what the peer said has come."""
+
+    @override
+    def post(self, frame: bytes) -> None:
+        raise PeerUnreachable("shop is gone")
+
+
+class Sends(Recovering[str]):
+    """A party whose program sends something."""
+
+    @override
+    async def attempt(self, meeting: Meeting) -> None:
+        raise PeerUnreachable("the link is broken")
+
+
+class Once:
+    """Gives the same broken link to every meeting."""
+
+    async def connect(self) -> dict[str, Link]:
+        return {"shop": Broken([control(Ended(error="DataError"))])}
+
+
+def test_a_program_that_meets_a_broken_link_first_hears_the_last_word() -> None:
+    seat = Seat(
+        name="bank", agreement=of(TEXT), signature=b"", records=Path("records"), limits=Limits()
+    )
+    with pytest.raises(JobEnded, match="DataError"):
+        asyncio.run(asyncio.wait_for(Sends(seat, PROGRAMS).until_over(Once()), 30))
