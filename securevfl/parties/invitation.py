@@ -55,6 +55,7 @@ from securevfl.parties.talk import Code, Over, Talk, shake_hands
 T = TypeVar("T")
 TRIES = 5
 INVITED_SECONDS, JOIN_SECONDS, AGAIN_SECONDS = 600.0, 20.0, 1.0
+BUSY_SECONDS = (0.2, 0.5, 1.0)
 _HEX_32 = r"^[0-9a-f]{64}$"
 _SECTION, _PARTY = re.compile(r"\s*\["), re.compile(r"\s*\[\[\s*party\s*\]\]")
 _NAME = re.compile(r"\s*name\s*=")
@@ -334,7 +335,7 @@ async def join(
     """
     try:
         async with asyncio.timeout(JOIN_SECONDS):
-            stream = await meet_by_nameplate(code.url, code.salt, inviter=False, proxy=proxy)
+            stream = await _visit(code, proxy)
     except TimeoutError as error:
         raise PeerUnreachable(f"nobody waits at {code.place} with this code: {_GONE}") from error
     except PeerUnreachable as error:
@@ -371,6 +372,16 @@ async def join(
     finally:
         await stream.close()
     return agreement
+
+
+async def _visit(code: Code, proxy: str | None) -> Stream:
+    """Reach whoever invites; a PeerUnreachable if nobody does, or is busy with another for long."""
+    for pause in BUSY_SECONDS:
+        try:
+            return await meet_by_nameplate(code.url, code.salt, inviter=False, proxy=proxy)
+        except PeerUnreachable:  # the door may still see the last visitor
+            await asyncio.sleep(pause)
+    return await meet_by_nameplate(code.url, code.salt, inviter=False, proxy=proxy)
 
 
 async def _accepted(agree: Agree, agreement: Agreement, words: Mapping[str, str]) -> None:
