@@ -14,11 +14,12 @@ Guarantees: under exact exchanges the model is to the byte that of a run that no
 import asyncio
 import hmac
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import override
@@ -51,6 +52,7 @@ from securevfl.runtime.costs import Costs
 from securevfl.runtime.real import RealChannel
 from securevfl.training import require_offline
 
+T = TypeVar("T")
 ATTEMPTS = "attempts"
 
 
@@ -200,17 +202,11 @@ class _Life(Recovering[Finished]):
                 await self._make_ahead(meeting, runs, end, workplace, plan)
                 return
             programs = plan.algorithm.programs(plan, {place.name: workplace})
-            tasks = [
-                asyncio.ensure_future(beside.run(programs[name](end, end.costs)))
-                for name, end in servers.items()
-            ]
             place.told.phase("training")
-            try:
-                outcome = await runs.run(programs[place.name](end, end.costs))
-                await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
+            outcome, *_ = await _all_of(
+                runs.run(programs[place.name](end, end.costs)),
+                *(beside.run(programs[n](each, each.costs)) for n, each in servers.items()),
+            )
         place.ledgers({each.name: each.costs for each in (end, *servers.values())})
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
@@ -355,6 +351,17 @@ class _Life(Recovering[Finished]):
     def _write(self, **changes: object) -> None:
         self._diary = self._diary.model_copy(update=changes)
         replace_file(self._diary_path, self._diary.model_dump_json().encode(), "diary")
+
+
+async def _all_of(*programs: Coroutine[Any, Any, T]) -> list[T]:
+    """Run programs to their ends; the first error ends all, as each may wait for another."""
+    tasks = [asyncio.ensure_future(each) for each in programs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Reached:

@@ -14,7 +14,7 @@ import pytest
 from securevfl.arrays import FloatArray
 from securevfl.data.join import load_files
 from securevfl.data.read import FileSource
-from securevfl.errors import ConfigError, SecureVFLError
+from securevfl.errors import ConfigError, PeerViolation, SecureVFLError
 from securevfl.parties.agreement import Agreement, parse_agreement, sign_agreement
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity, public_text
@@ -25,7 +25,8 @@ from securevfl.parties.recovery import Told
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.checkpoints import Checkpoints
 from securevfl.protocols.session.pad_store import PadStore
-from securevfl.protocols.session.workplace import PartyOutcome
+from securevfl.protocols.session.workplace import PartyOutcome, Workplace
+from securevfl.protocols.vertical.fdml import SERVER, Fdml
 from securevfl.training import train
 from tests.switchboard import Switchboard, here, in_virtual_time
 
@@ -205,6 +206,27 @@ def test_peers_hear_the_name_of_an_error_and_no_more(tmp_path: Path) -> None:
     assert told["bank"] == "JobEnded: shop ended the job (DataError)"
     assert told["post"].startswith("JobEnded: ")
     assert told["post"].endswith("(DataError)")
+
+
+def test_an_error_of_the_server_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parties wait for it: the label party's own program would never end."""
+    settings = {"algorithm": "fdml", "batch_size": 16, "learning_rate": 0.1}
+    made, real = parties(tmp_path, THREE, "plain", **settings), Fdml.programs
+
+    async def breaks(*_: object) -> PartyOutcome:
+        raise PeerViolation("shop sent what is no message")
+
+    def programs(self: Fdml, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Any]:
+        return {n: breaks if n == SERVER else e for n, e in real(self, plan, places).items()}
+
+    monkeypatch.setattr(Fdml, "programs", programs)
+    told = ends(made)
+    assert told["bank"] == "PeerViolation: shop sent what is no message"
+    assert {told[name] for name in THREE[1:]} <= {
+        f"JobEnded: {name} ended the job (PeerViolation)" for name in THREE
+    }
 
 
 def test_a_job_whose_noise_was_released_begins_once(tmp_path: Path) -> None:
