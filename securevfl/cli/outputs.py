@@ -152,7 +152,7 @@ def pad_places(folder: Path) -> PadPlaces:
 
 def require_only_offline(plan: Plan, *, resume: bool, results: Iterable[Path | None]) -> None:
     """Refuse `--offline` of a job without pads, and options that have no meaning with it."""
-    require_offline(plan)
+    require_offline(plan.exchange)
     if resume:
         raise ConfigError("--offline makes pads for a new job; a resumed job makes its own")
     if any(path is not None for path in results):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -201,12 +201,10 @@ def place_of(
     job = own.own_job(agreement.job)
     party = next(each for each in job.party if each.name == own.name)
     (source,) = file_sources(job.model_copy(update={"party": (party,)}), Path())
-    known: dict[bool, OwnRows] = {}
 
+    @cache
     def rows(by_digest: bool) -> OwnRows:
-        if by_digest not in known:
-            known[by_digest] = OwnRows.read(source, by_digest=by_digest)
-        return known[by_digest]
+        return OwnRows.read(source, by_digest=by_digest)
 
     by_digest = is_shard(source.path)
     policy = own.policy

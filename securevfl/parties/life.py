@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ from securevfl.parties.own_data import (
 from securevfl.parties.own_file import Policy
 from securevfl.parties.recovery import Network, Recovering, Runs, Seat
 from securevfl.protocols.attempts import beginning
-from securevfl.protocols.catalogue import algorithm_of
+from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
@@ -110,7 +110,6 @@ class Finished:
         outcome: None where this process found the job finished, or made pads.
         pads: made now.
         costs: its ledger of the last attempt.
-        alignment: its ledger of alignment, in that attempt.
         dropped: its rows that some party lacks.
     """
 
@@ -155,9 +154,14 @@ class _Life(Recovering[Finished]):
         self._diary_path = place.folder / "diary.json"
         self._diary = _read_diary(self._diary_path)
         self._reached = _Reached(place.folder / "reached")
-        self._rows: OwnRows | NamedRows | None = None
+        self._own_rows = cache(place.rows)
         self.complete = self._diary.complete
-        if not place.ahead and self._diary.finished is not None:
+        if place.ahead:
+            # Before a secret is drawn, which would say that a job with noise has begun.
+            self._make = require_offline(exchange_of(place.job))
+            if self.complete:
+                raise ConfigError("--ahead: the job has finished, and takes no pads any more")
+        elif self._diary.finished is not None:
             self.finished = Finished(None, None, None, self._diary.repeated)
 
     @override
@@ -220,9 +224,8 @@ class _Life(Recovering[Finished]):
         store = self.place.pads
         assert store is not None  # noqa: S101
         store.discard()  # a meeting that broke off may have left some here and none elsewhere
-        make = require_offline(plan)
         made = await runs.run(
-            run_offline(end, end.costs, plan=plan, workplace=workplace, make=make)
+            run_offline(end, end.costs, plan=plan, workplace=workplace, make=self._make)
         )
         self.finished = Finished(plan, None, end.costs, self._diary.repeated, pads=made)
         await self.end(meeting, made.rounds)
@@ -245,9 +248,12 @@ class _Life(Recovering[Finished]):
             self.place.pads.state_seal(self._diary.job).destroy()
 
     def _meet(self, states: Mapping[int, SessionState]) -> Meet:
-        place, kept = self.place, None
-        if self._rows is not None or (place.folder / ALIGNED).exists():
-            kept = kept_common(place.folder / ALIGNED, self._own_rows(place.by_digest))
+        place, path, kept = self.place, self.place.folder / ALIGNED, None
+        if path.exists():
+            # By digest if a peer's data are a shard, which this party did not know before.
+            ways = dict.fromkeys((place.by_digest, True))
+            found = (kept_common(path, self._own_rows(by_digest)) for by_digest in ways)
+            kept = next((each for each in found if each is not None), None)
         return self.first(
             Meet,
             states=sorted(states) or [0],
@@ -256,11 +262,6 @@ class _Life(Recovering[Finished]):
             ahead=place.ahead,
             finished=not place.ahead and self._diary.finished is not None,
         )
-
-    def _own_rows(self, by_digest: bool) -> OwnRows | NamedRows:
-        if self._rows is None or self._rows.by_digest != by_digest:
-            self._rows = self.place.rows(by_digest)
-        return self._rows
 
     def _agreed(self, meets: Mapping[str, Meet]) -> int:
         """After how many rounds all go on."""

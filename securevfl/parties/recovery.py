@@ -168,8 +168,11 @@ class Recovering(ABC, Generic[R]):
     def _end_by(self, meeting: Meeting, error: SecureVFLError) -> None:
         """Tell peers of an error, and raise it unless all have their results."""
         self.over = over = self.complete and isinstance(error, PeerError)
-        if isinstance(error, JobStopped) and not over:
-            self._seat.stopped(error.stopped)
+        try:
+            if isinstance(error, JobStopped) and not over:
+                self._seat.stopped(error.stopped)
+        except SecureVFLError as refused:
+            error = refused
         # Also what a peer told: its links may break before all have heard of it.
         meeting.tell(Ended(error=type(error).__name__) if over else _word_of(error))
         if not over:

@@ -20,7 +20,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.local_model import LocalModel, MakeModule
 from securevfl.protocols.catalogue import algorithm_of
-from securevfl.protocols.exchange import TrainsOnShares
+from securevfl.protocols.exchange import Exchange, TrainsOnShares
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.checkpoints import SessionState
@@ -210,13 +210,11 @@ class Made:
     costs: JobCosts
 
 
-def require_offline(plan: Plan) -> MakeOffline:
+def require_offline(exchange: Exchange) -> MakeOffline:
     """How a job's exchange generates pads; a ConfigError if it has none."""
-    if not isinstance(plan.exchange, TrainsOnShares):
-        raise ConfigError(
-            f"--offline: exchange {plan.exchange.name!r} has no offline phase; use scheme = 'blind'"
-        )
-    return plan.exchange.make_offline
+    if not isinstance(exchange, TrainsOnShares):
+        raise ConfigError(f"exchange {exchange.name!r} has no offline phase; use scheme = 'blind'")
+    return exchange.make_offline
 
 
 def make_offline(job: Job, dataset: VerticalDataset[Matrix], environment: Environment) -> Made:
@@ -229,7 +227,7 @@ def make_offline(job: Job, dataset: VerticalDataset[Matrix], environment: Enviro
         PeerError: a party violated the protocol (with fault injection).
     """
     plan, dataset = resolved(job, dataset, environment.modules)
-    make = require_offline(plan)
+    make = require_offline(plan.exchange)
     if environment.pads is None:
         raise ConfigError("--offline: set a folder for pads and their keys")
     stores = [environment.pads.of(name) for name in plan.facts.names]

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from securevfl.arrays import FloatArray
+from securevfl.data.convert import Conversion, convert
 from securevfl.data.join import load_files
 from securevfl.data.read import FileSource
-from securevfl.errors import ConfigError, PeerViolation, SecureVFLError
+from securevfl.errors import ConfigError, PeerNotTrusted, PeerViolation, SecureVFLError
 from securevfl.parties.agreement import Agreement, parse_agreement, sign_agreement
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity, public_text
@@ -363,6 +364,81 @@ def test_pads_that_were_made_ahead_are_used_up(tmp_path: Path) -> None:
     assert [*(made.folder / "bank" / "pad-keys").rglob("*key")] == []
     for name, weights in undisturbed(made).items():
         np.testing.assert_allclose(made.weights[name], weights, atol=2e-3)  # rounding
+
+
+@pytest.mark.parametrize(
+    ("scheme", "finished", "refusal"),
+    [("dp", False, "has no offline phase"), ("blind", True, "the job has finished")],
+)
+def test_pads_that_no_run_would_take_are_not_made(
+    tmp_path: Path, scheme: str, finished: bool, refusal: str
+) -> None:
+    """Nor does a job with noise count as begun by that."""
+    settings = {"start": "zero", "eval_every": "never"} if scheme == "blind" else {}
+    made = parties(tmp_path, TWO, scheme, **settings)
+    if finished:
+        in_virtual_time(made.all())
+    told = ends(made, bank={"ahead": True}, shop={"ahead": True})
+    assert all(each.startswith("ConfigError: ") and refusal in each for each in told.values())
+    assert not (made.folder / "bank" / "attempts").exists()
+
+
+def test_rows_that_match_by_digest_are_aligned_once(tmp_path: Path) -> None:
+    """Also at the party whose own data are a file with ids."""
+    made, asked = parties(tmp_path, rounds=40), list[str]()
+    convert([made.files / "shop.csv"], made.files / "shop", Conversion())
+    shard = FileSource("shop", made.files / "shop", "id")
+
+    def place(name: str) -> Place:
+        changes = {"by_digest": True, "rows": lambda by_digest: OwnRows.read(shard, by_digest=True)}
+        aligns = partial(asked.append, name)
+        return made.place(name, aligns=aligns, **(changes if name == "shop" else {}))
+
+    async def one(name: str) -> None:
+        await live(place(name), made.board.of(name), partial(made.save, name))
+
+    async def interrupted() -> None:
+        running = [asyncio.create_task(one(name)) for name in TWO]
+        for done in (1, 3):
+            while max(Checkpoints(made.folder / "bank", "bank").load(), default=0) < done:
+                await asyncio.sleep(0.001)
+            made.board.cut(*TWO)
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+        await asyncio.gather(*(one(name) for name in TWO))
+
+    in_virtual_time(interrupted())
+    assert sorted(asked) == ["bank", "shop"]
+
+
+def test_who_hears_a_false_stop_tells_the_others(tmp_path: Path) -> None:
+    made = parties(tmp_path, THREE)
+    stopped = Stopped(by="post", at="2026-11-28 08:00 UTC", signature="00" * 64)
+
+    def refuses(_: Stopped) -> None:
+        raise PeerNotTrusted("post has not signed that")
+
+    async def lies() -> None:
+        links = await made.board.of("shop").connect()
+        links["bank"].post(bytes((CONTROL,)) + stopped.model_dump_json().encode())
+        await asyncio.sleep(10)
+
+    async def one(name: str) -> str:
+        try:
+            await made.one(name, stopped=refuses, patience=100.0)
+        except SecureVFLError as error:
+            return f"{type(error).__name__}: {error}"
+        return "finished"
+
+    async def together() -> list[str]:
+        told = await asyncio.gather(one("bank"), one("post"), lies())
+        return [each for each in told if each is not None]
+
+    assert in_virtual_time(together()) == [
+        "PeerNotTrusted: post has not signed that",
+        "JobEnded: bank ended the job (PeerNotTrusted)",
+    ]
 
 
 def test_a_policy_that_has_enough_of_alignments_ends_the_job_before_one(tmp_path: Path) -> None:
