@@ -124,11 +124,6 @@ def align_files(parties: Sequence[FileSource], *, regression: bool = False) -> A
     return joined.aligned(*_labels(*joined.of_holder, regression=regression))
 
 
-def align_digests(parties: Sequence[FileSource]) -> tuple[Digests, Digests]:
-    """Digests of the training and held-out rows that all parties hold, where some have shards."""
-    return _join(parties).digests
-
-
 def load_party(source: FileSource, aligned: AlignedIds) -> OwnData[Any]:
     """Read one party's own file, with its rows in the order of the aligned ids.
 
@@ -187,8 +182,8 @@ def load_own(
 ) -> OwnData[Any]:
     """One party's part of the agreed rows, from its own file or shard.
 
-    The agreed rows are given by digest (see `align_digests`), or by id if all parties' data are
-    files. Refuses what `load_files` refuses, and data that lack some of these rows.
+    The agreed rows are given by digest, or by id if all parties' data are files. Refuses what
+    `load_files` refuses, and data that lack some of these rows.
     """
     held = _open(source, by_id=not isinstance(train, np.ndarray))
     require_usable(held.files)

@@ -24,7 +24,7 @@ What is not protected: a party that breaks the protocol. It may bring ids that i
 all telephone numbers, and learns which of them all others have: no protocol of this kind proves an
 id. Against that stand `Limits`, counts to which all commit before they see another's, and a policy
 that counts alignments. A party may replace points or lie about places, so that common rows are
-wrong or fewer; `digest_of_rows`, compared before training, refuses rows that differ. The label
+wrong or fewer; `proof_of_rows`, compared before training, refuses rows that differ. The label
 party may name rows that are not common, or send back places of its ids that not all have, and so
 learn who has these. Received points must be on the curve, reduced, not of small order and none
 twice, as all points of honest parties are: others would be marks that survive the sorting.
@@ -32,7 +32,7 @@ twice, as all points of honest parties are: others would be marks that survive t
 
 import hmac
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -146,14 +146,6 @@ class Places(Part):
 @message_kind(106, stage="setup")
 class Order(Part):
     """The label party to every other: which of its places come first, second, …."""
-
-
-def digest_of_rows(key: bytes, ids: Iterable[bytes]) -> bytes:
-    """HMAC-SHA256 of whose rows they are, in order: equal at parties whose rows are the same."""
-    digest = hmac.new(key, digestmod="sha256")
-    for each in ids:
-        digest.update(len(each).to_bytes(8, "little") + each)
-    return digest.digest()
 
 
 async def align(

@@ -10,12 +10,13 @@ import pytest
 
 from securevfl.arrays import FloatArray
 from securevfl.data.convert import Conversion, convert
-from securevfl.data.join import align_digests, load_files, load_own
+from securevfl.data.join import load_files, load_own
 from securevfl.data.read import FileSource
 from securevfl.data.shards import HEADER
 from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import parse_job
+from securevfl.parties.own_data import OwnRows, join
 from securevfl.sparse import Matrix, SparseRows
 from securevfl.training.job_data import job_data
 
@@ -259,7 +260,9 @@ def test_what_a_job_has_to_convert(sources: list[FileSource], tmp_path: Path) ->
 def test_a_party_alone_makes_its_part_of_agreed_rows(sources: list[FileSource], which: str) -> None:
     some = [sharded(each) if which in ("both", each.name) else each for each in sources]
     dataset = load_files(some)
-    train, test = align_digests(some)
+    rows = {each.name: OwnRows.read(each, by_digest=True) for each in some}
+    taken = rows["bank"].taken(join(rows, "bank")["bank"])
+    train, test = np.asarray(taken.train), np.asarray(taken.test)
     assert train.tolist() == dataset.row_digests.tolist()
     for source, table in zip(some, dataset.parties, strict=True):
         own = load_own(source, train, test, regression=False)

@@ -22,7 +22,6 @@ from securevfl.parties.alignment import (
     RaisedPoints,
     Sizes,
     align,
-    digest_of_rows,
 )
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import Costs
@@ -147,15 +146,6 @@ def test_progress_counts_the_points_of_all_sets() -> None:
     aligned(TWO, changes={"shop": {"progress": lambda *counts: told.append(counts)}})
     assert told[-1] == (24, 24)
     assert told == sorted(told)
-
-
-def test_a_digest_of_rows_has_their_ids_order_and_boundaries() -> None:
-    key = bytes(32)
-    digest = digest_of_rows(key, [b"ab", b"c"])
-    assert digest == digest_of_rows(key, iter([b"ab", b"c"]))
-    others = [[b"c", b"ab"], [b"a", b"bc"], [b"ab"], [b"ab", b"c", b""]]
-    assert digest not in {digest_of_rows(key, each) for each in others}
-    assert digest != digest_of_rows(bytes([1]) * 32, [b"ab", b"c"])
 
 
 # Who learns what
