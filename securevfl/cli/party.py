@@ -261,13 +261,8 @@ def run(
     """Take part in a job, to its end, however often it is interrupted."""
     from securevfl.cli.party_run import run_job
 
-    with _taking_part(job, own_path, passphrase_fd, patience) as (
-        own,
-        agreement,
-        identity,
-        seconds,
-    ):
-        run_job(own, agreement, identity, patience=seconds, ahead=ahead, force=force, quiet=quiet)
+    with _taking_part(job, own_path, passphrase_fd, patience) as (own, agreement, key, seconds):
+        run_job(own, agreement, key, patience=seconds, ahead=ahead, force=force, quiet=quiet)
 
 
 @party.command("predict")
@@ -295,16 +290,11 @@ def predict(
     """
     from securevfl.cli.party_predict import score_rows
 
-    with _taking_part(job, own_path, passphrase_fd, patience) as (
-        own,
-        agreement,
-        identity,
-        seconds,
-    ):
+    with _taking_part(job, own_path, passphrase_fd, patience) as (own, agreement, key, seconds):
         score_rows(
             own,
             agreement,
-            identity,
+            key,
             rows=rows,
             out=out,
             force=force,
