@@ -70,7 +70,8 @@ def run_and_exit(command: Callable[[], object]) -> NoReturn:
         _fail(str(error))
     except ClickException as error:
         text = error.format_message()
-        if not text:  # no command was given: help has been printed
+        if text.startswith("Usage:"):  # no command was given, and the text is the help
+            sys.stderr.write(f"{text}\n")
             sys.exit(2)
         # Typer suggests commands in `message`; Click 8.4 would suggest the same ones again.
         _fail(error.message if hasattr(error, "command_name") else text)

@@ -130,7 +130,7 @@ def invite(
     yes: Yes = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Invite the parties of a draft that have no identity yet, and sign it with them."""
+    """Invite the parties that a draft lacks, and sign it with them."""
     import asyncio
 
     from securevfl.job import parse_job
@@ -181,7 +181,7 @@ def join(
     force: Annotated[bool, typer.Option("--force", help="Replace the job file.")] = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Join an invitation: see what the agreement says, sign it, and keep it."""
+    """Join an invitation: see its agreement, sign it and keep it."""
     import asyncio
 
     from securevfl.parties import invitation
@@ -215,7 +215,7 @@ def check(
     ] = 30.0,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Check an agreement before any data move: what is here, and how peers are reached.
+    """Check what is ready before any data move.
 
     Peers run `check` or `run` at the same time. Exit status: 1 if something is not ready.
     """
@@ -261,13 +261,8 @@ def run(
     """Take part in a job, to its end, however often it is interrupted."""
     from securevfl.cli.party_run import run_job
 
-    with _taking_part(job, own_path, passphrase_fd, patience) as (
-        own,
-        agreement,
-        identity,
-        seconds,
-    ):
-        run_job(own, agreement, identity, patience=seconds, ahead=ahead, force=force, quiet=quiet)
+    with _taking_part(job, own_path, passphrase_fd, patience) as (own, agreement, key, seconds):
+        run_job(own, agreement, key, patience=seconds, ahead=ahead, force=force, quiet=quiet)
 
 
 @party.command("predict")
@@ -289,19 +284,17 @@ def predict(
     quiet: options.Quiet = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Score new rows together with the model of a job; every party runs it with its own file."""
+    """Score new rows with the model of a job.
+
+    Every party runs it with its own file.
+    """
     from securevfl.cli.party_predict import score_rows
 
-    with _taking_part(job, own_path, passphrase_fd, patience) as (
-        own,
-        agreement,
-        identity,
-        seconds,
-    ):
+    with _taking_part(job, own_path, passphrase_fd, patience) as (own, agreement, key, seconds):
         score_rows(
             own,
             agreement,
-            identity,
+            key,
             rows=rows,
             out=out,
             force=force,
@@ -316,7 +309,7 @@ def status(
     *,
     own_path: OwnPath = OWN,
 ) -> None:
-    """Say how far this party's jobs are, a line each."""
+    """Say how far this party's jobs are, one a line."""
     from securevfl.cli.party_run import STATUS
     from securevfl.parties.agreement import folder_of, read_agreement
 
@@ -368,7 +361,10 @@ def rotate(
     ] = None,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Make a new identity, signed by the old one; or put a peer's new one into a draft."""
+    """Make a new identity, signed by the old one.
+
+    With --confirm: put a peer's new one into a draft.
+    """
     from securevfl.parties.identity import Identity
     from securevfl.parties.rotation import confirmed, rotation
 

@@ -316,7 +316,8 @@ def first_problem(
         return f"{place} is missing" if where else problem["msg"]
     if problem["type"] != "extra_forbidden":
         # pydantic reports one problem for each type that the value may have.
-        same = [each["msg"] for each in error.errors() if each["loc"][:2] == problem["loc"][:2]]
+        here = [each for each in error.errors() if each["loc"][:2] == problem["loc"][:2]]
+        same = [each["msg"].removeprefix("Value error, ") for each in here]
         first, *others = dict.fromkeys(same)
         ways = [first, *(other.removeprefix("Input should be ") for other in others)]
         return f"{place} = {problem['input']!r}: {', or '.join(ways)}"

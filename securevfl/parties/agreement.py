@@ -226,7 +226,9 @@ def _identities(job: Job) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for party in job.party:
         if party.identity is None:
-            raise ConfigError(f"party {party.name!r}: identity is missing")
+            raise ConfigError(
+                f"party {party.name!r}: identity is missing; securevfl party invite adds it"
+            )
         public = parse_public(party.identity)
         for other, known in found.items():
             if known == public:

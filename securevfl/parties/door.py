@@ -419,6 +419,8 @@ class Door:
         if self.listen.startswith(UNIX):
             return {"unix": True, "path": self.listen.removeprefix(UNIX)}
         host, _, port = self.listen.rpartition(":")
+        if not host or "/" in host:  # no host would mean all of this machine's networks
+            raise ValueError
         return {"host": host.strip("[]"), "port": int(port)}
 
     @property

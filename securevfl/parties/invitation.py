@@ -59,7 +59,7 @@ BUSY_SECONDS = (0.2, 0.5, 1.0)
 _HEX_32 = r"^[0-9a-f]{64}$"
 _SECTION, _PARTY = re.compile(r"\s*\["), re.compile(r"\s*\[\[\s*party\s*\]\]")
 _NAME = re.compile(r"\s*name\s*=")
-_GONE = "it has expired, has been used, or is mistyped"
+_GONE = "the code has expired, has been used, or is mistyped"
 
 
 class Joined(Control):
@@ -167,12 +167,14 @@ async def _visitors(
     if listen is None:
 
         async def met(name: str) -> Stream:
+            code, told = codes[name], ""
             while True:
                 try:
-                    code = codes[name]
                     return await meet_by_nameplate(code.url, code.salt, inviter=True, proxy=proxy)
                 except PeerUnreachable as error:
-                    say(f"waits for {name}: {error}")
+                    if str(error) != told:  # ten minutes of tries are one line
+                        told = str(error)
+                        say(f"waits for {name}: {told}")
                     await asyncio.sleep(AGAIN_SECONDS)  # a relay may still see the last visitor
 
         yield met
@@ -337,9 +339,9 @@ async def join(
         async with asyncio.timeout(JOIN_SECONDS):
             stream = await _visit(code, proxy)
     except TimeoutError as error:
-        raise PeerUnreachable(f"nobody waits at {code.place} with this code: {_GONE}") from error
+        raise PeerUnreachable(f"nobody waits at {code.place}: {_GONE}") from error
     except PeerUnreachable as error:
-        raise PeerUnreachable(f"{code.place}: {error}: {_GONE}") from error
+        raise PeerUnreachable(f"{error}: {_GONE}") from error
     try:
         talk = await shake_hands(stream, identity, code, "the inviter", inviter=False)
         name, address = own

@@ -38,7 +38,7 @@ from securevfl.parties.own_data import (
     kept_common,
 )
 from securevfl.parties.own_file import Policy
-from securevfl.parties.recovery import Network, Recovering, Runs, Seat
+from securevfl.parties.recovery import LINGER_SECONDS, Network, Recovering, Runs, Seat
 from securevfl.protocols.attempts import beginning
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.plan import Plan
@@ -137,7 +137,13 @@ async def live(
         PeerViolation: a peer broke the protocol, or has another agreement.
         SecureVFLError: this party cannot take part; its peers are told, by the error's name alone.
     """
-    return await _Life(place, save).until_over(network)
+    life = _Life(place, save)
+    if life.complete:
+        place.told.line(
+            f"has finished before: stays {LINGER_SECONDS / 60:g} minutes for a peer that missed "
+            "the end, and may be interrupted"
+        )
+    return await life.until_over(network)
 
 
 class _Life(Recovering[Finished]):

@@ -189,6 +189,10 @@ def read_own_file(path: Path) -> OwnFile:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
         found = OwnFile.model_validate_json(to_json(tables, inf_nan_mode="constants"), strict=True)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"no party file {path}: securevfl party init makes one, --party names another"
+        ) from error
     except OSError as error:
         raise DataError(f"party file {path} cannot be read: {error.strerror}") from error
     except ValidationError as error:

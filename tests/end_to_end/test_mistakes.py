@@ -153,3 +153,10 @@ def test_real_targets_are_refused_by_what_needs_an_auc(capsys: Capture) -> None:
     for command in ("bench tradeoff", "sweep noise"):
         error = one_line(refused(capsys, *command.split(), job))
         assert "job.toml: targets are real" in error
+
+
+@pytest.mark.parametrize("words", ["", "party"])
+def test_a_command_without_its_subcommand_shows_help(capsys: Capture, words: str) -> None:
+    shown = refused(capsys, *words.split()).splitlines()
+    assert shown[0].startswith("Usage: securevfl")
+    assert "Commands:" in shown

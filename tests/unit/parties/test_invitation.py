@@ -148,6 +148,15 @@ def test_parties_that_nobody_can_reach_meet_at_a_relay() -> None:
     assert scene.kept.keys() == scene.keys.keys()
 
 
+def test_an_inviter_says_once_that_the_relay_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invitation, "INVITED_SECONDS", 0.5)
+    monkeypatch.setattr(invitation, "AGAIN_SECONDS", 0.01)
+    scene = Scene()
+    (ended,) = run(outcomes(scene.invites(at_relay=True)))
+    assert "invite again" in str(ended)
+    assert scene.said == [f"waits for shop: nobody listens at ws://{scene.listen}"]
+
+
 def test_a_code_has_five_tries() -> None:
     async def tries(scene: Scene, wrong: int) -> list[BaseException | None]:
         async def guesser() -> list[BaseException | None]:
@@ -183,7 +192,7 @@ def test_a_code_is_good_once() -> None:
 
     replayed, *others = run(meet())
     assert isinstance(replayed, PeerUnreachable)
-    assert "it has expired, has been used, or is mistyped" in str(replayed)
+    assert "the code has expired, has been used, or is mistyped" in str(replayed)
     assert others == [None, None]
 
 

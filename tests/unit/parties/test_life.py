@@ -263,6 +263,21 @@ def test_no_peer_takes_back_that_all_have_finished(tmp_path: Path, scheme: str) 
     assert not (made.folder / "bank" / "attempts").exists()
 
 
+def test_who_runs_a_finished_job_again_is_told_so_and_stays_for_minutes(tmp_path: Path) -> None:
+    made, said = parties(tmp_path), list[str]()
+    in_virtual_time(made.all())
+
+    async def again() -> tuple[Finished, float]:
+        time = asyncio.get_running_loop().time
+        began = time()
+        return await made.one("bank", told=Told(line=said.append)), time() - began
+
+    finished, seconds = in_virtual_time(again())
+    assert finished.outcome is None
+    assert 600 <= seconds < 601
+    assert said[0].startswith("has finished before: stays 10 minutes")
+
+
 def test_a_stop_after_the_end_is_not_kept(tmp_path: Path) -> None:
     made, kept = parties(tmp_path), list[Stopped]()
     in_virtual_time(made.all())

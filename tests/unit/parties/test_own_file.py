@@ -77,7 +77,7 @@ def test_what_the_job_needs_and_the_file_lacks_is_named(tmp_path: Path) -> None:
         (MINIMAL + "[policy]\nleast_overlap = 1.5", "less than or equal to 1"),
         (MINIMAL + "[policy]\nmost_ids_ratio = inf", "policy.most_ids_ratio = inf: Input should"),
         (MINIMAL + "[policy]\npeers = { bank = 'x' }", "expected the 43 characters"),
-        (MINIMAL + 'listen = "7000"', "expected HOST:PORT"),
+        (MINIMAL + 'listen = "7000"', "listen = '7000': expected HOST:PORT"),
         (MINIMAL + 'listen = "ws://0.0.0.0:7000"', "expected HOST:PORT"),
         (MINIMAL + 'listen = "0.0.0.0:70000"', "Port out of range"),
         (MINIMAL + 'proxy = "proxy:3128"', "expected http://HOST:PORT"),
@@ -95,8 +95,10 @@ def test_a_mistake_is_named_in_one_line(tmp_path: Path, text: str, problem: str)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"party\.toml cannot be read: No such file"):
+    with pytest.raises(DataError, match=r"no party file .*party\.toml: securevfl party init"):
         read_own_file(tmp_path / "party.toml")
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read_own_file(tmp_path)
     (tmp_path / "party.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"party\.toml: not TOML: 'utf-8'"):
         read_own_file(tmp_path / "party.toml")

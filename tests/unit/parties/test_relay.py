@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from securevfl.errors import PeerUnreachable, PeerViolation
+from securevfl.errors import ConfigError, PeerUnreachable, PeerViolation
 from securevfl.parties import door
 from securevfl.parties.door import Limits, meet_by_nameplate, serve_nameplates
 from securevfl.parties.identity import Identity, public_text
@@ -300,6 +300,16 @@ def test_what_is_no_door_is_said_to_be_none() -> None:
                 await knocking(at, Identity.generate(), Identity.generate())
             with pytest.raises(PeerViolation, match="no door"):
                 await meet_by_nameplate(f"ws://{at}", PLATE, inviter=False)
+
+    run(program())
+
+
+@pytest.mark.parametrize("listen", ["7000", ":0", "ws://127.0.0.1:0", "127.0.0.1:x"])
+def test_a_place_without_a_host_and_a_port_is_refused(listen: str) -> None:
+    async def program() -> None:
+        with pytest.raises(ConfigError, match="expected HOST:PORT"):
+            async with serve(listen, print):
+                pass
 
     run(program())
 
