@@ -48,6 +48,7 @@ class Organizations:
         self.job = {"name": "loans", "rounds": 10, "start": "seeded", **job}
         self.exchange = {"scheme": scheme}
         self.top: dict[str, object] = {}
+        self.reached: dict[str, str] = {}  # where the others reach a party, if not where it listens
         self.ids = dict.fromkeys(self.names, "c")
         for name in self.names:
             assert run("party", "init", name, "--folder", name) == 0
@@ -96,7 +97,8 @@ class Organizations:
         parties = []
         for name in self.names:
             public = Identity.load(Path(f"{name}/{name}.key"), keys.get(name)).public
-            at = {"address": f"ws://{self.listen[name]}"} if name in self.listen else {}
+            where = self.reached.get(name, self.listen.get(name))
+            at = {"address": f"ws://{where}"} if where else {}
             parties.append(self.party(name, identity=public_text(public), **at))
         output = {"checkpoint_every": 5}
         text = toml(

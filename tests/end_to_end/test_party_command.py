@@ -83,6 +83,17 @@ def test_parties_that_nobody_reaches_meet_at_a_relay() -> None:
     assert [who.model(name) for name in who.names] == trained(who)
 
 
+@pytest.mark.slow
+def test_seventeen_organizations_train_what_one_operator_would() -> None:
+    who = Organizations("bank " + " ".join(f"shop{number}" for number in range(16)), "masked")
+    for name in who.names:
+        who.write_own_file(name, exchanges=["masked"])
+    with running(who, who.agree(), *who.names) as processes:
+        for process in processes:
+            assert "finished: 10 rounds" in ends(process)
+    assert [who.model(name) for name in who.names] == trained(who)
+
+
 def test_an_invitation_leads_to_a_model(capfd: pytest.CaptureFixture[str]) -> None:
     who = Organizations()
     with started("party", "invite", who.draft(), *who.own("bank"), "--yes") as inviter:
