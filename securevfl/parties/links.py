@@ -331,7 +331,7 @@ class Links:
     async def connect(self) -> dict[str, Link]:
         """A fresh link to every peer; links of the last time are closed.
 
-        It waits as long as it takes, and says for whom.
+        It waits as long as it takes, and says for whom. A SecureVFLError if this party cannot.
         """
         await self._leave(self._used)
         self._used, self._told = {}, {}
@@ -339,6 +339,9 @@ class Links:
         calls = [asyncio.create_task(self._call(name)) for name in self._outward]
         try:
             while not self._all_there():
+                for call in calls:
+                    if call.done():
+                        call.result()
                 self._changed.clear()
                 try:
                     async with asyncio.timeout(SILENT_SECONDS):

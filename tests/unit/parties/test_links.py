@@ -5,12 +5,14 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typing_extensions import override
 
 from securevfl.errors import (
     ConfigError,
+    DataError,
     PeerError,
     PeerNotTrusted,
     PeerUnreachable,
@@ -130,6 +132,22 @@ def test_parties_may_start_in_any_order_and_say_whom_they_wait_for(
                 await connected(bank)
                 await waiting
         assert group.said["shop"] == ["waits for bank: it has not connected yet"]
+
+    run(program())
+
+
+def test_a_party_that_cannot_make_a_link_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
+
+    async def program() -> None:
+        group = Group(BOTH, "shop")
+        async with group.links("bank") as bank, group.links("shop") as shop:
+            waiting = asyncio.create_task(shop.connect())
+            with pytest.raises(DataError, match="no temporary file for the key of a link: No such"):
+                await bank.connect()
+            waiting.cancel()
 
     run(program())
 
