@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -329,14 +329,13 @@ def stop(
     own, agreement = _own(own_path), read_agreement(job)
     identity = _identity(own, passphrase_fd)
     agreement.require_own(own.name, identity)
-    with suppress(OSError):
-        diary = json.loads((folder_of(own.state, agreement) / "diary.json").read_bytes())
-        if diary["complete"]:
-            raise ConfigError("the job has finished: there is nothing to stop")
+    folder = folder_of(own.state, agreement)
+    if _has_finished(folder):
+        raise ConfigError("the job has finished: there is nothing to stop")
     if not yes:
         typer.confirm("No party will ever go on with it. Stop it?", abort=True)
     stopped = stop_job(own.state, agreement, own.name, identity)
-    running = _is_running(folder_of(own.state, agreement))
+    running = _is_running(folder)
     how = "the running party tells" if running else "securevfl party run tells"
     typer.echo(f"stopped by {stopped.by} on {stopped.at}; {how} the others")
 
@@ -474,6 +473,16 @@ def _is_running(folder: Path) -> bool:
             return False
     except ConfigError:
         return True
+
+
+def _has_finished(folder: Path) -> bool:
+    path = folder / "diary.json"
+    try:
+        return bool(json.loads(path.read_bytes())["complete"])
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read, or is damaged") from error
 
 
 def _status_line(path: Path, name: str) -> str:
