@@ -90,17 +90,16 @@ def test_frames_arrive_whole_and_in_order(listening: str) -> None:
     async def program() -> None:
         async with serve("127.0.0.1:0", said_nothing) as relay:
             group = Group(BOTH, listening, relay.address)
-            async with group.links("bank") as bank, group.links("shop") as shop:
-                one, other = await connected(bank, shop)
-                assert (one["shop"].peer, other["bank"].peer) == ("shop", "bank")
+            async with group.pair() as (one, other):
+                assert (one.peer, other.peer) == ("shop", "bank")
                 sizes = (0, 1, links.PART_BYTES - 4, links.PART_BYTES, 3_000_001)
                 frames = [bytes([k]) * n for k, n in enumerate(sizes)]
                 for frame in frames:
-                    one["shop"].post(frame)
-                    await other["bank"].send(frame)
-                assert [await other["bank"].receive() for _ in frames] == frames
-                assert [await one["shop"].receive() for _ in frames] == frames
-                assert one["shop"].waiting_bytes == other["bank"].waiting_bytes == 0
+                    one.post(frame)
+                    await other.send(frame)
+                assert [await other.receive() for _ in frames] == frames
+                assert [await one.receive() for _ in frames] == frames
+                assert one.waiting_bytes == other.waiting_bytes == 0
 
     run(program())
 
@@ -230,13 +229,12 @@ def test_a_link_that_breaks_while_others_are_awaited_is_replaced(listening: str)
 def test_frames_that_came_are_delivered_before_the_loss() -> None:
     async def program() -> None:
         group = Group(BOTH, "shop")
-        async with group.links("bank") as bank, group.links("shop") as shop:
-            one, other = await connected(bank, shop)
-            one["shop"].post(b"last words")
-            await one["shop"].close()
-            assert await other["bank"].receive() == b"last words"
+        async with group.pair() as (one, other):
+            one.post(b"last words")
+            await one.close()
+            assert await other.receive() == b"last words"
             with pytest.raises(PeerUnreachable, match="bank closed the connection"):
-                await other["bank"].receive()
+                await other.receive()
 
     run(program())
 
@@ -244,17 +242,16 @@ def test_frames_that_came_are_delivered_before_the_loss() -> None:
 def test_any_thread_may_post() -> None:
     async def program() -> None:
         group = Group(BOTH, "shop")
-        async with group.links("bank") as bank, group.links("shop") as shop:
-            one, other = await connected(bank, shop)
+        async with group.pair() as (one, other):
 
             def write() -> None:
                 for k in range(200):
-                    one["shop"].post(k.to_bytes(2))
+                    one.post(k.to_bytes(2))
 
             threads = [threading.Thread(target=write) for _ in range(4)]
             for each in threads:
                 each.start()
-            got = [int.from_bytes(await other["bank"].receive()) for _ in range(800)]
+            got = [int.from_bytes(await other.receive()) for _ in range(800)]
             assert sorted(got) == sorted([*range(200)] * 4)
             for each in threads:
                 each.join()
@@ -269,9 +266,7 @@ def test_a_peer_that_takes_nothing_holds_its_sender_and_little_memory(
 
     async def program() -> None:
         group = Group(BOTH, "shop")
-        async with group.links("bank") as bank, group.links("shop") as shop:
-            one, other = await connected(bank, shop)
-            sender, taker = one["shop"], other["bank"]
+        async with group.pair() as (sender, taker):
             frame = bytes(1 << 19)
 
             async def flood() -> None:
@@ -322,8 +317,7 @@ def test_empty_frames_take_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_frame_that_is_too_long_ends_the_link_and_is_not_sent() -> None:
     async def program() -> None:
         group = Group(BOTH, "shop")
-        async with group.links("bank") as bank, group.links("shop") as shop:
-            one, other = await connected(bank, shop)
+        async with group.pair() as (one, other):
 
             class Long(bytes):
                 @override
@@ -331,11 +325,11 @@ def test_a_frame_that_is_too_long_ends_the_link_and_is_not_sent() -> None:
                     return links.MAX_FRAME_BYTES + 1
 
             with pytest.raises(ConfigError, match="at most"):
-                one["shop"].post(Long())
+                one.post(Long())
             length = (links.MAX_FRAME_BYTES + 1).to_bytes(4, "little")
-            await one["shop"]._stream.send(one["shop"]._wire.outgoing(length))
+            await one._stream.send(one._wire.outgoing(length))
             with pytest.raises(PeerViolation, match=r"bank sent a frame of 1074790401 bytes"):
-                await other["bank"].receive()
+                await other.receive()
 
     run(program())
 
@@ -550,10 +544,9 @@ def test_a_peer_that_has_died_without_a_word_is_noticed(monkeypatch: pytest.Monk
         group = Group(BOTH, "shop")
         async with Chaos(group.listen["shop"]) as way:
             group.moved(shop=way.address)
-            async with group.links("bank") as bank, group.links("shop") as shop:
-                one, other = await connected(bank, shop)
+            async with group.pair() as (one, other):
                 way.freeze()
-                for each in (one["shop"], other["bank"]):
+                for each in (one, other):
                     with pytest.raises(PeerUnreachable):
                         await each.receive()
 
