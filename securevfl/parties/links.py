@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from securevfl.errors import ConfigError, PeerError, PeerNotTrusted, PeerUnreachable, PeerViolation
+from securevfl.errors import (
+    ConfigError,
+    PeerError,
+    PeerNotTrusted,
+    PeerUnreachable,
+    PeerViolation,
+    SecureVFLError,
+)
 from securevfl.parties.agreement import Agreement
 from securevfl.parties.door import (
     HANDSHAKE_SECONDS,
@@ -435,7 +442,7 @@ class Links:
         await bring_together(stream)
         try:
             link = await self._secure(name, stream)
-        except (PeerError, TimeoutError) as error:
+        except (SecureVFLError, TimeoutError) as error:
             self._why[name] = str(error) or "it was too slow"
             return
         for old in (self._used.get(name), self._ready.get(name)):

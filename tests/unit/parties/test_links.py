@@ -151,6 +151,24 @@ def test_a_party_that_cannot_make_a_link_says_so(
     run(program())
 
 
+def test_a_party_that_cannot_take_a_link_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "SILENT_SECONDS", 0.02)
+
+    def full(peer: bytes, *, server: bool) -> Encrypted:
+        raise DataError("no temporary file")
+
+    async def program() -> None:
+        group = Group(BOTH, "shop")
+        monkeypatch.setattr(group.keys["shop"], "tls", full)
+        async with group.links("bank") as bank, group.links("shop") as shop:
+            both = [asyncio.create_task(each.connect()) for each in (bank, shop)]
+            await until(lambda: "waits for bank: no temporary file" in group.said["shop"])
+            for each in both:
+                each.cancel()
+
+    run(program())
+
+
 def test_a_meeting_has_links_of_its_own() -> None:
     async def program() -> None:
         group = Group(BOTH, "shop")
