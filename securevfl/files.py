@@ -100,6 +100,19 @@ def replace_file(path: Path, data: bytes, what: str) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
+def private_folder(path: Path, what: str) -> None:
+    """Create a folder, with those above it that are missing, which only this user may enter.
+
+    Raises:
+        DataError: it cannot be created.
+    """
+    try:
+        for each in reversed([path, *path.parents]):
+            each.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{what} {error.filename} cannot be made: {error.strerror}") from error
+
+
 def remove_unfinished(path: Path) -> None:
     """Remove temporary files of `replace_file` that dead processes left for `path`."""
     for each in path.parent.glob(f".{glob.escape(path.name)}-*"):

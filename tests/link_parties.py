@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -60,6 +61,13 @@ class Group:
             "say": self.said[name].append,
         }
         return Links(**settings | changes)
+
+    @asynccontextmanager
+    async def pair(self) -> AsyncIterator[tuple[Link, Link]]:
+        """The link of the bank to the shop, and the other end."""
+        async with self.links("bank") as bank, self.links("shop") as shop:
+            one, other = await connected(bank, shop)
+            yield one["shop"], other["bank"]
 
 
 async def connected(*parties: Links) -> list[dict[str, Link]]:

@@ -2,9 +2,8 @@
 
 import json
 import os
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -104,14 +103,15 @@ def sign(
     passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Show what an agreement says, and sign it."""
+    from securevfl.cli.party_consent import require_accepted, show
     from securevfl.parties.agreement import keep_signature, read_agreement, sign_agreement
     from securevfl.parties.identity import words_of
 
     own, agreement = _own(own_path), read_agreement(job)
     identity = _identity(own, passphrase_fd)
     agreement.require_own(own.name, identity)
-    _show(agreement, own.name)
-    _require_accepted(own, agreement)
+    show(agreement, own.name)
+    require_accepted(own, agreement)
     if not yes:
         typer.confirm("Sign it?", abort=True)
     keep_signature(own.state, agreement, own.name, sign_agreement(agreement, identity))
@@ -133,6 +133,7 @@ def invite(
     """Invite the parties that a draft lacks, and sign it with them."""
     import asyncio
 
+    from securevfl.cli.party_consent import agree_here
     from securevfl.job import parse_job
     from securevfl.parties import invitation
     from securevfl.parties.agreement import keep_signature
@@ -144,7 +145,8 @@ def invite(
     draft = parse_job(text, str(job))
     invited = _invited(draft, own, identity)
     relay, address = relay or draft.links.relay, address or _address(own)
-    place = relay or _told_address(draft, own.name) or address
+    agreed = next((each.address for each in draft.party if each.name == own.name), None)
+    place = relay or agreed or address
     if place is None or (relay is None and own.listen is None):
         raise ConfigError(
             "nowhere to meet: give --relay, [links] relay in the draft, or listen in your own file "
@@ -159,7 +161,7 @@ def invite(
             (own.name, address),
             identity,
             codes,
-            _agree(own, yes=yes),
+            agree_here(own, yes=yes),
             listen=None if relay else own.listen,
             proxy=own.proxy,
             say=options.say,
@@ -184,6 +186,7 @@ def join(
     """Join an invitation: see its agreement, sign it and keep it."""
     import asyncio
 
+    from securevfl.cli.party_consent import agree_here
     from securevfl.parties import invitation
     from securevfl.parties.agreement import keep_signature
     from securevfl.parties.talk import Code
@@ -199,7 +202,7 @@ def join(
         replace_file(path, agreement.text, "agreement")
         written.append(path)
 
-    agree = _agree(own, yes=yes, first=lambda agreement: _job_path(agreement, force=force))
+    agree = agree_here(own, yes=yes, first=lambda agreement: _job_path(agreement, force=force))
     given = own.name, address or _address(own)
     asyncio.run(invitation.join(parsed, given, identity, agree, keep, proxy=own.proxy))
     typer.echo(f"signed by all: securevfl party run {written[0]}")
@@ -222,6 +225,7 @@ def check(
     import asyncio
 
     from securevfl.cli.party_check import Check
+    from securevfl.cli.party_consent import show
     from securevfl.parties.agreement import folder_of, read_agreement
     from securevfl.parties.life import alone
     from securevfl.reports.tables import wrapped
@@ -239,7 +243,7 @@ def check(
 
     with alone(folder, own.name):
         asyncio.run(Check(own, agreement, identity, say, wait).run())
-    _show(agreement, own.name)
+    show(agreement, own.name)
     if bad:
         raise typer.Exit(1)
 
@@ -261,8 +265,8 @@ def run(
     """Take part in a job, to its end, however often it is interrupted."""
     from securevfl.cli.party_run import run_job
 
-    with _taking_part(job, own_path, passphrase_fd, patience) as (own, agreement, key, seconds):
-        run_job(own, agreement, key, patience=seconds, ahead=ahead, force=force, quiet=quiet)
+    with _taking_part(job, own_path, passphrase_fd, patience) as part:
+        run_job(*part, ahead=ahead, force=force, quiet=quiet)
 
 
 @party.command("predict")
@@ -290,17 +294,8 @@ def predict(
     """
     from securevfl.cli.party_predict import score_rows
 
-    with _taking_part(job, own_path, passphrase_fd, patience) as (own, agreement, key, seconds):
-        score_rows(
-            own,
-            agreement,
-            key,
-            rows=rows,
-            out=out,
-            force=force,
-            patience=seconds,
-            quiet=quiet,
-        )
+    with _taking_part(job, own_path, passphrase_fd, patience) as part:
+        score_rows(*part, rows=rows, out=out, force=force, quiet=quiet)
 
 
 @party.command("status")
@@ -337,14 +332,13 @@ def stop(
     own, agreement = _own(own_path), read_agreement(job)
     identity = _identity(own, passphrase_fd)
     agreement.require_own(own.name, identity)
-    with suppress(OSError):
-        diary = json.loads((folder_of(own.state, agreement) / "diary.json").read_bytes())
-        if diary["complete"]:
-            raise ConfigError("the job has finished: there is nothing to stop")
+    folder = folder_of(own.state, agreement)
+    if _has_finished(folder):
+        raise ConfigError("the job has finished: there is nothing to stop")
     if not yes:
         typer.confirm("No party will ever go on with it. Stop it?", abort=True)
     stopped = stop_job(own.state, agreement, own.name, identity)
-    running = _is_running(folder_of(own.state, agreement))
+    running = _is_running(folder)
     how = "the running party tells" if running else "securevfl party run tells"
     typer.echo(f"stopped by {stopped.by} on {stopped.at}; {how} the others")
 
@@ -389,11 +383,12 @@ def _taking_part(
     job: Path, own_path: Path, passphrase_fd: int | None, patience: float | None
 ) -> "Iterator[tuple[OwnFile, Agreement, Identity, float]]":
     """Hold this party's place in a job that it accepts; the last number is its patience in s."""
+    from securevfl.cli.party_consent import require_accepted
     from securevfl.parties.agreement import folder_of, read_agreement
     from securevfl.parties.life import alone
 
     own, agreement = _own(own_path), read_agreement(job)
-    _require_accepted(own, agreement)
+    require_accepted(own, agreement)
     identity = _identity(own, passphrase_fd)
     agreement.require_own(own.name, identity)
     hours = own.patience_hours if patience is None else patience
@@ -476,98 +471,6 @@ def _address(own: "OwnFile") -> str | None:
     return f"ws://{own.listen}"
 
 
-def _told_address(draft: "Job", name: str) -> str | None:
-    return next((each.address for each in draft.party if each.name == name), None)
-
-
-def _lines(agreement: "Agreement", name: str) -> Iterator[str]:
-    """What an agreement says, for a person who is to sign it."""
-    from securevfl.cli.party_run import ALIGNMENT_REVEALS
-    from securevfl.protocols.catalogue import algorithm_of, exchange_of
-
-    job, label = agreement.job, agreement.label_party
-    algorithm, exchange = algorithm_of(job), exchange_of(job)
-    yield (
-        f"job {job.job.name!r}: {algorithm.name} under {exchange.name}, at most "
-        f"{job.job.rounds} rounds"
-    )
-    for each in agreement.names:
-        role = "holds the labels" if each == label else "holds features"
-        where = agreement.addresses.get(each)
-        at = f"listens at {where}" if where else "connects outward"
-        yield f"{each}{' (you)' if each == name else ''} {role}, {at}"
-    if agreement.relay:
-        yield f"parties that cannot reach each other meet at {agreement.relay}"
-    learns = exchange.learns(job)
-    roles = [(role, learned) for role, learned, _ in algorithm.roles] or [
-        ("label party", learns.label_party),
-        ("feature party", learns.feature_party),
-    ]
-    for role, learned in roles:
-        yield f"{role} learns: {learned}"
-    yield ALIGNMENT_REVEALS
-    if exchange.adds_noise:
-        said = job.privacy.model_dump(exclude_defaults=True)
-        yield "noise: " + (", ".join(f"{key} = {each}" for key, each in said.items()) or "default")
-    else:
-        yield "no noise is added"
-
-
-def _show(agreement: "Agreement", name: str) -> None:
-    from securevfl.reports.tables import wrapped
-
-    for line in _lines(agreement, name):
-        for each in wrapped(line):
-            typer.echo(each)
-
-
-def _require_accepted(own: "OwnFile", agreement: "Agreement") -> None:
-    """Refuse what this party's policy refuses; all of it in one line."""
-    from securevfl.parties.policy import refusals
-
-    if refused := refusals(own.policy, agreement, own.name):
-        raise ConfigError(f"your policy refuses this job: {'; '.join(refused)}")
-
-
-def _agree(
-    own: "OwnFile", *, yes: bool, first: Callable[["Agreement"], object] = lambda agreement: None
-) -> Callable[["Agreement", Mapping[str, str]], Awaitable[bool]]:
-    """Shows an agreement and asks; what the policy refuses is not asked."""
-
-    async def agree(agreement: "Agreement", words: Mapping[str, str]) -> bool:
-        _show(agreement, own.name)
-        for peer, each in words.items():
-            typer.echo(f"read aloud with {peer}: {each}")
-        _require_accepted(own, agreement)
-        first(agreement)
-        return yes or await _asked("Are the words the same, and do you sign it?")
-
-    return agree
-
-
-async def _asked(question: str) -> bool:
-    """A yes or no; connections live while a person reads."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[bool] = loop.create_future()
-
-    def answered(said: bool) -> None:
-        if not answer.done():
-            answer.set_result(said)
-
-    def ask() -> None:
-        try:
-            said = typer.confirm(question)
-        except typer.Abort:
-            said = False
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(answered, said)
-
-    threading.Thread(target=ask, daemon=True).start()
-    return await answer
-
-
 def _is_running(folder: Path) -> bool:
     from securevfl.parties.life import alone
 
@@ -576,6 +479,16 @@ def _is_running(folder: Path) -> bool:
             return False
     except ConfigError:
         return True
+
+
+def _has_finished(folder: Path) -> bool:
+    path = folder / "diary.json"
+    try:
+        return bool(json.loads(path.read_bytes())["complete"])
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read, or is damaged") from error
 
 
 def _status_line(path: Path, name: str) -> str:

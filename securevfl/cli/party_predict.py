@@ -37,11 +37,11 @@ def score_rows(
     own: OwnFile,
     agreement: Agreement,
     identity: Identity,
+    patience: float,
     *,
     rows: Path | None,
     out: Path | None,
     force: bool,
-    patience: float,
     quiet: bool,
 ) -> None:
     """Take part in a scoring, to its end; the caller holds this party's place in the job."""

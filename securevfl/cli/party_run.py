@@ -327,7 +327,7 @@ class Run:
             return life.result()
 
     async def tell_stop(self, stopped: Stopped) -> None:
-        """Tell the peers that a job is stopped, as far as they come within half a minute."""
+        """Tell the peers that a job is stopped, if all of them come within half a minute."""
         if not all_know(self.own.state, self.agreement):
             async with self.links() as links:
                 await self._tell_stop(links, stopped)
@@ -402,8 +402,8 @@ def run_job(
     own: OwnFile,
     agreement: Agreement,
     identity: Identity,
-    *,
     patience: float,
+    *,
     ahead: bool,
     force: bool,
     quiet: bool,

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from securevfl.errors import ConfigError, DataError, PeerNotTrusted
-from securevfl.files import replace_file
+from securevfl.files import private_folder, replace_file
 from securevfl.job import DataSettings, Job, check_job
 from securevfl.parties.identity import Identity, parse_public, public_text, verify
 
@@ -196,7 +196,9 @@ def keep_signature(state: Path, agreement: Agreement, name: str, signature: byte
     require_signature(agreement, name, signature)
     kept = {**read_signatures(state, agreement), name: signature}
     text = json.dumps({each: kept[each].hex() for each in agreement.names if each in kept})
-    replace_file(folder_of(state, agreement) / SIGNATURES, text.encode(), "signatures")
+    folder = folder_of(state, agreement)
+    private_folder(folder, "state folder")
+    replace_file(folder / SIGNATURES, text.encode(), "signatures")
 
 
 def _tables(text: bytes) -> dict[str, Any]:

@@ -71,6 +71,10 @@ _quiet = logging.getLogger("securevfl.parties.door")
 _quiet.disabled = True  # a line a refused connection is told by the door itself
 
 
+class Refused(PeerUnreachable):
+    """A door was reached, and does not let this caller in, for now."""
+
+
 class _Bounded(Connection):
     """A connection that ends when the other end sends pings and reads no replies."""
 
@@ -157,8 +161,12 @@ class Stream:
     def _gone(error: ConnectionClosed) -> PeerUnreachable:
         # Reasons in words are the other end's, and not shown.
         code = error.rcvd.code if error.rcvd else None
-        known = {REFUSED: "refused the connection", REPLACED: "was called again from elsewhere"}
-        return PeerUnreachable(known.get(code or 0, "closed the connection"))
+        if code == REFUSED:
+            return Refused("refused the connection")
+        again = code == REPLACED
+        return PeerUnreachable(
+            "was called again from elsewhere" if again else "closed the connection"
+        )
 
 
 def check_url(url: str, proxy: str | None = None) -> None:

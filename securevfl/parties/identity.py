@@ -188,6 +188,7 @@ class Identity:
 
         Raises:
             ConfigError: `peer` is not a public key.
+            DataError: the folder for temporary files cannot be written.
         """
         side = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
         context = ssl.SSLContext(side)
@@ -200,11 +201,14 @@ class Identity:
         key, locked = Ed25519PrivateKey.generate(), secrets.token_hex(32).encode()
         leaf = _certificate(b"", self.public, key.public_key(), self._key, ca=False)
         # OpenSSL reads keys only from files; this one is encrypted, and deleted at once.
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "key"
-            path.touch(0o600)
-            path.write_bytes(leaf + _private_pem(key, locked))
-            context.load_cert_chain(path, password=locked)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "key"
+                path.touch(0o600)
+                path.write_bytes(leaf + _private_pem(key, locked))
+                context.load_cert_chain(path, password=locked)
+        except OSError as error:
+            raise DataError(f"no temporary file for the key of a link: {error.strerror}") from error
         return Encrypted(context, server=server)
 
 

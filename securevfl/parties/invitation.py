@@ -47,7 +47,7 @@ from securevfl.parties.agreement import (
     require_signature,
     sign_agreement,
 )
-from securevfl.parties.door import Stream, meet_by_nameplate, serve_nameplates
+from securevfl.parties.door import Refused, Stream, meet_by_nameplate, serve_nameplates
 from securevfl.parties.identity import Identity, public_text, words_of
 from securevfl.parties.meeting import Control
 from securevfl.parties.talk import Code, Over, Talk, shake_hands
@@ -377,11 +377,11 @@ async def join(
 
 
 async def _visit(code: Code, proxy: str | None) -> Stream:
-    """Reach whoever invites; a PeerUnreachable if nobody does, or is busy with another for long."""
+    """Reach whoever invites; a PeerUnreachable if nobody can, or it is busy for long."""
     for pause in BUSY_SECONDS:
         try:
             return await meet_by_nameplate(code.url, code.salt, inviter=False, proxy=proxy)
-        except PeerUnreachable:  # the door may still see the last visitor
+        except Refused:  # the door may still see the last visitor
             await asyncio.sleep(pause)
     return await meet_by_nameplate(code.url, code.salt, inviter=False, proxy=proxy)
 

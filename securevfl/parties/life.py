@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import override
 
 from securevfl.errors import ConfigError, DataError, PeerViolation
-from securevfl.files import replace_file, wipe_file
+from securevfl.files import private_folder, replace_file, wipe_file
 from securevfl.job import Job
 from securevfl.parties.alignment import align
 from securevfl.parties.meeting import ALIGNMENT, TRAINING, Meet, Meeting, Programs
@@ -412,7 +412,7 @@ def alone(folder: Path, name: str) -> Iterator[None]:
     """Hold a party's place in a job; a ConfigError if another process does."""
     from filelock import FileLock, Timeout  # noqa: PLC0415
 
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(folder, "state folder")
     lock = FileLock(folder / "running.lock")
     try:
         lock.acquire(timeout=0)

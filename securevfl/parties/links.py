@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from securevfl.errors import ConfigError, PeerError, PeerNotTrusted, PeerUnreachable, PeerViolation
+from securevfl.errors import (
+    ConfigError,
+    PeerError,
+    PeerNotTrusted,
+    PeerUnreachable,
+    PeerViolation,
+    SecureVFLError,
+)
 from securevfl.parties.agreement import Agreement
 from securevfl.parties.door import (
     HANDSHAKE_SECONDS,
@@ -331,7 +338,7 @@ class Links:
     async def connect(self) -> dict[str, Link]:
         """A fresh link to every peer; links of the last time are closed.
 
-        It waits as long as it takes, and says for whom.
+        It waits as long as it takes, and says for whom. A SecureVFLError if this party cannot.
         """
         await self._leave(self._used)
         self._used, self._told = {}, {}
@@ -339,6 +346,9 @@ class Links:
         calls = [asyncio.create_task(self._call(name)) for name in self._outward]
         try:
             while not self._all_there():
+                for call in calls:
+                    if call.done():
+                        call.result()
                 self._changed.clear()
                 try:
                     async with asyncio.timeout(SILENT_SECONDS):
@@ -432,7 +442,7 @@ class Links:
         await bring_together(stream)
         try:
             link = await self._secure(name, stream)
-        except (PeerError, TimeoutError) as error:
+        except (SecureVFLError, TimeoutError) as error:
             self._why[name] = str(error) or "it was too slow"
             return
         for old in (self._used.get(name), self._ready.get(name)):

@@ -209,6 +209,7 @@ def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     )
     assert "party sign" in one_line(capsys, "party", "run", job, *bank, "--quiet")
     assert run("party", "sign", job, *bank, "--yes") == 0
+    (state,) = Path("bank/state").iterdir()
     who.write_own_file("bank", exchanges=["bfv"])
     for command in ("sign", "run"):
         assert "policy.exchanges" in one_line(capsys, "party", command, job, *bank)
@@ -231,6 +232,8 @@ def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert "bank.csv" in one_line(capsys, "party", "run", job, *bank, "--quiet")
     assert "no code" in one_line(capsys, "party", "join", "12345", *bank)
     assert "no job has run" not in one_line(capsys, "party", "status", "none.toml", *bank)
+    (state / "diary.json").write_text("{", encoding="utf-8")
+    assert "diary.json cannot be read" in one_line(capsys, "party", "stop", job, *bank, "--yes")
 
 
 def test_agreements_that_differ_say_in_which_key(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from securevfl import files
 from securevfl.errors import DataError
-from securevfl.files import only_one, read_content, replace_file, require_room
+from securevfl.files import only_one, private_folder, read_content, replace_file, require_room
 
 
 def test_a_file_is_written_with_its_folder(tmp_path: Path) -> None:
@@ -20,6 +20,16 @@ def test_a_file_is_written_with_its_folder(tmp_path: Path) -> None:
     replace_file(path, b"new", "result")
     assert path.read_bytes() == b"new"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_private_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        private_folder(tmp_path / "a" / "b", "state folder")
+    modes = [(tmp_path / each).stat().st_mode & 0o777 for each in ("a", "a/b")]
+    assert modes == [0o700, 0o700]
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DataError, match=r"state folder \S*/file cannot be made: File exists"):
+        private_folder(tmp_path / "file" / "c", "state folder")
 
 
 def test_a_write_that_stops_halfway_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from securevfl.cli.party_run import Telling
-from securevfl.errors import PeerTimeout
+from securevfl.errors import ConfigError, PeerTimeout
+from securevfl.parties.life import alone
 from tests.unit.parties.test_stopping import agreement
 
 DAY = 86_400.0
@@ -59,3 +60,16 @@ def test_the_status_holds_no_more_than_how_far_it_is(tmp_path: Path) -> None:
     status = json.loads((tmp_path / "status.json").read_text(encoding="utf-8"))
     assert status["waiting"] == "waits for shop: \\x1b[31mnobody listens\\n"
     assert (status["round"], status["rounds"], status["peers"]) == (3, 10, ["shop"])
+
+
+def test_a_place_in_a_job_is_held_once_in_a_folder_of_this_user(tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "job"
+    with (
+        alone(folder, "bank"),
+        pytest.raises(ConfigError, match="party 'bank' is running already"),
+        alone(folder, "bank"),
+    ):
+        pass
+    with alone(folder, "bank"):
+        pass
+    assert [each.stat().st_mode & 0o777 for each in (folder.parent, folder)] == [0o700] * 2

@@ -184,14 +184,16 @@ def test_a_signature_is_of_these_bytes_by_this_party(tmp_path: Path) -> None:
 
 def test_signatures_are_kept_by_agreement(tmp_path: Path) -> None:
     agreement, other = of(TEXT), of(TEXT + RELAY)
-    assert read_signatures(tmp_path, agreement) == {}
+    state = tmp_path / "state"
+    assert read_signatures(state, agreement) == {}
     signatures = {"shop": sign_agreement(agreement, SHOP), "bank": sign_agreement(agreement, BANK)}
     for name, each in signatures.items():
-        keep_signature(tmp_path, agreement, name, each)
-    assert read_signatures(tmp_path, agreement) == signatures
-    assert read_signatures(tmp_path, other) == {}
+        keep_signature(state, agreement, name, each)
+    assert read_signatures(state, agreement) == signatures
+    assert [each.stat().st_mode & 0o777 for each in (state, *state.iterdir())] == [0o700] * 2
+    assert read_signatures(state, other) == {}
     with pytest.raises(PeerNotTrusted):
-        keep_signature(tmp_path, other, "shop", signatures["shop"])
+        keep_signature(state, other, "shop", signatures["shop"])
 
 
 @pytest.mark.parametrize(

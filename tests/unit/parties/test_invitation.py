@@ -107,6 +107,16 @@ class Scene:
         return replace(self.codes[name], words="wrong-" + self.codes[name].words)
 
 
+async def visit(scene: Scene) -> Stream:
+    """Come in with the code's nameplate, and say nothing."""
+    code = scene.codes["shop"]
+    while True:
+        try:
+            return await meet_by_nameplate(code.url, code.salt, inviter=False)
+        except PeerUnreachable:
+            await asyncio.sleep(0.01)
+
+
 async def outcomes(*waits: Awaitable[object]) -> list[BaseException | None]:
     done = await asyncio.gather(*waits, return_exceptions=True)
     return [each if isinstance(each, BaseException) else None for each in done]
@@ -194,6 +204,42 @@ def test_a_code_is_good_once() -> None:
     assert isinstance(replayed, PeerUnreachable)
     assert "the code has expired, has been used, or is mistyped" in str(replayed)
     assert others == [None, None]
+
+
+def test_a_joiner_waits_for_an_inviter_that_is_busy() -> None:
+    scene = Scene()
+
+    async def meet() -> list[BaseException | None]:
+        inviting = asyncio.ensure_future(outcomes(scene.invites()))
+        before = await visit(scene)
+        joining = asyncio.ensure_future(outcomes(scene.joins()))
+        while not any("not awaited here" in line for line in scene.said):
+            await asyncio.sleep(0.01)
+        await before.close()
+        assert await joining == [None]
+        return await inviting
+
+    assert run(meet()) == [None]
+    assert [line for line in scene.said if "try" in line] == [
+        "shop closed the connection (try 1 of 5)"
+    ]
+
+
+def test_a_joiner_calls_a_place_where_no_door_is_once() -> None:
+    scene, callers = Scene(), list[int]()
+
+    async def hangs_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        callers.append(1)
+        writer.close()
+
+    async def meet() -> list[BaseException | None]:
+        host, port = scene.listen.split(":")
+        async with await asyncio.start_server(hangs_up, host, int(port)):
+            return await outcomes(scene.joins())
+
+    (error,) = run(meet())
+    assert f"no securevfl at ws://{scene.listen}" in str(error)
+    assert len(callers) == 1
 
 
 def test_an_invitation_expires(monkeypatch: pytest.MonkeyPatch) -> None:

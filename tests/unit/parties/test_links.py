@@ -5,12 +5,14 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typing_extensions import override
 
 from securevfl.errors import (
     ConfigError,
+    DataError,
     PeerError,
     PeerNotTrusted,
     PeerUnreachable,
@@ -88,17 +90,16 @@ def test_frames_arrive_whole_and_in_order(listening: str) -> None:
     async def program() -> None:
         async with serve("127.0.0.1:0", said_nothing) as relay:
             group = Group(BOTH, listening, relay.address)
-            async with group.links("bank") as bank, group.links("shop") as shop:
-                one, other = await connected(bank, shop)
-                assert (one["shop"].peer, other["bank"].peer) == ("shop", "bank")
+            async with group.pair() as (one, other):
+                assert (one.peer, other.peer) == ("shop", "bank")
                 sizes = (0, 1, links.PART_BYTES - 4, links.PART_BYTES, 3_000_001)
                 frames = [bytes([k]) * n for k, n in enumerate(sizes)]
                 for frame in frames:
-                    one["shop"].post(frame)
-                    await other["bank"].send(frame)
-                assert [await other["bank"].receive() for _ in frames] == frames
-                assert [await one["shop"].receive() for _ in frames] == frames
-                assert one["shop"].waiting_bytes == other["bank"].waiting_bytes == 0
+                    one.post(frame)
+                    await other.send(frame)
+                assert [await other.receive() for _ in frames] == frames
+                assert [await one.receive() for _ in frames] == frames
+                assert one.waiting_bytes == other.waiting_bytes == 0
 
     run(program())
 
@@ -130,6 +131,40 @@ def test_parties_may_start_in_any_order_and_say_whom_they_wait_for(
                 await connected(bank)
                 await waiting
         assert group.said["shop"] == ["waits for bank: it has not connected yet"]
+
+    run(program())
+
+
+def test_a_party_that_cannot_make_a_link_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
+
+    async def program() -> None:
+        group = Group(BOTH, "shop")
+        async with group.links("bank") as bank, group.links("shop") as shop:
+            waiting = asyncio.create_task(shop.connect())
+            with pytest.raises(DataError, match="no temporary file for the key of a link: No such"):
+                await bank.connect()
+            waiting.cancel()
+
+    run(program())
+
+
+def test_a_party_that_cannot_take_a_link_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "SILENT_SECONDS", 0.02)
+
+    def full(peer: bytes, *, server: bool) -> Encrypted:
+        raise DataError("no temporary file")
+
+    async def program() -> None:
+        group = Group(BOTH, "shop")
+        monkeypatch.setattr(group.keys["shop"], "tls", full)
+        async with group.links("bank") as bank, group.links("shop") as shop:
+            both = [asyncio.create_task(each.connect()) for each in (bank, shop)]
+            await until(lambda: "waits for bank: no temporary file" in group.said["shop"])
+            for each in both:
+                each.cancel()
 
     run(program())
 
@@ -212,13 +247,12 @@ def test_a_link_that_breaks_while_others_are_awaited_is_replaced(listening: str)
 def test_frames_that_came_are_delivered_before_the_loss() -> None:
     async def program() -> None:
         group = Group(BOTH, "shop")
-        async with group.links("bank") as bank, group.links("shop") as shop:
-            one, other = await connected(bank, shop)
-            one["shop"].post(b"last words")
-            await one["shop"].close()
-            assert await other["bank"].receive() == b"last words"
+        async with group.pair() as (one, other):
+            one.post(b"last words")
+            await one.close()
+            assert await other.receive() == b"last words"
             with pytest.raises(PeerUnreachable, match="bank closed the connection"):
-                await other["bank"].receive()
+                await other.receive()
 
     run(program())
 
@@ -226,17 +260,16 @@ def test_frames_that_came_are_delivered_before_the_loss() -> None:
 def test_any_thread_may_post() -> None:
     async def program() -> None:
         group = Group(BOTH, "shop")
-        async with group.links("bank") as bank, group.links("shop") as shop:
-            one, other = await connected(bank, shop)
+        async with group.pair() as (one, other):
 
             def write() -> None:
                 for k in range(200):
-                    one["shop"].post(k.to_bytes(2))
+                    one.post(k.to_bytes(2))
 
             threads = [threading.Thread(target=write) for _ in range(4)]
             for each in threads:
                 each.start()
-            got = [int.from_bytes(await other["bank"].receive()) for _ in range(800)]
+            got = [int.from_bytes(await other.receive()) for _ in range(800)]
             assert sorted(got) == sorted([*range(200)] * 4)
             for each in threads:
                 each.join()
@@ -251,9 +284,7 @@ def test_a_peer_that_takes_nothing_holds_its_sender_and_little_memory(
 
     async def program() -> None:
         group = Group(BOTH, "shop")
-        async with group.links("bank") as bank, group.links("shop") as shop:
-            one, other = await connected(bank, shop)
-            sender, taker = one["shop"], other["bank"]
+        async with group.pair() as (sender, taker):
             frame = bytes(1 << 19)
 
             async def flood() -> None:
@@ -304,8 +335,7 @@ def test_empty_frames_take_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_frame_that_is_too_long_ends_the_link_and_is_not_sent() -> None:
     async def program() -> None:
         group = Group(BOTH, "shop")
-        async with group.links("bank") as bank, group.links("shop") as shop:
-            one, other = await connected(bank, shop)
+        async with group.pair() as (one, other):
 
             class Long(bytes):
                 @override
@@ -313,11 +343,11 @@ def test_a_frame_that_is_too_long_ends_the_link_and_is_not_sent() -> None:
                     return links.MAX_FRAME_BYTES + 1
 
             with pytest.raises(ConfigError, match="at most"):
-                one["shop"].post(Long())
+                one.post(Long())
             length = (links.MAX_FRAME_BYTES + 1).to_bytes(4, "little")
-            await one["shop"]._stream.send(one["shop"]._wire.outgoing(length))
+            await one._stream.send(one._wire.outgoing(length))
             with pytest.raises(PeerViolation, match=r"bank sent a frame of 1074790401 bytes"):
-                await other["bank"].receive()
+                await other.receive()
 
     run(program())
 
@@ -532,10 +562,9 @@ def test_a_peer_that_has_died_without_a_word_is_noticed(monkeypatch: pytest.Monk
         group = Group(BOTH, "shop")
         async with Chaos(group.listen["shop"]) as way:
             group.moved(shop=way.address)
-            async with group.links("bank") as bank, group.links("shop") as shop:
-                one, other = await connected(bank, shop)
+            async with group.pair() as (one, other):
                 way.freeze()
-                for each in (one["shop"], other["bank"]):
+                for each in (one, other):
                     with pytest.raises(PeerUnreachable):
                         await each.receive()
 

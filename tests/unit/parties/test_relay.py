@@ -16,7 +16,7 @@ from securevfl.parties.identity import Identity, public_text
 from securevfl.parties.relay import serve
 from tests.chaos import Chaos
 from tests.hostile import Caller, is_refused, raw
-from tests.link_parties import Group, connected, free_address, run
+from tests.link_parties import Group, free_address, run
 
 SALT = bytes(range(32))
 PLATE = bytes(range(16))
@@ -44,10 +44,9 @@ def test_a_relay_sees_sealed_bytes_only(sealed: bool) -> None:
         ):
             group = Group("bank shop", "", way.address)
             if sealed:
-                async with group.links("bank") as bank, group.links("shop") as shop:
-                    one, other = await connected(bank, shop)
-                    await one["shop"].send(SECRET)
-                    assert await other["bank"].receive() == SECRET
+                async with group.pair() as (one, other):
+                    await one.send(SECRET)
+                    assert await other.receive() == SECRET
             else:
                 keys = group.keys["bank"], group.keys["shop"]
                 ends = await asyncio.gather(
@@ -324,13 +323,12 @@ def test_the_command_says_where_it_listens_and_ends_when_told(number: signal.Sig
 
         async def use() -> None:
             group = Group("bank shop", "", line.split()[-1])
-            async with group.links("bank") as bank, group.links("shop") as shop:
-                one, other = await connected(bank, shop)
-                await one["shop"].send(b"by another process")
-                assert await other["bank"].receive() == b"by another process"
+            async with group.pair() as (one, other):
+                await one.send(b"by another process")
+                assert await other.receive() == b"by another process"
                 process.send_signal(number)
                 with pytest.raises(PeerUnreachable):
-                    await other["bank"].receive()
+                    await other.receive()
 
         run(use())
         rest = process.stderr.read()
