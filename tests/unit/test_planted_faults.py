@@ -27,6 +27,9 @@ def test_every_fault_fits_the_code() -> None:
         text = (ROOT / fault.file).read_text("utf-8")
         assert fault.planted(text) != text
         assert fault.tests
+        for test in fault.tests:
+            file, _, name = test.partition("[")[0].partition("::")
+            assert f"def {name}(" in (ROOT / file).read_text("utf-8") or not name, test
 
 
 @pytest.mark.parametrize(
