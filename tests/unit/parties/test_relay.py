@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from securevfl.cli.relay import CONNECTIONS, OF_ADDRESS
 from securevfl.errors import ConfigError, PeerUnreachable, PeerViolation
 from securevfl.parties import door
 from securevfl.parties.door import Limits, meet_by_nameplate, serve_nameplates
@@ -159,6 +160,17 @@ def test_only_listed_parties_may_use_a_relay_that_has_a_list() -> None:
                 await meet_by_nameplate(f"ws://{relay.address}", bytes(16), inviter=True)
 
     run(program())
+
+
+def test_a_relay_has_room_for_seventeen_parties_behind_one_gateway() -> None:
+    """All connect anew before the old connections are seen to be dead; others have room too."""
+    limits = Limits(CONNECTIONS, OF_ADDRESS)
+    at = door.Door("", lambda _: True, lambda *_: asyncio.sleep(0), quiet, limits)
+    assert all(at._comes("gateway") for _ in range(2 * 17 * 16))
+    assert not at._comes("gateway")
+    at._goes("gateway")
+    assert sum(at._comes(f"other {number}") for number in range(1024)) == CONNECTIONS - OF_ADDRESS
+    assert 100 < CONNECTIONS - OF_ADDRESS < 1024 - OF_ADDRESS
 
 
 def test_nobody_waits_longer_than_allowed() -> None:
