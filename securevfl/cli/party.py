@@ -262,7 +262,10 @@ def run(
     quiet: options.Quiet = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Take part in a job, to its end, however often it is interrupted."""
+    """Take part in a job, to its end, however often it is interrupted.
+
+    Exit status, as of train: 3, 4 or 5 if there is something to warn of in the model.
+    """
     from securevfl.cli.party_run import run_job
 
     with _taking_part(job, own_path, passphrase_fd, patience) as part:

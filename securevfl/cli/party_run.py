@@ -38,9 +38,12 @@ from securevfl.runtime.costs import job_costs
 from securevfl.runtime.real import RealChannel
 from securevfl.training.job_data import file_sources
 from securevfl.training.result import model_files
+from securevfl.verdict import own_verdict
+from securevfl.warned import Warned, status_of
 
 if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
+    from securevfl.protocols.session.scoring import Score
     from securevfl.protocols.session.workplace import PartyOutcome
 
 T = TypeVar("T")
@@ -262,7 +265,7 @@ class Run:
     patience: float
     purpose: bytes = b""
     rows: int = 0
-    plan: "Plan | None" = None
+    _result: dict[str, Any] = field(default_factory=dict)
     _signals: int = 0
 
     def links(self) -> Links:
@@ -358,19 +361,56 @@ class Run:
 
     def save(self, plan: "Plan", outcome: "PartyOutcome") -> None:
         """Write this party's model and result."""
-        self.plan = plan
         for path, model in model_files(self.own.name, outcome, self.own.output).items():
             save_model(path, model)
-        result = self._result(plan, outcome)
-        text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+        self._result = self._found(plan, outcome)
+        self._write()
+
+    def judge(self, finished: Finished) -> tuple[Warned, ...]:
+        """Warnings about the model, which are added to the result as well.
+
+        They take seconds, so no peer waits for them.
+        """
+        plan, outcome, data = finished.plan, finished.outcome, finished.data
+        if plan is None or outcome is None or data is None:
+            return ()
+        alone, warnings = own_verdict(plan, outcome, data)
+        self._result["alone"] = alone and _figures(alone.score)
+        self._result["warnings"] = [each._asdict() for each in warnings]
+        self._result["status"] = status_of(warnings)
+        self._write()
+        return warnings
+
+    def ending(self, finished: Finished) -> str:
+        """How a job has ended, in a line."""
+        outcome, folder = finished.outcome, self.own.output
+        if (pads := finished.pads) is not None:
+            size = f"{pads.size / 1e6:.3g} MB"
+            return f"pads for {pads.rounds} rounds, {size}, which the next run uses up: {pads.path}"
+        if outcome is None:
+            return f"the job has finished before: {folder / RESULT}"
+        score = outcome.scores[-1] if outcome.scores else None
+        said = [f"{outcome.rounds} rounds, ended: {outcome.ended}"]
+        for name, value in (
+            ("AUC", score and score.class_auc),
+            ("accuracy", score and score.class_accuracy),
+            ("R²", score and score.r2),
+        ):
+            if value is not None:
+                said.append(f"{name} {value:.4f} held out")
+        said.append(f"model and result in {folder}")
+        if before := self._result["rounds_before"]:
+            said.append(f"times and bytes cover the rounds after {before}")
+        return f"finished: {'; '.join(said)}"
+
+    def _write(self) -> None:
+        text = json.dumps(self._result, indent=2, allow_nan=False) + "\n"
         replace_file(self.own.output / RESULT, text.encode(), "result file")
 
-    def _result(self, plan: "Plan", outcome: "PartyOutcome") -> dict[str, Any]:
+    def _found(self, plan: "Plan", outcome: "PartyOutcome") -> dict[str, Any]:
         """This party's own result: no labels, no predictions, and no figure of a row."""
         aligned, trained = (each.costs for each in self.telling.channels[-2:])
         costs = job_costs({self.own.name: trained}, len(trained.snapshots))
-        score = outcome.scores[-1] if outcome.scores else None
-        figures = ("class_auc", "class_accuracy", "r2", "rmse", "mae")
         diary = json.loads((folder_of(self.own.state, self.agreement) / "diary.json").read_bytes())
         return {
             "party": self.own.name,
@@ -380,11 +420,13 @@ class Run:
             "rounds": outcome.rounds,
             "kept_rounds": outcome.selected.rounds,
             "ended": outcome.ended,
+            "attempts": diary["attempts"],
+            # Costs and alignment are of the last attempt, which went on after these.
+            "rounds_before": outcome.rounds - len(trained.snapshots),
             "repeated_rounds": diary["repeated"],
             "own_rows": self.rows,
             "rows_in_common": {"train": plan.facts.rows, "held_out": plan.facts.test_rows},
-            "scores": score
-            and {name.removeprefix("class_"): getattr(score, name) for name in figures},
+            "scores": _figures(outcome.scores[-1]) if outcome.scores else None,
             "who_learned_what": [
                 *(f"{role} learned: {learns}" for role, learns in learned_in(plan)),
                 ALIGNMENT_REVEALS,
@@ -396,6 +438,11 @@ class Run:
                 "messages": sum(aligned.messages.values()),
             },
         }
+
+
+def _figures(score: "Score") -> dict[str, float | None]:
+    names = ("class_auc", "class_accuracy", "r2", "rmse", "mae")
+    return {name.removeprefix("class_"): getattr(score, name) for name in names}
 
 
 def run_job(
@@ -426,25 +473,6 @@ def run_job(
         place, run.rows = place_of(own, agreement, signature, telling, patience)
         place = replace(place, ahead=ahead)
         finished = run.until_the_end(lambda links: live(place, links, run.save))
-    for each in [] if quiet else wrapped(f"{own.name}: {ending(finished, own)}"):
+    for each in [] if quiet else wrapped(f"{own.name}: {run.ending(finished)}"):
         typer.echo(each)
-
-
-def ending(finished: Finished, own: OwnFile) -> str:
-    """How a job has ended, in a line."""
-    outcome = finished.outcome
-    if (pads := finished.pads) is not None:
-        size = f"{pads.size / 1e6:.3g} MB"
-        return f"pads for {pads.rounds} rounds, {size}, which the next run uses up: {pads.path}"
-    if outcome is None:
-        return f"the job has finished before: {own.output / RESULT}"
-    score = outcome.scores[-1] if outcome.scores else None
-    said = [f"{outcome.rounds} rounds, ended: {outcome.ended}"]
-    for name, value in (
-        ("AUC", score and score.class_auc),
-        ("accuracy", score and score.class_accuracy),
-        ("R²", score and score.r2),
-    ):
-        if value is not None:
-            said.append(f"{name} {value:.4f} held out")
-    return f"finished: {'; '.join(said)}; model and result in {own.output}"
+    options.end_with(run.judge(finished))

@@ -108,17 +108,16 @@ class Finished:
 
     Attributes:
         outcome: None where this process found the job finished, or made pads.
+        data: that it was trained on.
+        repeated: rounds that were taken again.
         pads: made now.
-        costs: its ledger of the last attempt.
-        dropped: its rows that some party lacks.
     """
 
     plan: Plan | None
     outcome: PartyOutcome | None
-    costs: Costs | None
+    data: PartyData | None
     repeated: int
     pads: MadeOffline | None = None
-    dropped: int = 0
 
 
 async def live(
@@ -202,7 +201,7 @@ class _Life(Recovering[Finished]):
             found = await runs.run(
                 self._prepare(ends[ALIGNMENT], digest, by_digest, kept=len(aligned) == 1)
             )
-            plan, data, dropped = found
+            plan, data = found
             workplace = self._workplace(plan, data, states.get(resume))
             self._begin(plan, states, resume)
             end = ends[TRAINING]
@@ -220,7 +219,7 @@ class _Life(Recovering[Finished]):
         place.ledgers({each.name: each.costs for each in (end, *servers.values())})
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
-        self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped=dropped)
+        self.finished = Finished(plan, outcome, data, self._diary.repeated)
         await self._end(meeting)
 
     async def _make_ahead(
@@ -233,7 +232,7 @@ class _Life(Recovering[Finished]):
         made = await runs.run(
             run_offline(end, end.costs, plan=plan, workplace=workplace, make=self._make)
         )
-        self.finished = Finished(plan, None, end.costs, self._diary.repeated, pads=made)
+        self.finished = Finished(plan, None, None, self._diary.repeated, made)
         await self.end(meeting, made.rounds)
 
     async def _end(self, meeting: Meeting) -> None:
@@ -279,7 +278,7 @@ class _Life(Recovering[Finished]):
 
     async def _prepare(
         self, channel: RealChannel, digest: bytes, by_digest: bool, *, kept: bool
-    ) -> tuple[Plan, PartyData, int]:
+    ) -> tuple[Plan, PartyData]:
         """Find the rows that all parties hold, and plan the job for them."""
         place = self.place
         rows, path = self._own_rows(by_digest), place.folder / ALIGNED
@@ -309,7 +308,7 @@ class _Life(Recovering[Finished]):
         taken = rows.taken(common)
         own = taken.load(place.job)
         facts, data = await describe(channel, place.agreement, taken, own, place.job)
-        return resolve(place.job, facts), data, len(rows) - len(common.train) - len(common.test)
+        return resolve(place.job, facts), data
 
     def _workplace(self, plan: Plan, data: PartyData, resume: SessionState | None) -> Workplace:
         place = self.place
