@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
 
@@ -65,6 +65,7 @@ class Telling:
     Attributes:
         say: takes a line.
         bar: takes what is done, how much of it, and of how much.
+        kept: this party's own result, once it has one.
     """
 
     agreement: Agreement
@@ -77,6 +78,7 @@ class Telling:
     most: int = 0
     waiting: str = ""
     channels: list[RealChannel] = field(default_factory=list)
+    kept: object = None
     since: float = field(default_factory=time.time)
     changed: float = field(default_factory=time.monotonic)
     progressed: float = field(default_factory=time.monotonic)
@@ -87,7 +89,11 @@ class Telling:
 
     def told(self) -> Told:
         """For `life.live`."""
-        return Told(self.line, self.rounds, self.enter, self.channels.append)
+        return Told(self.line, self.rounds, self.enter, self.channels.append, holds=self.keep)
+
+    def keep(self, result: object) -> None:
+        """This party has its own result."""
+        self.kept = result
 
     def line(self, text: str) -> None:
         """Say a line, which may hold names and words of peers."""
@@ -326,6 +332,11 @@ class Run:
             if not watch.cancelled() and (error := watch.exception()) is not None:
                 if isinstance(error, JobStopped):
                     await self._tell_stop(links, error.stopped)
+                elif isinstance(error, PeerTimeout) and self.telling.kept is not None:
+                    self.telling.line(
+                        "no word from peers: this party has its result, and waits no longer"
+                    )
+                    return cast("T", self.telling.kept)
                 raise error
             return life.result()
 

@@ -38,7 +38,7 @@ from securevfl.parties.own_data import (
     kept_common,
 )
 from securevfl.parties.own_file import Policy
-from securevfl.parties.recovery import LINGER_SECONDS, Network, Recovering, Runs, Seat
+from securevfl.parties.recovery import Network, Recovering, Runs, Seat
 from securevfl.protocols.attempts import beginning
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.plan import Plan
@@ -139,8 +139,8 @@ async def live(
     life = _Life(place, save)
     if life.complete:
         place.told.line(
-            f"has finished before: stays {LINGER_SECONDS / 60:g} minutes for a peer that missed "
-            "the end, and may be interrupted"
+            f"has finished before: stays {life.patience / 60:.3g} minutes at most for a peer that "
+            "missed the end, and may be interrupted"
         )
     return await life.until_over(network)
 
@@ -167,7 +167,7 @@ class _Life(Recovering[Finished]):
             if self.complete:
                 raise ConfigError("--ahead: the job has finished, and takes no pads any more")
         elif self._diary.finished is not None:
-            self.finished = Finished(None, None, None, self._diary.repeated)
+            self.hold(Finished(None, None, None, self._diary.repeated))
 
     @override
     async def attempt(self, meeting: Meeting) -> None:
@@ -219,7 +219,7 @@ class _Life(Recovering[Finished]):
         place.ledgers({each.name: each.costs for each in (end, *servers.values())})
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
-        self.finished = Finished(plan, outcome, data, self._diary.repeated)
+        self.hold(Finished(plan, outcome, data, self._diary.repeated))
         await self._end(meeting)
 
     async def _make_ahead(
@@ -232,7 +232,7 @@ class _Life(Recovering[Finished]):
         made = await runs.run(
             run_offline(end, end.costs, plan=plan, workplace=workplace, make=self._make)
         )
-        self.finished = Finished(plan, None, None, self._diary.repeated, made)
+        self.hold(Finished(plan, None, None, self._diary.repeated, made))
         await self.end(meeting, made.rounds)
 
     async def _end(self, meeting: Meeting) -> None:
@@ -341,6 +341,7 @@ class _Life(Recovering[Finished]):
             repeated=repeated,
             finished=None,
         )
+        self.hold(None)
         self._reached.rounds = resume
         self.place.told.begins(resume)
         if resume:

@@ -156,8 +156,9 @@ class _Scoring(Recovering[ScoredRows]):
             predictions = await runs.run(
                 score_rows(scoring, scoring.costs, plan=seat.plan, place=place)
             )
-        self.finished = ScoredRows(rows, predictions)
-        self._save(self.finished)
+        scored = ScoredRows(rows, predictions)
+        self._save(scored)
+        self.hold(scored)
 
     def _require_another(self) -> None:
         """Refuse attempts that would tell more than the one that was interrupted."""

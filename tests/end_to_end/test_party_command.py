@@ -72,6 +72,24 @@ def test_organizations_train_what_one_operator_would(
     assert bank["costs"]["bytes_sent"] > 0 < bank["alignment"]["bytes_sent"]
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_who_has_its_model_ends_well_although_nobody_comes(
+    complete: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    who = Organizations()
+    job = who.agree()
+    with running(who, job, "shop") as (shop,):
+        assert run("party", "run", job, *who.own("bank")) == 0
+        ends(shop)
+    (diary,) = Path("bank/state").glob("*/diary.json")
+    if not complete:  # it has not heard that the shop has finished
+        diary.write_text(diary.read_text("utf-8").replace('"complete":true', '"complete":false'))
+    before = who.model("bank")
+    assert run("party", "run", job, *who.own("bank"), "--patience", "0.0001") == 0
+    assert "bank: the job has finished before: " in capsys.readouterr().out
+    assert who.model("bank") == before
+
+
 def test_the_label_party_ends_with_the_status_of_its_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -274,7 +274,25 @@ def test_who_runs_a_finished_job_again_is_told_so_and_stays_for_minutes(tmp_path
     finished, seconds = in_virtual_time(again())
     assert finished.outcome is None
     assert 600 <= seconds < 601
-    assert said[0].startswith("has finished before: stays 10 minutes")
+    assert said[0].startswith("has finished before: stays 10 minutes at most")
+
+
+def test_a_result_that_a_peer_needs_again_is_none(tmp_path: Path) -> None:
+    """Else a party that meets nobody any more would end as if it had a model."""
+    made, held = parties(tmp_path), list[object]()
+
+    async def killed() -> None:
+        bank = asyncio.create_task(made.one("bank", told=Told(holds=held.append)))
+        shop = asyncio.create_task(made.one("shop"))
+        while not held or held[-1] is None:
+            await asyncio.sleep(0.0001)
+        shop.cancel()  # its last message is on the way
+        await asyncio.wait([shop])
+        await asyncio.gather(bank, made.one("shop"))
+
+    in_virtual_time(killed())
+    assert [each is None for each in held] == [True, False, True, False]
+    require_same(made, undisturbed(made))
 
 
 def test_a_stop_after_the_end_is_not_kept(tmp_path: Path) -> None:
