@@ -105,7 +105,7 @@ def _seat(
         limits=Limits(inf if own.name == agreement.label_party else policy.most_ids_ratio),
         told=telling.told(),
         stopped=partial(keep_stop, own.state, agreement),
-        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
+        aligns=partial(count_alignment, own.state, policy, agreement, own.name, "scorings"),
         plan=plan,
         model=model,
         rows=own_rows(party, model, path),

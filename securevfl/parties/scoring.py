@@ -35,7 +35,7 @@ from securevfl.scoring.running import trained_in
 from securevfl.scoring.sources import RowsToScore
 
 MOST_ALIGNED = 20
-"""Times that one command compares ids; all but the first count for the policy, as in training."""
+"""Times that one command compares ids."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -168,8 +168,7 @@ class _Scoring(Recovering[ScoredRows]):
                 "again, which is one more release of each row"
             )
         self._attempts += 1
-        if self._attempts > 1:  # a peer may bring others than before
-            self._seat.aligns()
+        self._seat.aligns()  # again, too: a peer may bring others than before
         if self._attempts > MOST_ALIGNED:
             raise ConfigError(
                 f"interrupted {MOST_ALIGNED} times, and ids are compared anew each time: the same "
