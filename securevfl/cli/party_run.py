@@ -170,7 +170,7 @@ class Telling:
             "since": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.since)),
             **more,
         }
-        replace_file(self.path, json.dumps(status, indent=2).encode(), "status")
+        replace_file(self.path, json.dumps(status, indent=2).encode(), "status", durable=False)
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ class Place(Seat):
         ahead: make pads for the job, and do not train.
         states: folder of its states; `folder` unless given.
         ledgers: takes the costs of the programs that ran here, by name, before `save` is called.
+        durable: whether its states must outlive a power cut, which takes one machine of several.
         most_repeated: rounds that the job may take again, in all: each tells a peer that cheats as
             much as one more.
     """
@@ -99,6 +100,7 @@ class Place(Seat):
     ahead: bool = False
     states: Path | None = None
     ledgers: Callable[[Mapping[str, Costs]], None] = lambda ledgers: None
+    durable: bool = True
     most_repeated: int = Policy().most_repeated_rounds
 
 
@@ -318,6 +320,7 @@ class _Life(Recovering[Finished]):
             **beginning(place.folder / ATTEMPTS, plan, data),
             guard_directory=place.records,
             checkpoints=place.states or place.folder,
+            durable=place.durable,
             progress=partial(self._progressed, plan.rounds),
             resume=resume,
             pads=place.pads,

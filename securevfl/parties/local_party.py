@@ -113,6 +113,7 @@ class LocalParty:
             told=told,
             pads=PadPlaces(*map(Path, task.pads)).of(task.name) if task.pads else None,
             states=Path(task.output),
+            durable=False,
             ledgers=leave,
             most_repeated=ANY_ROUNDS,
             runs=ProgramThread if self._keeps_others_waiting(job) else _Here,
