@@ -23,7 +23,7 @@ from securevfl.models.storage import save_model
 from securevfl.parties.agreement import Agreement, folder_of, read_signatures, shown
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity
-from securevfl.parties.life import Finished, Place, live
+from securevfl.parties.life import DIARY, Finished, Place, live, read_diary
 from securevfl.parties.links import Link, Links
 from securevfl.parties.meeting import CONTROL, JobStopped, Stopped, kind_of
 from securevfl.parties.own_data import OwnRows
@@ -191,12 +191,11 @@ class Network:
 
 async def _tells(link: Link, stopped: Stopped) -> bool:
     """Tell a peer that the job is stopped; whether it has answered that it knows."""
-    frame = bytes((CONTROL,)) + stopped.model_dump_json().encode()
     try:
-        link.post(frame)
+        link.post(stopped.frame)
         while True:  # what it sent before it heard comes first
             answer = await link.receive()
-            if answer[:1] == frame[:1] and kind_of(answer[1:]) == stopped.kind:
+            if answer[0] == CONTROL and kind_of(answer[1:]) == stopped.kind:
                 return True
     except PeerError:
         return False
@@ -250,7 +249,7 @@ def require_places(own: OwnFile, agreement: Agreement, *, force: bool) -> None:
     folder, model = folder_of(own.state, agreement), own.output / f"{own.name}.safetensors"
     require_room({folder / STATUS: STATE_BYTES}, "state folder")
     require_room({model: STATE_BYTES}, "output folder")
-    if model.exists() and not force and not (folder / "diary.json").exists():
+    if model.exists() and not force and not (folder / DIARY).exists():
         raise ConfigError(
             f"{model} would be overwritten: choose another output in your own file, or --force"
         )
@@ -422,7 +421,7 @@ class Run:
         """This party's own result: no labels, no predictions, and no figure of a row."""
         aligned, trained = (each.costs for each in self.telling.channels[-2:])
         costs = job_costs({self.own.name: trained}, len(trained.snapshots))
-        diary = json.loads((folder_of(self.own.state, self.agreement) / "diary.json").read_bytes())
+        diary = read_diary(folder_of(self.own.state, self.agreement))
         return {
             "party": self.own.name,
             "job": self.agreement.job.job.name,
@@ -431,10 +430,10 @@ class Run:
             "rounds": outcome.rounds,
             "kept_rounds": outcome.selected.rounds,
             "ended": outcome.ended,
-            "attempts": diary["attempts"],
+            "attempts": diary.attempts,
             # Costs and alignment are of the last attempt, which went on after these.
             "rounds_before": outcome.rounds - len(trained.snapshots),
-            "repeated_rounds": diary["repeated"],
+            "repeated_rounds": diary.repeated,
             "own_rows": self.rows,
             "rows_in_common": {"train": plan.facts.rows, "held_out": plan.facts.test_rows},
             "scores": _figures(outcome.scores[-1]) if outcome.scores else None,

@@ -53,10 +53,10 @@ from securevfl.runtime.real import RealChannel
 from securevfl.training import require_offline
 
 T = TypeVar("T")
-ATTEMPTS = "attempts"
+ATTEMPTS, DIARY = "attempts", "diary.json"
 
 
-class _Diary(BaseModel):
+class Diary(BaseModel):
     """What outlives this process beside states.
 
     Attributes:
@@ -158,8 +158,7 @@ class _Life(Recovering[Finished]):
         super().__init__(place, programs)
         self.place, self._save = place, save
         self._checkpoints = Checkpoints(place.states or place.folder, place.name)
-        self._diary_path = place.folder / "diary.json"
-        self._diary = _read_diary(self._diary_path)
+        self._diary = read_diary(place.folder)
         self._reached = _Reached(place.folder / "reached")
         self._own_rows = cache(place.rows)
         self.complete = self._diary.complete
@@ -174,7 +173,7 @@ class _Life(Recovering[Finished]):
     @override
     async def attempt(self, meeting: Meeting) -> None:
         place = self.place
-        states = self._states()
+        states = self._checkpoints.load()
         meets = await self.greet(meeting, self._meet(states))
         does = {True: "makes pads (--ahead)", False: "trains"}
         if other := next((n for n, each in meets.items() if each.ahead != place.ahead), None):
@@ -355,12 +354,9 @@ class _Life(Recovering[Finished]):
         self._reached.rounds = rounds
         self.place.told.rounds(rounds, most)
 
-    def _states(self) -> dict[int, SessionState]:
-        return self._checkpoints.load()
-
     def _write(self, **changes: object) -> None:
         self._diary = self._diary.model_copy(update=changes)
-        replace_file(self._diary_path, self._diary.model_dump_json().encode(), "diary")
+        replace_file(self.place.folder / DIARY, self._diary.model_dump_json().encode(), "diary")
 
 
 async def _all_of(*programs: Coroutine[Any, Any, T]) -> list[T]:
@@ -401,11 +397,13 @@ class _Reached:
             raise DataError(f"{self._path} cannot be written") from error
 
 
-def _read_diary(path: Path) -> _Diary:
+def read_diary(folder: Path) -> Diary:
+    """How far a party has come in a job, by its folder; a DataError if the file is damaged."""
+    path = folder / DIARY
     try:
-        return _Diary.model_validate_json(path.read_bytes())
+        return Diary.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return _Diary()
+        return Diary()
     except (OSError, ValidationError) as error:
         raise DataError(f"{path} cannot be read, or is damaged") from error
 

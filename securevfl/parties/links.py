@@ -80,14 +80,6 @@ class Link:
             self._loop.create_task(self._read(came)),
         ]
 
-    async def send(self, frame: bytes) -> None:
-        """Send a frame; waits while more than `MOST_WAITING_BYTES` wait. A PeerUnreachable."""
-        self.post(frame)
-        while self.waiting_bytes > MOST_WAITING_BYTES:
-            self._sent.clear()
-            await self._sent.wait()
-            self._check()
-
     def post(self, frame: bytes) -> None:
         """Queue a frame without waiting, from any thread; a PeerUnreachable if the link failed."""
         if len(frame) > MAX_FRAME_BYTES:

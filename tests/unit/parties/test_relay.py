@@ -46,7 +46,7 @@ def test_a_relay_sees_sealed_bytes_only(sealed: bool) -> None:
             group = Group("bank shop", "", way.address)
             if sealed:
                 async with group.pair() as (one, other):
-                    await one.send(SECRET)
+                    one.post(SECRET)
                     assert await other.receive() == SECRET
             else:
                 keys = group.keys["bank"], group.keys["shop"]
@@ -336,7 +336,7 @@ def test_the_command_says_where_it_listens_and_ends_when_told(number: signal.Sig
         async def use() -> None:
             group = Group("bank shop", "", line.split()[-1])
             async with group.pair() as (one, other):
-                await one.send(b"by another process")
+                one.post(b"by another process")
                 assert await other.receive() == b"by another process"
                 process.send_signal(number)
                 with pytest.raises(PeerUnreachable):
