@@ -89,7 +89,9 @@ class Telling:
 
     def told(self) -> Told:
         """For `life.live`."""
-        return Told(self.line, self.rounds, self.enter, self.channels.append, holds=self.keep)
+        return Told(
+            self.line, self.rounds, self.ids, self.enter, self.channels.append, holds=self.keep
+        )
 
     def keep(self, result: object) -> None:
         """This party has its own result."""
@@ -121,6 +123,11 @@ class Telling:
         self.done, self.most = done, most
         self._moved(now)
         self.bar(f"trains, {self.rate(now)}" if self.rate(now) else "trains", done, most)
+
+    def ids(self, done: int, total: int) -> None:
+        """Alignment has worked on so many ids; called on the program's thread."""
+        self._moved(time.monotonic())
+        self.bar("aligns, ids", done, total)
 
     def _moved(self, now: float) -> None:
         self.changed, self._silent = now, SILENT_SECONDS

@@ -299,6 +299,7 @@ class _Life(Recovering[Finished]):
                 limits=place.limits,
                 # By what this party's own data are: a peer's word would show their order.
                 by_id=not place.by_digest,
+                progress=place.told.ids,
             )
             keep_common(path, common, rows.digest, digest)
         else:

@@ -74,6 +74,7 @@ class Told:
     Attributes:
         line: of an event.
         rounds: how many are done, and how many there may be.
+        ids: how many of all parties' ids alignment has worked on here, and of how many.
         phase: what begins.
         channel: this party's end of the network, for each phase: what it waits for, and its costs.
         begins: training does, after so many rounds.
@@ -82,6 +83,7 @@ class Told:
 
     line: Callable[[str], None] = lambda text: None
     rounds: Callable[[int, int], None] = lambda done, most: None
+    ids: Callable[[int, int], None] = lambda done, total: None
     phase: Callable[[str], None] = lambda text: None
     channel: Callable[[RealChannel], None] = lambda channel: None
     begins: Callable[[int], None] = lambda done: None

@@ -137,6 +137,7 @@ class _Scoring(Recovering[ScoredRows]):
                     context=hmac.digest(seat.agreement.hash, b"scoring" + digest, "sha256"),
                     train=[each.encode() for each in seat.rows.ids],
                     limits=seat.limits,
+                    progress=seat.told.ids,
                 )
             )
             rows = seat.rows.at(common.train)

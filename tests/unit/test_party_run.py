@@ -41,6 +41,16 @@ def test_whoever_waits_says_for_whom_after_a_minute_and_ten(tmp_path: Path) -> N
     assert len(said) == 4
 
 
+def test_a_long_alignment_is_no_silence(tmp_path: Path) -> None:
+    bar: list[tuple[object, ...]] = []
+    made, said = telling(tmp_path)
+    made.bar = lambda *shown: bar.append(shown)
+    made.changed -= 61
+    made.ids(5, 10)
+    made.look(DAY)
+    assert (bar, said) == ([("aligns, ids", 5, 10)], [])
+
+
 def test_patience_ends_with_whom_it_waited_for(tmp_path: Path) -> None:
     made, said = telling(tmp_path)
     made.progressed -= DAY

@@ -229,6 +229,17 @@ def test_an_error_of_the_server_ends_the_job(
     }
 
 
+def test_a_person_sees_how_far_alignment_is(tmp_path: Path) -> None:
+    made, told = parties(tmp_path), list[tuple[int, int]]()
+
+    async def both() -> None:
+        shown = Told(ids=lambda *counts: told.append(counts))
+        await asyncio.gather(made.one("bank", told=shown), made.one("shop"))
+
+    in_virtual_time(both())
+    assert told[-1] == (130, 130)
+
+
 def test_a_job_whose_noise_was_released_begins_once(tmp_path: Path) -> None:
     made = parties(tmp_path, scheme="dp")
 
