@@ -111,14 +111,12 @@ class Finished:
     Attributes:
         outcome: None where this process found the job finished, or made pads.
         data: that it was trained on.
-        repeated: rounds that were taken again.
         pads: made now.
     """
 
     plan: Plan | None
     outcome: PartyOutcome | None
     data: PartyData | None
-    repeated: int
     pads: MadeOffline | None = None
 
 
@@ -168,7 +166,7 @@ class _Life(Recovering[Finished]):
             if self.complete:
                 raise ConfigError("--ahead: the job has finished, and takes no pads any more")
         elif self._diary.finished is not None:
-            self.hold(Finished(None, None, None, self._diary.repeated))
+            self.hold(Finished(None, None, None))
 
     @override
     async def attempt(self, meeting: Meeting) -> None:
@@ -220,7 +218,7 @@ class _Life(Recovering[Finished]):
         place.ledgers({each.name: each.costs for each in (end, *servers.values())})
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
-        self.hold(Finished(plan, outcome, data, self._diary.repeated))
+        self.hold(Finished(plan, outcome, data))
         await self._end(meeting)
 
     async def _make_ahead(
@@ -233,7 +231,7 @@ class _Life(Recovering[Finished]):
         made = await runs.run(
             run_offline(end, end.costs, plan=plan, workplace=workplace, make=self._make)
         )
-        self.hold(Finished(plan, None, None, self._diary.repeated, made))
+        self.hold(Finished(plan, None, None, made))
         await self.end(meeting, made.rounds)
 
     async def _end(self, meeting: Meeting) -> None:
