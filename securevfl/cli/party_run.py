@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -202,20 +202,37 @@ async def _tells(link: Link, stopped: Stopped) -> bool:
         link.post(stopped.frame)
         while True:  # what it sent before it heard comes first
             answer = await link.receive()
-            if answer[0] == CONTROL and kind_of(answer[1:]) == stopped.kind:
+            if answer[:1] == bytes((CONTROL,)) and kind_of(answer[1:]) == stopped.kind:
                 return True
     except PeerError:
         return False
 
 
-def place_of(
-    own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling, patience: float
-) -> tuple[Place, int]:
+def seat_of(
+    own: OwnFile, telling: Telling, patience: float, kind: str = "alignments"
+) -> dict[str, Any]:
+    """What a party brings to all meetings, see `Seat`; a ConfigError if it has not signed."""
+    agreement = telling.agreement
+    signatures = read_signatures(own.state, agreement)
+    if own.name not in signatures:
+        raise ConfigError("this agreement is not signed here: securevfl party sign JOB.toml")
+    return {
+        "name": own.name,
+        "agreement": agreement,
+        "signature": signatures[own.name],
+        "records": own.guard_directory or options.guard_directory(),
+        "told": telling.told(),
+        "aligns": partial(count_alignment, own.state, own.policy, agreement, own.name, kind),
+        "stopped": partial(keep_stop, own.state, agreement),
+        "patience": 2 * patience,  # `Telling.look` ends it before, and says for whom it waits
+    }
+
+
+def place_of(own: OwnFile, agreement: Agreement, seat: dict[str, Any]) -> tuple[Place, int]:
     """What a party brings to a job, and how many rows that is; its data are read here."""
     folder = folder_of(own.state, agreement)
     job = own.own_job(agreement.job)
-    party = next(each for each in job.party if each.name == own.name)
-    (source,) = file_sources(job.model_copy(update={"party": (party,)}), Path())
+    (source,) = file_sources(job, Path(), own.name)
 
     @cache
     def rows(by_digest: bool) -> OwnRows:
@@ -224,31 +241,16 @@ def place_of(
     by_digest = is_shard(source.path)
     policy = own.policy
     place = Place(
-        name=own.name,
-        agreement=agreement,
+        **seat,
         job=job,
         rows=rows,
         by_digest=by_digest,
-        signature=signature,
         folder=folder,
         most_repeated=policy.most_repeated_rounds,
         pads=PadStore(folder / "pads", folder / "pad-keys", own.name),
-        records=own.guard_directory or options.guard_directory(),
         limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),
-        told=telling.told(),
-        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
-        stopped=partial(keep_stop, own.state, agreement),
-        patience=2 * patience,  # `Telling.look` ends it before, and says for whom it waits
     )
     return place, len(rows(by_digest))
-
-
-def own_signature(own: OwnFile, agreement: Agreement) -> bytes:
-    """This party's signature of the agreement; a ConfigError if it has not signed."""
-    signatures = read_signatures(own.state, agreement)
-    if own.name not in signatures:
-        raise ConfigError("this agreement is not signed here: securevfl party sign JOB.toml")
-    return signatures[own.name]
 
 
 def require_places(own: OwnFile, agreement: Agreement, *, force: bool) -> None:
@@ -473,7 +475,6 @@ def run_job(
     quiet: bool,
 ) -> None:
     """Take part in a job, to its end; the caller holds this party's place in it."""
-    signature = own_signature(own, agreement)
 
     def say(line: str) -> None:
         for each in [] if quiet else wrapped(f"{own.name}: {line}"):
@@ -482,13 +483,15 @@ def run_job(
     with options.progress(quiet) as bar:
         status = folder_of(own.state, agreement) / STATUS
         telling = Telling(agreement, own.name, status, say, bar)
-        run = Run(own, agreement, identity, telling, patience)
+        run, seat = (
+            Run(own, agreement, identity, telling, patience),
+            seat_of(own, telling, patience),
+        )
         if (stopped := read_stop(own.state, agreement)) is not None:
             asyncio.run(run.tell_stop(stopped))
             raise ConfigError(f"the job is stopped by {stopped.by} on {stopped.at}")
         require_places(own, agreement, force=force)
-        place, run.rows = place_of(own, agreement, signature, telling, patience)
-        place = replace(place, ahead=ahead)
+        place, run.rows = place_of(own, agreement, seat | {"ahead": ahead})
         finished = run.until_the_end(lambda links: live(place, links, run.save))
     for each in [] if quiet else wrapped(f"{own.name}: {run.ending(finished)}"):
         typer.echo(each)
