@@ -79,8 +79,10 @@ def only_one(path: Path, what: str) -> Iterator[None]:
         lock.release()
 
 
-def replace_file(path: Path, data: bytes, what: str) -> None:
+def replace_file(path: Path, data: bytes, what: str, *, durable: bool = True) -> None:
     """Write `data` to `path` atomically, creating its folder if necessary; `what` is for the error.
+
+    If `durable`, the new file outlives a power cut from then on. Otherwise one may leave it empty.
 
     Raises:
         DataError: it cannot be written (no space, no permission); the old file is unchanged.
@@ -91,8 +93,13 @@ def replace_file(path: Path, data: bytes, what: str) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(handle)
         Path(temporary).replace(path)
         temporary = None
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
         raise DataError(f"{what} {path} cannot be written: {error.strerror}") from error
     finally:

@@ -1,7 +1,8 @@
 """Warnings about a finished job: nothing learned, training went wrong, or one party is better.
 
 A simulation has all parties' columns, so it can lend the labels to a feature party for a model of
-its own, to show what joining is worth. No real party can do that.
+its own, to show what joining is worth. No real party can do that: between organizations only the
+label party compares the joint model with a model of its own columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from securevfl.protocols.exchanges.class_sums import binormal_score
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.early_stopping import SelectedState
 from securevfl.protocols.session.scoring import Score
+from securevfl.protocols.session.workplace import PartyData, PartyOutcome
 from securevfl.sparse import Matrix, SparseRows
 from securevfl.warned import Warned
 
@@ -147,21 +149,84 @@ def _some_rows(labels: Labels, columns: int) -> IntArray:
     return even if is_real(labels) else np.union1d(even, np.unique(labels, return_index=True)[1])
 
 
+def has_learned(outcome: PartyOutcome, test_labels: Labels) -> bool:
+    """Whether the model is useful, as far as the label party can tell by its outcome.
+
+    Its training loss has fallen below that of the best constant prediction, and its held-out AUC,
+    if there are held-out rows, is above ½ by two standard errors (or its R² is above that of
+    uninformative predictions). After one round the only loss is that of the start, so only scores
+    count.
+    """
+    useful, scores = True, outcome.scores
+    if scores and scores[-1].r2 is not None:
+        useful = scores[-1].r2 > r2_error(len(test_labels))
+    elif scores:
+        useful = scores[-1].auc > 0.5 + 2 * auc_error(test_labels)
+    only_started = outcome.rounds == 1 and bool(scores)
+    return useful and (only_started or outcome.learned)
+
+
+def own_verdict(
+    plan: Plan, outcome: PartyOutcome, data: PartyData
+) -> tuple[Alone | None, tuple[Warned, ...]]:
+    """What a party itself can say of a job.
+
+    A label party keeps no predictions of the joint model. It compares scores as if they were of
+    independent rows, so a model of its own is called better only if it is so by more than a
+    simulation asks for.
+
+    Returns:
+        What its own columns achieve, at a label party with held-out scores; and its warnings.
+    """
+    facts, selected = plan.facts, {data.table.name: outcome.selected}
+    if data.table.name != facts.label_party:
+        found = _what_went_wrong(plan, selected)
+        return None, tuple(Warned("went wrong", f"{each}. {_remedy(plan)}") for each in found)
+    assert data.train_labels is not None and data.test_labels is not None  # noqa: S101, PT018
+    owns: dict[str, Alone] = {}
+    if outcome.scores:
+        dataset = VerticalDataset(
+            name=plan.job.job.name,
+            parties=(data.table,),
+            label_party=facts.label_party,
+            train_labels=data.train_labels,
+            test_labels=data.test_labels,
+            classes=facts.classes,
+            standardize=facts.standardize,
+            row_digests=facts.row_digests,
+            own_rows=data.own_rows,
+        )
+        owns = alone(plan, dataset, binormal=outcome.scores[-1].binormal)
+    warnings = warned(
+        plan,
+        selected,
+        learned=has_learned(outcome, data.test_labels),
+        own=lambda: owns,
+        joint=outcome.scores[-1] if outcome.scores else None,
+        labels=data.test_labels,
+    )
+    return owns.get(data.table.name), tuple(warnings)
+
+
 def warned(
     plan: Plan,
     selected: Mapping[str, SelectedState],
     *,
     learned: bool,
     own: Callable[[], Mapping[str, Alone]],
-    predictions: FloatArray,
+    joint: FloatArray | Score | None,
     labels: Labels,
-    noisy: Score | None = None,
 ) -> Iterator[Warned]:
     """Warnings about a job, the most serious first.
 
-    Predictions of all parties' models, shape (test rows, C), and labels are of the held-out rows.
-    `kept` are the parties' selected states, `own` computes what each party achieves alone, and
-    `noisy` is the score of noisy predictions, if users of the model receive those.
+    Args:
+        plan: the resolved job.
+        selected: the parties' selected states, or some of them.
+        learned: see `has_learned`.
+        own: computes what each party achieves alone, by party.
+        joint: predictions of all parties' models, shape (test rows, C), or their score where
+            nobody has these, or users of the model receive noisy ones.
+        labels: of the held-out rows.
     """
     remedy = _remedy(plan)
     if not learned:
@@ -179,13 +244,15 @@ def warned(
     for text in _what_went_wrong(plan, selected):
         yield Warned("went wrong", f"{text}. {remedy}")
     # Transfer learning scores rows that no party could score alone.
-    given = "" if noisy is None else "'s noisy predictions"
+    given = "'s noisy predictions" if plan.exchange.adds_noise and isinstance(joint, Score) else ""
     compares = learned and not plan.algorithm.own_components
     for name, each in own().items() if compares else ():
-        better, error, what = _difference(each.predictions, predictions, labels)
-        if noisy is not None:
+        if isinstance(joint, Score):
             what = "R²" if is_real(labels) else "AUC"
-            better, error = _beyond_noise(each.score, noisy, labels)
+            better, error = _apart(each.score, joint, labels)
+        else:
+            assert joint is not None  # noqa: S101
+            better, error, what = _difference(each.predictions, joint, labels)
         if better > max(ERRORS * error, WORTH):
             lent = ", if it had the labels," if each.labels_lent else ""
             yield Warned(
@@ -195,17 +262,17 @@ def warned(
             )
 
 
-def _beyond_noise(own: Score, noisy: Score, labels: Labels) -> tuple[float, float]:
+def _apart(own: Score, joint: Score, labels: Labels) -> tuple[float, float]:
     """The difference of two scores, and its standard error for independent rows."""
-    better = own.figure - noisy.figure
+    better = own.figure - joint.figure
     if is_real(labels):
         return better, r2_error(len(labels))
-    return better, hypot(*(auc_error(labels, each.auc) for each in (own, noisy)))
+    return better, hypot(*(auc_error(labels, each.auc) for each in (own, joint)))
 
 
 def _what_went_wrong(plan: Plan, selected: Mapping[str, SelectedState]) -> Iterator[str]:
-    seen = selected[plan.facts.label_party]
-    if seen.seen is not None:
+    seen = selected.get(plan.facts.label_party)
+    if seen is not None and seen.seen is not None:
         figure = "R²" if plan.facts.real_targets else "AUC"
         what = "training loss" if seen.seen == "loss" else f"held-out {figure}"
         text = (

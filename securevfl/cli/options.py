@@ -13,6 +13,7 @@ from securevfl.benchmarks.progress import Report, TimeLeft, silent
 from securevfl.errors import ConfigError
 from securevfl.job import Job, check_job, read_job
 from securevfl.ray_cluster import require_ray
+from securevfl.warned import Warned, status_of
 
 if TYPE_CHECKING:
     from securevfl.benchmarks.journal import Journal
@@ -66,6 +67,15 @@ class Output:
     quiet: bool = False
     html: Path | None = None
     missing: list[str] = field(default_factory=list)
+
+
+def end_with(warnings: tuple[Warned, ...]) -> None:
+    """Say what there is to warn of in a model, and end with its status."""
+    for warning in warnings:
+        sys.stderr.write(f"securevfl: warning: {warning.text}\n")
+    if status := status_of(warnings):
+        sys.stderr.write(f"securevfl: status {status}\n")
+        raise typer.Exit(status)
 
 
 def journal(folder: str, work: Mapping[str, Any], *, fresh: bool, quiet: bool) -> "Journal":

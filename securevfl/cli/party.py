@@ -262,7 +262,10 @@ def run(
     quiet: options.Quiet = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Take part in a job, to its end, however often it is interrupted."""
+    """Take part in a job, to its end, however often it is interrupted.
+
+    Exit status, as of train: 3, 4 or 5 if there is something to warn of in the model.
+    """
     from securevfl.cli.party_run import run_job
 
     with _taking_part(job, own_path, passphrase_fd, patience) as part:
@@ -327,13 +330,14 @@ def stop(
 ) -> None:
     """Stop a job for good, at all parties."""
     from securevfl.parties.agreement import folder_of, read_agreement
+    from securevfl.parties.life import read_diary
     from securevfl.parties.stopping import stop as stop_job
 
     own, agreement = _own(own_path), read_agreement(job)
     identity = _identity(own, passphrase_fd)
     agreement.require_own(own.name, identity)
     folder = folder_of(own.state, agreement)
-    if _has_finished(folder):
+    if read_diary(folder).complete:
         raise ConfigError("the job has finished: there is nothing to stop")
     if not yes:
         typer.confirm("No party will ever go on with it. Stop it?", abort=True)
@@ -479,16 +483,6 @@ def _is_running(folder: Path) -> bool:
             return False
     except ConfigError:
         return True
-
-
-def _has_finished(folder: Path) -> bool:
-    path = folder / "diary.json"
-    try:
-        return bool(json.loads(path.read_bytes())["complete"])
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} cannot be read, or is damaged") from error
 
 
 def _status_line(path: Path, name: str) -> str:

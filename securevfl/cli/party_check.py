@@ -6,24 +6,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import ValidationError
 from typing_extensions import override
 
 from securevfl import __version__
 from securevfl.data.read import read_party
 from securevfl.data.shards import is_shard, read_header
-from securevfl.errors import PeerError, PeerUnreachable, PeerViolation, SecureVFLError
+from securevfl.errors import PeerError, PeerUnreachable, SecureVFLError
 from securevfl.parties.agreement import Agreement, differences, read_signatures, shown
 from securevfl.parties.identity import Identity
 from securevfl.parties.links import Link, Links
-from securevfl.parties.meeting import CONTROL, Control, Meet, Probe, kind_of
+from securevfl.parties.meeting import CONTROL, Meet, Probe, kind_of, parsed
 from securevfl.parties.own_file import OwnFile
 from securevfl.parties.policy import refusals
 from securevfl.training.job_data import file_sources
 
-C = TypeVar("C", bound=Control)
 SMALL_PROBES, FILLING = 4, "x" * (1 << 16)
 LINGER_SECONDS = 5.0
 CLOCK_SECONDS = 1.0
@@ -109,8 +106,7 @@ class Check:
 
     def _data(self) -> tuple[str, bool]:
         job = self.own.own_job(self.agreement.job)
-        party = next(each for each in job.party if each.name == self.own.name)
-        (source,) = file_sources(job.model_copy(update={"party": (party,)}), Path())
+        (source,) = file_sources(job, Path(), self.own.name)
         if is_shard(source.path):
             header = read_header(source.path)
             rows, columns = header.rows, header.columns
@@ -157,7 +153,7 @@ class Check:
         def send() -> None:
             big = len(sent) == SMALL_PROBES
             sent.append(time.monotonic())
-            _post(link, _filled(probe, FILLING if big else ""))
+            link.post(_filled(probe, FILLING if big else "").frame)
 
         send()
         with suppress(TimeoutError):
@@ -190,16 +186,16 @@ class Check:
         if frame[:1] != bytes((CONTROL,)):
             return False
         if kind_of(frame[1:]) == "meet":
-            meet = _parsed(Meet, link.peer, frame)
+            meet = parsed(link.peer, frame[1:], Meet)
             found = differences(self.agreement.text, meet.agreement.encode())
             seen.runs, seen.version = True, meet.version
             seen.agreement = f"another agreement: {'; '.join(found[:3])}" if found else SAME
             return False
-        probe = _parsed(Probe, link.peer, frame)
+        probe = parsed(link.peer, frame[1:], Probe)
         if not probe.back:
             same = probe.agreement == self.agreement.hash.hex()
             seen.version, seen.agreement = probe.version, SAME if same else "another agreement"
-            _post(link, probe.returned())
+            link.post(probe.returned().frame)
             return False
         seen.ahead = probe.clock - time.time()
         return True
@@ -215,14 +211,3 @@ class Check:
 
 def _filled(probe: Probe, filling: str) -> Probe:
     return probe.model_copy(update={"filling": filling, "clock": time.time()})
-
-
-def _post(link: Link, message: Control) -> None:
-    link.post(bytes((CONTROL,)) + message.model_dump_json().encode())
-
-
-def _parsed(kind: type[C], peer: str, frame: bytes) -> C:
-    try:
-        return kind.model_validate_json(frame[1:])
-    except ValidationError as error:
-        raise PeerViolation(f"{peer} sent no {kind.__name__} where one is expected") from error

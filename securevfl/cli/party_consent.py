@@ -31,6 +31,8 @@ def _lines(agreement: Agreement, name: str) -> Iterator[str]:
         yield f"{each}{' (you)' if each == name else ''} {role}, {at}"
     if agreement.relay:
         yield f"parties that cannot reach each other meet at {agreement.relay}"
+    if places := sorted({str(each) for each in agreement.outward(name).values()}):
+        yield f"your machine connects to {', '.join(places)}"
     learns = exchange.learns(job)
     roles = [(role, learned) for role, learned, _ in algorithm.roles] or [
         ("label party", learns.label_party),

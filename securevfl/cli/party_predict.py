@@ -1,26 +1,23 @@
 """What `securevfl party predict` does around a scoring: it reads rows, tells, and writes scores."""
 
 import sys
-from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from securevfl.cli import options
-from securevfl.cli.party_run import Run, Telling, own_signature
+from securevfl.cli.party_run import Run, Telling, seat_of
 from securevfl.cli.scores_file import STANDARD_OUTPUT, check_out, write_scores
 from securevfl.errors import ConfigError
 from securevfl.parties.agreement import Agreement, folder_of
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity
 from securevfl.parties.own_file import OwnFile
-from securevfl.parties.policy import count_alignment
 from securevfl.parties.quota import count_scores
 from securevfl.parties.scoring import ScoredRows, ScoringSeat, own_part, score
-from securevfl.parties.stopping import keep_stop
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.predicting import ScoringPlan
 from securevfl.reports.predictions import warnings
@@ -46,7 +43,6 @@ def score_rows(
 ) -> None:
     """Take part in a scoring, to its end; the caller holds this party's place in the job."""
     _check_out(own, agreement, out, force=force)
-    signature = own_signature(own, agreement)
 
     def say(line: str) -> None:
         if not quiet:
@@ -55,8 +51,7 @@ def score_rows(
     with options.progress(quiet) as bar:
         path = folder_of(own.state, agreement) / STATUS
         telling = Telling(agreement, own.name, path, say, bar)
-        seat = _seat(own, agreement, signature, telling, rows)
-        seat = replace(seat, patience=2 * patience)  # `Telling.look` ends it before
+        seat = _seat(own, agreement, seat_of(own, telling, patience, "scorings"), rows)
         header = seat.model.header
         if out is not None:
             known_labels(header, seat.rows.labels)  # before scores are sent and counted
@@ -83,7 +78,7 @@ def _check_out(own: OwnFile, agreement: Agreement, out: Path | None, *, force: b
 
 
 def _seat(
-    own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling, rows: Path | None
+    own: OwnFile, agreement: Agreement, seat: dict[str, Any], rows: Path | None
 ) -> ScoringSeat:
     """What this party brings; its model and its rows are read here."""
     job, policy = own.own_job(agreement.job), own.policy
@@ -97,15 +92,9 @@ def _seat(
     model = own_part(own.output, plan, own.name)
     party = next(each for each in job.party if each.name == own.name)
     return ScoringSeat(
-        name=own.name,
-        agreement=agreement,
-        signature=signature,
-        records=own.guard_directory or options.guard_directory(),
+        **seat,
         # The label party learns nothing of the ids that it lacks; its own list may be short.
         limits=Limits(inf if own.name == agreement.label_party else policy.most_ids_ratio),
-        told=telling.told(),
-        stopped=partial(keep_stop, own.state, agreement),
-        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
         plan=plan,
         model=model,
         rows=own_rows(party, model, path),

@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
 
@@ -23,7 +23,7 @@ from securevfl.models.storage import save_model
 from securevfl.parties.agreement import Agreement, folder_of, read_signatures, shown
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity
-from securevfl.parties.life import Finished, Place, live
+from securevfl.parties.life import DIARY, Finished, Place, live, read_diary
 from securevfl.parties.links import Link, Links
 from securevfl.parties.meeting import CONTROL, JobStopped, Stopped, kind_of
 from securevfl.parties.own_data import OwnRows
@@ -38,9 +38,12 @@ from securevfl.runtime.costs import job_costs
 from securevfl.runtime.real import RealChannel
 from securevfl.training.job_data import file_sources
 from securevfl.training.result import model_files
+from securevfl.verdict import own_verdict
+from securevfl.warned import Warned, status_of
 
 if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
+    from securevfl.protocols.session.scoring import Score
     from securevfl.protocols.session.workplace import PartyOutcome
 
 T = TypeVar("T")
@@ -62,6 +65,7 @@ class Telling:
     Attributes:
         say: takes a line.
         bar: takes what is done, how much of it, and of how much.
+        kept: this party's own result, once it has one.
     """
 
     agreement: Agreement
@@ -74,6 +78,7 @@ class Telling:
     most: int = 0
     waiting: str = ""
     channels: list[RealChannel] = field(default_factory=list)
+    kept: object = None
     since: float = field(default_factory=time.time)
     changed: float = field(default_factory=time.monotonic)
     progressed: float = field(default_factory=time.monotonic)
@@ -84,7 +89,13 @@ class Telling:
 
     def told(self) -> Told:
         """For `life.live`."""
-        return Told(self.line, self.rounds, self.enter, self.channels.append)
+        return Told(
+            self.line, self.rounds, self.ids, self.enter, self.channels.append, holds=self.keep
+        )
+
+    def keep(self, result: object) -> None:
+        """This party has its own result."""
+        self.kept = result
 
     def line(self, text: str) -> None:
         """Say a line, which may hold names and words of peers."""
@@ -112,6 +123,11 @@ class Telling:
         self.done, self.most = done, most
         self._moved(now)
         self.bar(f"trains, {self.rate(now)}" if self.rate(now) else "trains", done, most)
+
+    def ids(self, done: int, total: int) -> None:
+        """Alignment has worked on so many ids; called on the program's thread."""
+        self._moved(time.monotonic())
+        self.bar("aligns, ids", done, total)
 
     def _moved(self, now: float) -> None:
         self.changed, self._silent = now, SILENT_SECONDS
@@ -161,7 +177,7 @@ class Telling:
             "since": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.since)),
             **more,
         }
-        replace_file(self.path, json.dumps(status, indent=2).encode(), "status")
+        replace_file(self.path, json.dumps(status, indent=2).encode(), "status", durable=False)
 
 
 @dataclass(frozen=True)
@@ -182,25 +198,41 @@ class Network:
 
 async def _tells(link: Link, stopped: Stopped) -> bool:
     """Tell a peer that the job is stopped; whether it has answered that it knows."""
-    frame = bytes((CONTROL,)) + stopped.model_dump_json().encode()
     try:
-        link.post(frame)
+        link.post(stopped.frame)
         while True:  # what it sent before it heard comes first
             answer = await link.receive()
-            if answer[:1] == frame[:1] and kind_of(answer[1:]) == stopped.kind:
+            if answer[:1] == bytes((CONTROL,)) and kind_of(answer[1:]) == stopped.kind:
                 return True
     except PeerError:
         return False
 
 
-def place_of(
-    own: OwnFile, agreement: Agreement, signature: bytes, telling: Telling, patience: float
-) -> tuple[Place, int]:
+def seat_of(
+    own: OwnFile, telling: Telling, patience: float, kind: str = "alignments"
+) -> dict[str, Any]:
+    """What a party brings to all meetings, see `Seat`; a ConfigError if it has not signed."""
+    agreement = telling.agreement
+    signatures = read_signatures(own.state, agreement)
+    if own.name not in signatures:
+        raise ConfigError("this agreement is not signed here: securevfl party sign JOB.toml")
+    return {
+        "name": own.name,
+        "agreement": agreement,
+        "signature": signatures[own.name],
+        "records": own.guard_directory or options.guard_directory(),
+        "told": telling.told(),
+        "aligns": partial(count_alignment, own.state, own.policy, agreement, own.name, kind),
+        "stopped": partial(keep_stop, own.state, agreement),
+        "patience": 2 * patience,  # `Telling.look` ends it before, and says for whom it waits
+    }
+
+
+def place_of(own: OwnFile, agreement: Agreement, seat: dict[str, Any]) -> tuple[Place, int]:
     """What a party brings to a job, and how many rows that is; its data are read here."""
     folder = folder_of(own.state, agreement)
     job = own.own_job(agreement.job)
-    party = next(each for each in job.party if each.name == own.name)
-    (source,) = file_sources(job.model_copy(update={"party": (party,)}), Path())
+    (source,) = file_sources(job, Path(), own.name)
 
     @cache
     def rows(by_digest: bool) -> OwnRows:
@@ -209,31 +241,16 @@ def place_of(
     by_digest = is_shard(source.path)
     policy = own.policy
     place = Place(
-        name=own.name,
-        agreement=agreement,
+        **seat,
         job=job,
         rows=rows,
         by_digest=by_digest,
-        signature=signature,
         folder=folder,
         most_repeated=policy.most_repeated_rounds,
         pads=PadStore(folder / "pads", folder / "pad-keys", own.name),
-        records=own.guard_directory or options.guard_directory(),
         limits=Limits(policy.most_ids_ratio, policy.least_overlap, policy.fewest_rows),
-        told=telling.told(),
-        aligns=partial(count_alignment, own.state, policy, agreement, own.name),
-        stopped=partial(keep_stop, own.state, agreement),
-        patience=2 * patience,  # `Telling.look` ends it before, and says for whom it waits
     )
     return place, len(rows(by_digest))
-
-
-def own_signature(own: OwnFile, agreement: Agreement) -> bytes:
-    """This party's signature of the agreement; a ConfigError if it has not signed."""
-    signatures = read_signatures(own.state, agreement)
-    if own.name not in signatures:
-        raise ConfigError("this agreement is not signed here: securevfl party sign JOB.toml")
-    return signatures[own.name]
 
 
 def require_places(own: OwnFile, agreement: Agreement, *, force: bool) -> None:
@@ -241,7 +258,7 @@ def require_places(own: OwnFile, agreement: Agreement, *, force: bool) -> None:
     folder, model = folder_of(own.state, agreement), own.output / f"{own.name}.safetensors"
     require_room({folder / STATUS: STATE_BYTES}, "state folder")
     require_room({model: STATE_BYTES}, "output folder")
-    if model.exists() and not force and not (folder / "diary.json").exists():
+    if model.exists() and not force and not (folder / DIARY).exists():
         raise ConfigError(
             f"{model} would be overwritten: choose another output in your own file, or --force"
         )
@@ -262,7 +279,7 @@ class Run:
     patience: float
     purpose: bytes = b""
     rows: int = 0
-    plan: "Plan | None" = None
+    _result: dict[str, Any] = field(default_factory=dict)
     _signals: int = 0
 
     def links(self) -> Links:
@@ -323,6 +340,11 @@ class Run:
             if not watch.cancelled() and (error := watch.exception()) is not None:
                 if isinstance(error, JobStopped):
                     await self._tell_stop(links, error.stopped)
+                elif isinstance(error, PeerTimeout) and self.telling.kept is not None:
+                    self.telling.line(
+                        "no word from peers: this party has its result, and waits no longer"
+                    )
+                    return cast("T", self.telling.kept)
                 raise error
             return life.result()
 
@@ -358,20 +380,57 @@ class Run:
 
     def save(self, plan: "Plan", outcome: "PartyOutcome") -> None:
         """Write this party's model and result."""
-        self.plan = plan
         for path, model in model_files(self.own.name, outcome, self.own.output).items():
             save_model(path, model)
-        result = self._result(plan, outcome)
-        text = json.dumps(result, indent=2, allow_nan=False) + "\n"
+        self._result = self._found(plan, outcome)
+        self._write()
+
+    def judge(self, finished: Finished) -> tuple[Warned, ...]:
+        """Warnings about the model, which are added to the result as well.
+
+        They take seconds, so no peer waits for them.
+        """
+        plan, outcome, data = finished.plan, finished.outcome, finished.data
+        if plan is None or outcome is None or data is None:
+            return ()
+        alone, warnings = own_verdict(plan, outcome, data)
+        self._result["alone"] = alone and _figures(alone.score)
+        self._result["warnings"] = [each._asdict() for each in warnings]
+        self._result["status"] = status_of(warnings)
+        self._write()
+        return warnings
+
+    def ending(self, finished: Finished) -> str:
+        """How a job has ended, in a line."""
+        outcome, folder = finished.outcome, self.own.output
+        if (pads := finished.pads) is not None:
+            size = f"{pads.size / 1e6:.3g} MB"
+            return f"pads for {pads.rounds} rounds, {size}, which the next run uses up: {pads.path}"
+        if outcome is None:
+            return f"the job has finished before: {folder / RESULT}"
+        score = outcome.scores[-1] if outcome.scores else None
+        said = [f"{outcome.rounds} rounds, ended: {outcome.ended}"]
+        for name, value in (
+            ("AUC", score and score.class_auc),
+            ("accuracy", score and score.class_accuracy),
+            ("R²", score and score.r2),
+        ):
+            if value is not None:
+                said.append(f"{name} {value:.4f} held out")
+        said.append(f"model and result in {folder}")
+        if before := self._result["rounds_before"]:
+            said.append(f"times and bytes cover the rounds after {before}")
+        return f"finished: {'; '.join(said)}"
+
+    def _write(self) -> None:
+        text = json.dumps(self._result, indent=2, allow_nan=False) + "\n"
         replace_file(self.own.output / RESULT, text.encode(), "result file")
 
-    def _result(self, plan: "Plan", outcome: "PartyOutcome") -> dict[str, Any]:
+    def _found(self, plan: "Plan", outcome: "PartyOutcome") -> dict[str, Any]:
         """This party's own result: no labels, no predictions, and no figure of a row."""
         aligned, trained = (each.costs for each in self.telling.channels[-2:])
         costs = job_costs({self.own.name: trained}, len(trained.snapshots))
-        score = outcome.scores[-1] if outcome.scores else None
-        figures = ("class_auc", "class_accuracy", "r2", "rmse", "mae")
-        diary = json.loads((folder_of(self.own.state, self.agreement) / "diary.json").read_bytes())
+        diary = read_diary(folder_of(self.own.state, self.agreement))
         return {
             "party": self.own.name,
             "job": self.agreement.job.job.name,
@@ -380,11 +439,13 @@ class Run:
             "rounds": outcome.rounds,
             "kept_rounds": outcome.selected.rounds,
             "ended": outcome.ended,
-            "repeated_rounds": diary["repeated"],
+            "attempts": diary.attempts,
+            # Costs and alignment are of the last attempt, which went on after these.
+            "rounds_before": outcome.rounds - len(trained.snapshots),
+            "repeated_rounds": diary.repeated,
             "own_rows": self.rows,
             "rows_in_common": {"train": plan.facts.rows, "held_out": plan.facts.test_rows},
-            "scores": score
-            and {name.removeprefix("class_"): getattr(score, name) for name in figures},
+            "scores": _figures(outcome.scores[-1]) if outcome.scores else None,
             "who_learned_what": [
                 *(f"{role} learned: {learns}" for role, learns in learned_in(plan)),
                 ALIGNMENT_REVEALS,
@@ -398,6 +459,11 @@ class Run:
         }
 
 
+def _figures(score: "Score") -> dict[str, float | None]:
+    names = ("class_auc", "class_accuracy", "r2", "rmse", "mae")
+    return {name.removeprefix("class_"): getattr(score, name) for name in names}
+
+
 def run_job(
     own: OwnFile,
     agreement: Agreement,
@@ -409,7 +475,6 @@ def run_job(
     quiet: bool,
 ) -> None:
     """Take part in a job, to its end; the caller holds this party's place in it."""
-    signature = own_signature(own, agreement)
 
     def say(line: str) -> None:
         for each in [] if quiet else wrapped(f"{own.name}: {line}"):
@@ -418,33 +483,16 @@ def run_job(
     with options.progress(quiet) as bar:
         status = folder_of(own.state, agreement) / STATUS
         telling = Telling(agreement, own.name, status, say, bar)
-        run = Run(own, agreement, identity, telling, patience)
+        run, seat = (
+            Run(own, agreement, identity, telling, patience),
+            seat_of(own, telling, patience),
+        )
         if (stopped := read_stop(own.state, agreement)) is not None:
             asyncio.run(run.tell_stop(stopped))
             raise ConfigError(f"the job is stopped by {stopped.by} on {stopped.at}")
         require_places(own, agreement, force=force)
-        place, run.rows = place_of(own, agreement, signature, telling, patience)
-        place = replace(place, ahead=ahead)
+        place, run.rows = place_of(own, agreement, seat | {"ahead": ahead})
         finished = run.until_the_end(lambda links: live(place, links, run.save))
-    for each in [] if quiet else wrapped(f"{own.name}: {ending(finished, own)}"):
+    for each in [] if quiet else wrapped(f"{own.name}: {run.ending(finished)}"):
         typer.echo(each)
-
-
-def ending(finished: Finished, own: OwnFile) -> str:
-    """How a job has ended, in a line."""
-    outcome = finished.outcome
-    if (pads := finished.pads) is not None:
-        size = f"{pads.size / 1e6:.3g} MB"
-        return f"pads for {pads.rounds} rounds, {size}, which the next run uses up: {pads.path}"
-    if outcome is None:
-        return f"the job has finished before: {own.output / RESULT}"
-    score = outcome.scores[-1] if outcome.scores else None
-    said = [f"{outcome.rounds} rounds, ended: {outcome.ended}"]
-    for name, value in (
-        ("AUC", score and score.class_auc),
-        ("accuracy", score and score.class_accuracy),
-        ("R²", score and score.r2),
-    ):
-        if value is not None:
-            said.append(f"{name} {value:.4f} held out")
-    return f"finished: {'; '.join(said)}; model and result in {own.output}"
+    options.end_with(run.judge(finished))

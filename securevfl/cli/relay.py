@@ -9,6 +9,11 @@ import typer
 if TYPE_CHECKING:
     from securevfl.parties.door import Limits
 
+# A job of 17 parties has two connections a pair. Behind one gateway all have one address, and they
+# connect anew before the relay has noticed that the old connections are dead.
+OF_ADDRESS = 2 * (17 * 16)
+CONNECTIONS = 768  # with files and sockets of its own fewer than the 1,024 that systems allow
+
 
 def relay(
     listen: Annotated[
@@ -20,10 +25,10 @@ def relay(
     ] = None,
     connections: Annotated[
         int, typer.Option("--connections", min=2, help="At most so many at once.")
-    ] = 256,
+    ] = CONNECTIONS,
     of_address: Annotated[
         int, typer.Option("--of-address", min=1, help="At most so many of one network address.")
-    ] = 64,
+    ] = OF_ADDRESS,
 ) -> None:
     """Pass sealed messages between parties, which both connect outward.
 

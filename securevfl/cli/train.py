@@ -290,16 +290,7 @@ def train(
         failure = sum(each.failure for each in result.outcomes.values())
         _show(row, paths, failure)
     _tell_rows_left_out(result, dataset, quiet=quiet)
-    _end(row)
-
-
-def _end(row: TrainRow) -> None:
-    """Say what there is to warn of, and end with its status."""
-    for warning in row["warnings"]:
-        sys.stderr.write(f"securevfl: warning: {warning['text']}\n")
-    if row["status"]:
-        sys.stderr.write(f"securevfl: status {row['status']}\n")
-        raise typer.Exit(row["status"])
+    options.end_with(result.warnings)
 
 
 def _tell(dataset: "VerticalDataset[Matrix]", job: Job, *, quiet: bool) -> None:

@@ -308,7 +308,7 @@ def cached(
     np.savez(stream, allow_pickle=False, **arrays)
     # A cache that cannot be written costs time at the next load, nothing else.
     with contextlib.suppress(DataError):
-        replace_file(path, stream.getvalue(), "cache")
+        replace_file(path, stream.getvalue(), "cache", durable=False)
     return arrays
 
 

@@ -256,12 +256,12 @@ def saved_model(
     return SavedModel(header, weights, mean, scale, state, make_module, head, phi, bounds)
 
 
-def save_model(path: Path, model: SavedModel) -> None:
+def save_model(path: Path, model: SavedModel, *, durable: bool = True) -> None:
     """Write a model atomically: readers see the old file or the new one."""
     contiguous = {name: np.asarray(values, order="C") for name, values in _tensors(model).items()}
     header = {key: value for key, value in asdict(model.header).items() if value is not None}
     data = save(contiguous, metadata={_HEADER: json.dumps(header)})
-    replace_file(path, data, "model file")
+    replace_file(path, data, "model file", durable=durable)
 
 
 def _tensors(model: SavedModel) -> dict[str, NDArray[Any]]:

@@ -73,6 +73,19 @@ class Agreement:
         """The party that holds the labels."""
         return next(party.name for party in self.job.party if party.role == "label")
 
+    def outward(self, own: str) -> dict[str, str | None]:
+        """Where a party connects to, by peer; the other peers connect to it.
+
+        Of two parties with addresses the one whose name sorts first connects; two without any meet
+        at the relay.
+        """
+        listens = own in self.addresses
+        return {
+            name: self.addresses.get(name, self.relay)
+            for name in self.names
+            if name != own and not (listens and (name not in self.addresses or name < own))
+        }
+
     def require_own(self, name: str, identity: Identity) -> None:
         """Check that a party takes part, under this identity; otherwise a ConfigError."""
         if name not in self.identities:

@@ -46,7 +46,7 @@ _Rest = _fields_of(
 
 def leave_ledger(path: Path, costs: Costs) -> None:
     """Write a ledger; a DataError if it cannot be written."""
-    replace_file(path, _Ledger(**vars(costs)).model_dump_json().encode(), "ledger")
+    replace_file(path, _Ledger(**vars(costs)).model_dump_json().encode(), "ledger", durable=False)
 
 
 def ledger_at(path: Path) -> Costs:
@@ -62,7 +62,7 @@ def leave_outcome(task: Task, outcome: PartyOutcome) -> None:
     values = {**vars(outcome), "path": [vars(point) for point in outcome.path]}
     rest = json.dumps(_Rest(**values).model_dump(mode="json"))
     content = save({HELD_OUT: outcome.held_out.copy()}, {REST: rest})
-    replace_file(Path(task.work) / f"{task.name}.rest", content, "what is left")
+    replace_file(Path(task.work) / f"{task.name}.rest", content, "what is left", durable=False)
 
 
 def outcome_at(work: Path, output: Path, name: str, plan: Plan) -> PartyOutcome:

@@ -38,7 +38,7 @@ from securevfl.parties.own_data import (
     kept_common,
 )
 from securevfl.parties.own_file import Policy
-from securevfl.parties.recovery import LINGER_SECONDS, Network, Recovering, Runs, Seat
+from securevfl.parties.recovery import Network, Recovering, Runs, Seat
 from securevfl.protocols.attempts import beginning
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.plan import Plan
@@ -53,10 +53,10 @@ from securevfl.runtime.real import RealChannel
 from securevfl.training import require_offline
 
 T = TypeVar("T")
-ATTEMPTS = "attempts"
+ATTEMPTS, DIARY = "attempts", "diary.json"
 
 
-class _Diary(BaseModel):
+class Diary(BaseModel):
     """What outlives this process beside states.
 
     Attributes:
@@ -87,6 +87,7 @@ class Place(Seat):
         ahead: make pads for the job, and do not train.
         states: folder of its states; `folder` unless given.
         ledgers: takes the costs of the programs that ran here, by name, before `save` is called.
+        durable: whether its states must outlive a power cut, which takes one machine of several.
         most_repeated: rounds that the job may take again, in all: each tells a peer that cheats as
             much as one more.
     """
@@ -99,6 +100,7 @@ class Place(Seat):
     ahead: bool = False
     states: Path | None = None
     ledgers: Callable[[Mapping[str, Costs]], None] = lambda ledgers: None
+    durable: bool = True
     most_repeated: int = Policy().most_repeated_rounds
 
 
@@ -108,17 +110,14 @@ class Finished:
 
     Attributes:
         outcome: None where this process found the job finished, or made pads.
+        data: that it was trained on.
         pads: made now.
-        costs: its ledger of the last attempt.
-        dropped: its rows that some party lacks.
     """
 
     plan: Plan | None
     outcome: PartyOutcome | None
-    costs: Costs | None
-    repeated: int
+    data: PartyData | None
     pads: MadeOffline | None = None
-    dropped: int = 0
 
 
 async def live(
@@ -140,8 +139,8 @@ async def live(
     life = _Life(place, save)
     if life.complete:
         place.told.line(
-            f"has finished before: stays {LINGER_SECONDS / 60:g} minutes for a peer that missed "
-            "the end, and may be interrupted"
+            f"has finished before: stays {life.patience / 60:.3g} minutes at most for a peer that "
+            "missed the end, and may be interrupted"
         )
     return await life.until_over(network)
 
@@ -157,8 +156,7 @@ class _Life(Recovering[Finished]):
         super().__init__(place, programs)
         self.place, self._save = place, save
         self._checkpoints = Checkpoints(place.states or place.folder, place.name)
-        self._diary_path = place.folder / "diary.json"
-        self._diary = _read_diary(self._diary_path)
+        self._diary = read_diary(place.folder)
         self._reached = _Reached(place.folder / "reached")
         self._own_rows = cache(place.rows)
         self.complete = self._diary.complete
@@ -168,12 +166,12 @@ class _Life(Recovering[Finished]):
             if self.complete:
                 raise ConfigError("--ahead: the job has finished, and takes no pads any more")
         elif self._diary.finished is not None:
-            self.finished = Finished(None, None, None, self._diary.repeated)
+            self.hold(Finished(None, None, None))
 
     @override
     async def attempt(self, meeting: Meeting) -> None:
         place = self.place
-        states = self._states()
+        states = self._checkpoints.load()
         meets = await self.greet(meeting, self._meet(states))
         does = {True: "makes pads (--ahead)", False: "trains"}
         if other := next((n for n, each in meets.items() if each.ahead != place.ahead), None):
@@ -202,7 +200,7 @@ class _Life(Recovering[Finished]):
             found = await runs.run(
                 self._prepare(ends[ALIGNMENT], digest, by_digest, kept=len(aligned) == 1)
             )
-            plan, data, dropped = found
+            plan, data = found
             workplace = self._workplace(plan, data, states.get(resume))
             self._begin(plan, states, resume)
             end = ends[TRAINING]
@@ -220,7 +218,7 @@ class _Life(Recovering[Finished]):
         place.ledgers({each.name: each.costs for each in (end, *servers.values())})
         self._save(plan, outcome)
         self._write(finished=outcome.rounds)
-        self.finished = Finished(plan, outcome, end.costs, self._diary.repeated, dropped=dropped)
+        self.hold(Finished(plan, outcome, data))
         await self._end(meeting)
 
     async def _make_ahead(
@@ -233,7 +231,7 @@ class _Life(Recovering[Finished]):
         made = await runs.run(
             run_offline(end, end.costs, plan=plan, workplace=workplace, make=self._make)
         )
-        self.finished = Finished(plan, None, end.costs, self._diary.repeated, pads=made)
+        self.hold(Finished(plan, None, None, made))
         await self.end(meeting, made.rounds)
 
     async def _end(self, meeting: Meeting) -> None:
@@ -279,7 +277,7 @@ class _Life(Recovering[Finished]):
 
     async def _prepare(
         self, channel: RealChannel, digest: bytes, by_digest: bool, *, kept: bool
-    ) -> tuple[Plan, PartyData, int]:
+    ) -> tuple[Plan, PartyData]:
         """Find the rows that all parties hold, and plan the job for them."""
         place = self.place
         rows, path = self._own_rows(by_digest), place.folder / ALIGNED
@@ -299,6 +297,7 @@ class _Life(Recovering[Finished]):
                 limits=place.limits,
                 # By what this party's own data are: a peer's word would show their order.
                 by_id=not place.by_digest,
+                progress=place.told.ids,
             )
             keep_common(path, common, rows.digest, digest)
         else:
@@ -309,7 +308,7 @@ class _Life(Recovering[Finished]):
         taken = rows.taken(common)
         own = taken.load(place.job)
         facts, data = await describe(channel, place.agreement, taken, own, place.job)
-        return resolve(place.job, facts), data, len(rows) - len(common.train) - len(common.test)
+        return resolve(place.job, facts), data
 
     def _workplace(self, plan: Plan, data: PartyData, resume: SessionState | None) -> Workplace:
         place = self.place
@@ -319,6 +318,7 @@ class _Life(Recovering[Finished]):
             **beginning(place.folder / ATTEMPTS, plan, data),
             guard_directory=place.records,
             checkpoints=place.states or place.folder,
+            durable=place.durable,
             progress=partial(self._progressed, plan.rounds),
             resume=resume,
             pads=place.pads,
@@ -342,6 +342,7 @@ class _Life(Recovering[Finished]):
             repeated=repeated,
             finished=None,
         )
+        self.hold(None)
         self._reached.rounds = resume
         self.place.told.begins(resume)
         if resume:
@@ -352,12 +353,9 @@ class _Life(Recovering[Finished]):
         self._reached.rounds = rounds
         self.place.told.rounds(rounds, most)
 
-    def _states(self) -> dict[int, SessionState]:
-        return self._checkpoints.load()
-
     def _write(self, **changes: object) -> None:
         self._diary = self._diary.model_copy(update=changes)
-        replace_file(self._diary_path, self._diary.model_dump_json().encode(), "diary")
+        replace_file(self.place.folder / DIARY, self._diary.model_dump_json().encode(), "diary")
 
 
 async def _all_of(*programs: Coroutine[Any, Any, T]) -> list[T]:
@@ -398,11 +396,13 @@ class _Reached:
             raise DataError(f"{self._path} cannot be written") from error
 
 
-def _read_diary(path: Path) -> _Diary:
+def read_diary(folder: Path) -> Diary:
+    """How far a party has come in a job, by its folder; a DataError if the file is damaged."""
+    path = folder / DIARY
     try:
-        return _Diary.model_validate_json(path.read_bytes())
+        return Diary.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return _Diary()
+        return Diary()
     except (OSError, ValidationError) as error:
         raise DataError(f"{path} cannot be read, or is damaged") from error
 

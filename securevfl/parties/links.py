@@ -80,14 +80,6 @@ class Link:
             self._loop.create_task(self._read(came)),
         ]
 
-    async def send(self, frame: bytes) -> None:
-        """Send a frame; waits while more than `MOST_WAITING_BYTES` wait. A PeerUnreachable."""
-        self.post(frame)
-        while self.waiting_bytes > MOST_WAITING_BYTES:
-            self._sent.clear()
-            await self._sent.wait()
-            self._check()
-
     def post(self, frame: bytes) -> None:
         """Queue a frame without waiting, from any thread; a PeerUnreachable if the link failed."""
         if len(frame) > MAX_FRAME_BYTES:
@@ -253,9 +245,8 @@ async def encrypt(peer: str, stream: Stream, wire: Encrypted, on_loss: Callable[
 class Links:
     """All links of one party; it listens, or connects outward, while it is entered.
 
-    Of two parties with addresses the one whose name sorts first connects; two without any meet at
-    the relay. The event loop must run while the program computes, or peers take this party for
-    dead after a minute.
+    The event loop must run while the program computes, or peers take this party for dead after a
+    minute.
 
     Args:
         agreement: identities, addresses (looked up at each attempt to connect) and the relay.
@@ -290,9 +281,8 @@ class Links:
         point = agreement.meeting_point
         self._salt = hashlib.sha256(point + purpose).digest() if purpose else point
         self._relay, self._addresses = agreement.relay, agreement.addresses
-        self._outward = [name for name in self._peers if not _calls(name, own, self._addresses)]
-        for name in self._outward:
-            url = self._url(name)
+        self._outward = agreement.outward(own)
+        for name, url in self._outward.items():
             if url is None:
                 raise ConfigError(f"neither {own} nor {name} has an address, and there is no relay")
             check_url(url, proxy)
@@ -311,9 +301,6 @@ class Links:
         self._changed = asyncio.Event()
         self._why: dict[str, str] = {}
         self._told: dict[str, tuple[str, float]] = {}
-
-    def _url(self, name: str) -> str | None:
-        return self._addresses.get(name, self._relay)
 
     @property
     def listens(self) -> str | None:
@@ -389,7 +376,7 @@ class Links:
         pause = FIRST_PAUSE
         while True:
             try:
-                link = await self._to(name, str(self._url(name)))
+                link = await self._to(name, str(self._addresses.get(name, self._relay)))
             except PeerError as error:
                 self._why[name] = str(error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
@@ -453,10 +440,3 @@ class Links:
         await link.lost.wait()
         if self._ready.get(name) is link:
             del self._ready[name]
-
-
-def _calls(first: str, second: str, addresses: Mapping[str, str]) -> bool:
-    """Whether the first connects to the second, which listens."""
-    if second not in addresses:
-        return False
-    return first not in addresses or first < second

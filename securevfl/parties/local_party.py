@@ -113,6 +113,7 @@ class LocalParty:
             told=told,
             pads=PadPlaces(*map(Path, task.pads)).of(task.name) if task.pads else None,
             states=Path(task.output),
+            durable=False,
             ledgers=leave,
             most_repeated=ANY_ROUNDS,
             runs=ProgramThread if self._keeps_others_waiting(job) else _Here,
@@ -166,9 +167,7 @@ def agreement_of(task: Task, addresses: Mapping[str, str]) -> Agreement:
 
 def own_file(task: Task) -> OwnRows:
     """The rows of a party's file or shard; errors as `file_sources` and `load_files`."""
-    job = Job.of(**task.job)
-    own = tuple(each for each in job.party if each.name == task.name)
-    (source,) = file_sources(job.model_copy(update={"party": own}), Path(task.beside))
+    (source,) = file_sources(Job.of(**task.job), Path(task.beside), task.name)
     return OwnRows.read(source, by_digest=task.by_digest)
 
 

@@ -38,6 +38,11 @@ class Control(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    @property
+    def frame(self) -> bytes:
+        """As it travels on a link."""
+        return bytes((CONTROL,)) + self.model_dump_json().encode()
+
 
 class First(Control):
     """What every first frame on a link says.
@@ -235,7 +240,7 @@ class Meeting:
 
     def tell(self, message: Control) -> None:
         """Send a control frame to all peers, as far as they are there."""
-        frame = bytes((CONTROL,)) + message.model_dump_json().encode()
+        frame = message.frame
         for peer, link in self._links.items():
             try:
                 link.post(frame)
@@ -255,7 +260,7 @@ class Meeting:
             data = await queue.get()
             if isinstance(data, PeerError):
                 raise data
-            found[peer] = _parsed(peer, data, type(message))
+            found[peer] = parsed(peer, data, type(message))
         return found
 
     async def last_word(self) -> "JobEnded | JobStopped | None":
@@ -276,7 +281,7 @@ class Meeting:
             if isinstance(data, PeerError):
                 missing = missing or data
             else:
-                _parsed(peer, data, Bye)
+                parsed(peer, data, Bye)
         if missing is not None:
             raise missing
 
@@ -319,12 +324,12 @@ class Meeting:
                 raise PeerViolation(f"{peer} sent too many control frames, or one that is too long")
             match kind_of(frame[1:]):
                 case "ended":
-                    raise JobEnded(peer, _parsed(peer, frame[1:], Ended).error)
+                    raise JobEnded(peer, parsed(peer, frame[1:], Ended).error)
                 case "probe":
-                    self._send_back(peer, _parsed(peer, frame[1:], Probe))
+                    self._send_back(peer, parsed(peer, frame[1:], Probe))
                     return
                 case "stopped":
-                    raise JobStopped(peer, _parsed(peer, frame[1:], Stopped))
+                    raise JobStopped(peer, parsed(peer, frame[1:], Stopped))
             queue.put_nowait(frame[1:])
             return
         to, sender = self._programs.named(frame[1:3], peer)
@@ -339,7 +344,7 @@ class Meeting:
         if self._probes[peer] > MOST_PROBES:
             raise PeerViolation(f"{peer} sent more than {MOST_PROBES} probes")
         if not probe.back:
-            self._links[peer].post(bytes((CONTROL,)) + probe.returned().model_dump_json().encode())
+            self._links[peer].post(probe.returned().frame)
 
     def _fail(self, peer: str, error: PeerError) -> None:
         """One link failed, or a peer broke the rules: no program waits for anybody any more."""
@@ -371,7 +376,8 @@ def kind_of(data: bytes) -> object:
     return found.get("kind") if isinstance(found, dict) else None
 
 
-def _parsed(peer: str, data: bytes, kind: type[C]) -> C:
+def parsed(peer: str, data: bytes, kind: type[C]) -> C:
+    """A control frame of this kind, after its first byte; a MalformedMessage if it is none."""
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:

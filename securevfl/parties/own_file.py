@@ -78,9 +78,9 @@ class Policy(Section):
         least_overlap: smallest share of its own ids that must be in common.
         most_ids_ratio: how many times its own number of ids a peer may bring, because who brings a
             list of all people learns who is a customer.
-        alignments_per_peer_per_year: how often its ids are compared with a peer's, to train; those
-            of a scoring are compared each time that this party runs one, and up to 20 times if
-            links break.
+        alignments_per_peer_per_year: how often its ids are compared with a peer's, to train.
+        scorings_per_peer_per_year: the same, to score: once a command, and again each time that it
+            is interrupted.
         scores_per_day: at a feature party, the most rows that are scored a day, over all jobs; 0
             scores none. A score shows this party's part of it, whatever `predictions` says.
         score_digits: at the label party, digits that a scores file has: decimals of
@@ -111,6 +111,7 @@ class Policy(Section):
     least_overlap: Share = 0.0
     most_ids_ratio: Positive = 10.0
     alignments_per_peer_per_year: Count = 12
+    scorings_per_peer_per_year: Count = 500
     scores_per_day: Count = 10_000
     score_digits: Annotated[int, Field(ge=1, le=17)] = 3
 

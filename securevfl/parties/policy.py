@@ -42,16 +42,23 @@ def refusals(policy: Policy, agreement: Agreement, name: str) -> list[str]:
     return [f"{reason} (policy.{key})" for key, reason in found]
 
 
-def count_alignment(state: Path, policy: Policy, agreement: Agreement, name: str) -> None:
+def count_alignment(
+    state: Path,
+    policy: Policy,
+    agreement: Agreement,
+    name: str,
+    kind: str = "alignments",
+) -> None:
     """Note that ids are about to be compared with all peers, by their identities.
 
-    The record is in the party's `state` folder.
+    All are charged, whoever breaks it off: no party can tell who has learned something by then. The
+    records, of "alignments" to train and of "scorings", are in the party's `state` folder.
 
     Raises:
         ConfigError: they were compared too often with one of them within a year.
         DataError: the record cannot be read or written.
     """
-    path, now = state / "alignments.json", datetime.now(UTC)
+    path, now, key = state / f"{kind}.json", datetime.now(UTC), f"{kind}_per_peer_per_year"
     with only_one(path, _RECORD):
         with reading(f"{_RECORD} {path}"):
             known = _TIMES.validate_json(path.read_bytes()) if path.exists() else {}
@@ -59,10 +66,10 @@ def count_alignment(state: Path, policy: Policy, agreement: Agreement, name: str
             if peer == name:
                 continue
             times = [at for at in known.get(public_text(public), []) if now - at < YEAR]
-            if len(times) >= policy.alignments_per_peer_per_year:
+            if len(times) >= getattr(policy, key):
                 raise ConfigError(
                     f"ids were compared with party {peer!r} {len(times)} times within a year "
-                    "(policy.alignments_per_peer_per_year)"
+                    f"(policy.{key})"
                 )
             known[public_text(public)] = [*times, now]
         replace_file(path, _TIMES.dump_json(known), _RECORD)

@@ -74,16 +74,20 @@ class Told:
     Attributes:
         line: of an event.
         rounds: how many are done, and how many there may be.
+        ids: how many of all parties' ids alignment has worked on here, and of how many.
         phase: what begins.
         channel: this party's end of the network, for each phase: what it waits for, and its costs.
         begins: training does, after so many rounds.
+        holds: this party has its own result now, or None: peers need rounds again.
     """
 
     line: Callable[[str], None] = lambda text: None
     rounds: Callable[[int, int], None] = lambda done, most: None
+    ids: Callable[[int, int], None] = lambda done, total: None
     phase: Callable[[str], None] = lambda text: None
     channel: Callable[[RealChannel], None] = lambda channel: None
     begins: Callable[[int], None] = lambda done: None
+    holds: Callable[[object], None] = lambda result: None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -132,7 +136,13 @@ class Recovering(ABC, Generic[R]):
     @property
     def patience(self) -> float:
         """Seconds to wait for peers: not for long where they can only have missed a goodbye."""
-        return LINGER_SECONDS if self.complete else self._seat.patience
+        patience = self._seat.patience
+        return min(LINGER_SECONDS, patience) if self.complete else patience
+
+    def hold(self, result: R | None) -> None:
+        """Note this party's own result, or that it has none any more."""
+        self.finished = result
+        self._seat.told.holds(result)
 
     @abstractmethod
     async def attempt(self, meeting: Meeting) -> None:

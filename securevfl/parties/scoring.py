@@ -35,7 +35,7 @@ from securevfl.scoring.running import trained_in
 from securevfl.scoring.sources import RowsToScore
 
 MOST_ALIGNED = 20
-"""Times that one command compares ids; all but the first count for the policy, as in training."""
+"""Times that one command compares ids."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,6 +137,7 @@ class _Scoring(Recovering[ScoredRows]):
                     context=hmac.digest(seat.agreement.hash, b"scoring" + digest, "sha256"),
                     train=[each.encode() for each in seat.rows.ids],
                     limits=seat.limits,
+                    progress=seat.told.ids,
                 )
             )
             rows = seat.rows.at(common.train)
@@ -156,8 +157,9 @@ class _Scoring(Recovering[ScoredRows]):
             predictions = await runs.run(
                 score_rows(scoring, scoring.costs, plan=seat.plan, place=place)
             )
-        self.finished = ScoredRows(rows, predictions)
-        self._save(self.finished)
+        scored = ScoredRows(rows, predictions)
+        self._save(scored)
+        self.hold(scored)
 
     def _require_another(self) -> None:
         """Refuse attempts that would tell more than the one that was interrupted."""
@@ -167,8 +169,7 @@ class _Scoring(Recovering[ScoredRows]):
                 "again, which is one more release of each row"
             )
         self._attempts += 1
-        if self._attempts > 1:  # a peer may bring others than before
-            self._seat.aligns()
+        self._seat.aligns()  # again, too: a peer may bring others than before
         if self._attempts > MOST_ALIGNED:
             raise ConfigError(
                 f"interrupted {MOST_ALIGNED} times, and ids are compared anew each time: the same "

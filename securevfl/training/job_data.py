@@ -26,19 +26,20 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset[M
     return load_files(file_sources(job, beside), regression=job.job.loss == "squared")
 
 
-def file_sources(job: Job, beside: Path) -> list[FileSource]:
+def file_sources(job: Job, beside: Path, *parties: str) -> list[FileSource]:
     """The parties' own files, or folders that are shards.
 
     Args:
         job: with `[[party]]` sections.
         beside: the folder that their paths are relative to.
+        parties: names of those that count; all by default.
 
     Raises:
         ConfigError: a party without a data file, or labels where they do not belong.
         DataError: a shard whose header cannot be read.
     """
     sources = []
-    for party in job.party:
+    for party in [each for each in job.party if each.name in parties or not parties]:
         if party.data is None:
             raise ConfigError(f"party {party.name!r}: data is missing, expected a file or a shard")
         path = beside / party.data

@@ -12,7 +12,7 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
 from securevfl.models.losses import has_probabilities, probabilities
-from securevfl.models.scores import Calibration, auc_error, calibration, r2_error
+from securevfl.models.scores import Calibration, calibration
 from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.privacy_account import Promise
@@ -22,7 +22,7 @@ from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.runtime.views import View
 from securevfl.shown import Shown
 from securevfl.sparse import Matrix
-from securevfl.verdict import Alone, alone, warned
+from securevfl.verdict import Alone, alone, has_learned, warned
 from securevfl.warned import Warned, status_of
 
 
@@ -158,20 +158,8 @@ class TrainingResult(Shown):
 
     @property
     def learned(self) -> bool:
-        """Whether the model is useful, as far as the label party can tell.
-
-        Its training loss has fallen below that of the best constant prediction, and its held-out
-        AUC, if there are held-out rows, is above ½ by two standard errors (or its R² is above that
-        of uninformative predictions). After one round the only loss is that of the start, so only
-        scores count.
-        """
-        useful = True
-        if self.scores and self.scores[-1].r2 is not None:
-            useful = self.scores[-1].r2 > r2_error(len(self.test_labels))
-        elif self.scores:
-            useful = self.scores[-1].auc > 0.5 + 2 * auc_error(self.test_labels)
-        only_started = self.rounds == 1 and bool(self.scores)
-        return useful and (only_started or self.label.learned)
+        """Whether the model is useful, as far as the label party can tell: see `has_learned`."""
+        return has_learned(self.label, self.test_labels)
 
     @property
     def kept_rounds(self) -> int:
@@ -196,15 +184,15 @@ class TrainingResult(Shown):
     @cached_property
     def warnings(self) -> tuple[Warned, ...]:
         """Warnings for the user, the most serious first; computes `alone`."""
+        noisy = bool(self.scores) and self.plan.exchange.adds_noise
         return tuple(
             warned(
                 self.plan,
                 {name: each.selected for name, each in self.outcomes.items()},
                 learned=self.learned,
                 own=lambda: self.alone,
-                predictions=self.predictions,
+                joint=self.scores[-1] if noisy else self.predictions,
                 labels=self.test_labels,
-                noisy=self.scores[-1] if self.scores and self.plan.exchange.adds_noise else None,
             )
         )
 

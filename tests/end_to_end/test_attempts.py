@@ -132,11 +132,11 @@ def writes(number: int, *, after: bool) -> Callable[[pytest.MonkeyPatch], None]:
         for module in WRITERS:
             original = module.replace_file
 
-            def write(*args: Any, original: Any = original) -> None:  # noqa: ANN401
+            def write(*args: Any, original: Any = original, **how: bool) -> None:  # noqa: ANN401
                 count[0] += 1
                 if count[0] == number and not after:
                     os._exit(KILLED)
-                original(*args)
+                original(*args, **how)
                 if count[0] == number:
                     os._exit(KILLED)
 

@@ -12,7 +12,7 @@ from bench.objective import Objective
 from securevfl import verdict
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.training import TrainingResult
+from securevfl.training import TrainingResult, data_of
 from tests import transfer_data
 from tests.jobs import Settings, breast_cancer, fit
 from tests.made_data import blocks_of, dataset_of, labels_of
@@ -144,6 +144,36 @@ def test_two_of_three_classes_in_training_still_make_three_columns() -> None:
     alone = trained(replace(three, train_labels=labels), rounds=1).alone
     assert {each.predictions.shape for each in alone.values()} == {(300, 3)}
     assert all(not (each.predictions.argmax(axis=1) == 1).any() for each in alone.values())
+
+
+@pytest.mark.parametrize(
+    ("useless", "settings", "kinds"),
+    [
+        (300, {}, ["better alone"]),
+        (1, {}, []),
+        (1, {"learning_rate": 1e-9, "local_steps": 1}, ["learned nothing"]),
+        (1, {"learning_rate": 1e9, "local_steps": 5, "loss": "squared"}, ["went wrong"]),
+    ],
+)
+def test_a_party_says_itself_what_it_can_know(
+    useless: int, settings: Settings, kinds: list[str]
+) -> None:
+    made = data(useless)
+    result = trained(made, **settings)
+    verdicts = {
+        table.name: verdict.own_verdict(
+            result.plan, result.outcomes[table.name], data_of(result.plan, made, table)
+        )
+        for table in made.parties
+    }
+    alone, warnings = verdicts["party0"]
+    assert set(kinds) <= {each.kind for each in warnings} <= {each.kind for each in result.warnings}
+    assert bool(warnings) == bool(kinds)
+    assert alone is not None
+    assert alone.score == result.alone["party0"].score
+    alone, warnings = verdicts["party1"]
+    assert alone is None
+    assert [each.kind for each in warnings] == (kinds if kinds == ["went wrong"] else [])
 
 
 def test_noise_that_makes_the_scores_worse_is_said() -> None:

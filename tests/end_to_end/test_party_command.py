@@ -72,6 +72,42 @@ def test_organizations_train_what_one_operator_would(
     assert bank["costs"]["bytes_sent"] > 0 < bank["alignment"]["bytes_sent"]
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_who_has_its_model_ends_well_although_nobody_comes(
+    complete: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    who = Organizations()
+    job = who.agree()
+    with running(who, job, "shop") as (shop,):
+        assert run("party", "run", job, *who.own("bank")) == 0
+        ends(shop)
+    (diary,) = Path("bank/state").glob("*/diary.json")
+    if not complete:  # it has not heard that the shop has finished
+        diary.write_text(diary.read_text("utf-8").replace('"complete":true', '"complete":false'))
+    before = who.model("bank")
+    assert run("party", "run", job, *who.own("bank"), "--patience", "0.0001") == 0
+    assert "bank: the job has finished before: " in capsys.readouterr().out
+    assert who.model("bank") == before
+
+
+def test_the_label_party_ends_with_the_status_of_its_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    who = Organizations(rounds=2, learning_rate=1e-9, local_steps=1, batch_size=10)
+    job = who.agree()
+    with running(who, job, "shop") as (shop,):
+        assert run("party", "run", job, *who.own("bank")) == 3
+        ends(shop)
+    assert "status 3" in capsys.readouterr().err
+    bank, shops = (
+        json.loads(Path(f"{name}/models/result.json").read_text(encoding="utf-8"))
+        for name in who.names
+    )
+    assert (bank["status"], bank["warnings"][0]["kind"]) == (3, "learned nothing")
+    assert 0.5 < bank["alone"]["auc"] < 1
+    assert (shops["status"], shops["warnings"], shops["alone"]) == (0, [], None)
+
+
 def test_parties_that_nobody_reaches_meet_at_a_relay() -> None:
     at = free_address()
     who = Organizations("bank club shop", relay=at)  # the bank listens, the others meet there
@@ -136,7 +172,13 @@ def test_parties_that_end_go_on_with_the_same_command() -> None:
         bank.wait()
         with running(who, job, "shop") as (again,):
             assert run("party", "run", job, *who.own("bank")) == 0
-            assert "goes on after" in ends(again)
+            said = ends(again)
+    assert "goes on after" in said
+    found = json.loads(Path("shop/models/result.json").read_text(encoding="utf-8"))
+    assert found["attempts"] == 2
+    assert found["rounds_before"] >= 25
+    covered = f"times and bytes cover the rounds after {found['rounds_before']}"
+    assert covered in " ".join(said.split())
     assert [who.model(name) for name in who.names] == trained(who)
 
 

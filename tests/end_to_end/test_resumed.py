@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError, DataError, PeerError
 from securevfl.job import Job
 from securevfl.protocols.plan import ROW_OFFSETS
-from securevfl.protocols.session.checkpoints import SessionState
+from securevfl.protocols.session.checkpoints import Checkpoints, SessionState
 from securevfl.protocols.session.early_stopping import Decision
+from securevfl.protocols.vertical import runner
 from securevfl.training import Environment, TrainingResult, train
 from tests import jobs
 from tests.jobs import Kept, Settings, SmallKeys, all_weights, breast_cancer, received
@@ -40,13 +42,48 @@ def unbroken(
 ) -> tuple[TrainingResult, States]:
     result, kept = whole_run(job, dataset)
     for name, state in kept[BROKEN_AT].items():
-        state.save(folder / f"{name}.state")
+        (folder / f"{name}.state").write_bytes(state.content())
     return result, {name: SessionState.load(folder / f"{name}.state") for name in result.outcomes}
 
 
 def resumed(job: Job, states: States, dataset: VerticalDataset | None = None) -> TrainingResult:
     environment = Environment(keys=SmallKeys(), resume=states)
     return train(job, dataset or breast_cancer(), environment)
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        (4, ["state 0", "1", "2", "on disk", "3", "4", "state 4", "5", "6", "on disk"]),
+        (1, ["state 0", "on disk", "1", "state 1", "on disk", "2", "state 2", "on disk"]),
+    ],
+)
+def test_a_state_is_on_disk_two_rounds_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, expected: list[str]
+) -> None:
+    """A peer that is a round ahead would otherwise drop the only state that both have."""
+    done: list[str] = []
+
+    class Watched(Checkpoints):
+        @override
+        def keep(self, state: SessionState) -> None:
+            super().keep(state)
+            if state.party == "party1":
+                done[-1:] = [f"state {state.rounds}"]  # it waits for the last one itself
+
+        @override
+        def settle(self) -> None:
+            super().settle()
+            if self.newest.name == "party1.state":
+                done.append("on disk")
+
+    monkeypatch.setattr(runner, "Checkpoints", Watched)
+    job = job_of(tolerance=0.0, output={"checkpoint_every": every})
+    environment = Environment(
+        checkpoints=tmp_path, progress=lambda rounds: done.append(str(rounds))
+    )
+    train(job, breast_cancer(), environment)
+    assert done[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(
@@ -202,7 +239,8 @@ def test_a_session_that_has_ended_does_not_go_on_nor_one_of_fdml() -> None:
 )
 def test_a_damaged_state_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "bank.state"
-    SessionState("ab", "bank", 3, np.ones((2, 1)), in_flight={"sum": np.ones(2)}).save(path)
+    state = SessionState("ab", "bank", 3, np.ones((2, 1)), in_flight={"sum": np.ones(2)})
+    path.write_bytes(state.content())
     assert SessionState.load(path).rounds == 3
     assert set(SessionState.load(path).in_flight) == {"sum"}
     path.write_bytes(damage(path.read_bytes()))

@@ -1,5 +1,7 @@
 import gzip
+import os
 import resource
+import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +22,29 @@ def test_a_file_is_written_with_its_folder(tmp_path: Path) -> None:
     replace_file(path, b"new", "result")
     assert path.read_bytes() == b"new"
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_on_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    """Else a power cut may leave it empty; its folder's entry is on disk, too."""
+    path, done = tmp_path / "file", list[str]()
+    sync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        assert done != ["file"] or os.fstat(handle).st_size == len(b"content")
+        sync(handle)
+
+    def replaced(self: Path, target: Path) -> Path:
+        done.append("replaced")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    replace_file(path, b"content", "result", durable=durable)
+    assert done == (["file", "replaced", "folder"] if durable else ["replaced"])
 
 
 def test_a_private_folder_is_made_with_those_above_it(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 They hold no masks, keys or noise: a resumed session agrees on new ones. All parties write after the
 same rounds, and no party is more than one round ahead of another. So whenever they are killed, some
-round is among the last two checkpoints of every party.
+round is among the last two checkpoints of every party. A power cut takes what is not on disk yet:
+where that must not lose a job, a state is on disk two rounds before the next one is due.
 """
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
@@ -53,12 +55,11 @@ class SessionState:
     in_flight: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     data: str = ""
 
-    def save(self, path: Path) -> None:
-        """Replace the file in one step."""
+    def content(self) -> bytes:
+        """The bytes of its file."""
         header = _StateHeader(**{name: getattr(self, name) for name in _StateHeader.model_fields})
         arrays = {IN_FLIGHT + name: values for name, values in self.in_flight.items()}
-        data = save({WEIGHTS: self.weights, **arrays}, {HEADER: header.model_dump_json()})
-        replace_file(path, data, "session state")
+        return save({WEIGHTS: self.weights, **arrays}, {HEADER: header.model_dump_json()})
 
     @classmethod
     def load(cls, path: Path) -> "SessionState":
@@ -74,23 +75,49 @@ class SessionState:
 
 
 class Checkpoints:
-    """One party's last two states, in a folder."""
+    """One party's last two states, in a folder.
 
-    def __init__(self, folder: Path, party: str) -> None:
+    If `durable`, states are written beside the rounds, and outlive a power cut once `settle`
+    returns; leaving a `with` block waits for the last one.
+    """
+
+    def __init__(self, folder: Path, party: str, *, durable: bool = False) -> None:
         self.newest = folder / f"{party}.state"
         self.before = folder / f"{party}.state.before"
+        self._writer = ThreadPoolExecutor(1) if durable else None
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.shutdown()
 
     def keep(self, state: SessionState) -> None:
         """Write a state and drop the third last; at round 0, drop all of an earlier session."""
+        self.settle()
         if state.rounds == 0:
             self.clear()
+        if self._writer is None:
+            self._write(state.content(), durable=False)
+        else:
+            self._writing = self._writer.submit(self._write, state.content(), durable=True)
+
+    def settle(self) -> None:
+        """Wait until the last state is written; a DataError if it could not be."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, data: bytes, *, durable: bool) -> None:
         try:
             self.newest.replace(self.before)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise DataError(f"session state {self.newest}: {error.strerror}") from error
-        state.save(self.newest)
+        replace_file(self.newest, data, "session state", durable=durable)
 
     def load(self) -> dict[int, SessionState]:
         """The states on disk, by rounds done."""

@@ -79,6 +79,7 @@ class Workplace:
         answer: names everything that the job's numbers follow from, in a simulation or an
             attempt that would repeat them; None where they would be others.
         checkpoints: the folder for models and states during training; None writes none.
+        durable: whether states must outlive a power cut.
         progress: called with the number of rounds done.
         make_module: makes this party's network where its model is custom.
         wrap_model: replaces the local model at θ⁰; benchmarks observe the weights with it.
@@ -95,6 +96,7 @@ class Workplace:
     session: str = ""
     answer: str | None = None
     checkpoints: Path | None = None
+    durable: bool = False
     progress: Callable[[int], None] | None = None
     make_module: MakeModule | None = None
     wrap_model: Callable[[LocalModel], LocalModel] | None = None

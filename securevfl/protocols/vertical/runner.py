@@ -252,13 +252,14 @@ async def run_party(
     )
     scoring = await part.establish(agreement, leakage)
     shows.write_down()
+    checkpoints = Checkpoints(place.checkpoints or Path(), party.name, durable=place.durable)
+    keep = partial(_keep_state, part, leakage, checkpoints)
     if state is None:
         part.begin()
-        _keep_state(part, leakage, 0)
+        keep(0)
     elif not part.restores_first:
         first_round = _go_on(state, part)
-    keep = partial(_keep_state, part, leakage)
-    with shows.rounds(first_round, part.model, exact=part.exact) as begin:
+    with checkpoints, shows.rounds(first_round, part.model, exact=part.exact) as begin:
         selected, ended = await _trained(part, scoring, first_round, keep, begin)
     saved = local.saved(selected.rounds)
     shows.note_model(saved)
@@ -382,36 +383,42 @@ def _after_round(part: Part, rounds: int) -> None:
     every = 0 if plan.exchange.shares_parameters else plan.job.output.checkpoint_every
     if place.checkpoints is not None and every and rounds % every == 0:
         saved = part.local.saved(rounds)
-        save_model(place.checkpoints / f"{part.party.name}.safetensors", saved)
+        save_model(place.checkpoints / f"{part.party.name}.safetensors", saved, durable=False)
     if place.progress is not None:
         place.progress(rounds)
 
 
-def _keep_state(part: Part, leakage: LeakageCount, rounds: int) -> None:
+def _keep_state(part: Part, leakage: LeakageCount, checkpoints: Checkpoints, rounds: int) -> None:
     """Pass the state to resume from to `keep_state`, and write it if a checkpoint is scheduled.
 
     It is also written before the first round, so that the guards need not count the job again.
     """
-    place, plan, name = part.place, part.plan, part.party.name
+    place, plan = part.place, part.plan
     every = plan.job.output.checkpoint_every
-    folder = place.checkpoints if plan.never_resumes is None else None
-    due = folder is not None and every > 0 and rounds % every == 0 and rounds < plan.rounds
+    keeps = place.checkpoints is not None and every > 0 and plan.never_resumes is None
+    due = keeps and rounds % every == 0 and rounds < plan.rounds
     hands_on = place.keep_state is not None and rounds > 0 and plan.algorithm.keeps_state
-    if not (due or hands_on):
-        return
-    state = SessionState(
-        job_hash=plan.hash.hex(),
-        party=name,
+    if due or hands_on:
+        state = _state_of(part, leakage, rounds)
+        if place.keep_state is not None and hands_on:
+            place.keep_state(state)
+        if due:
+            checkpoints.keep(state)
+    # A peer may be a round ahead, and drops what this party has before its next state.
+    if keeps and (rounds + 2) % every == 0:
+        checkpoints.settle()
+
+
+def _state_of(part: Part, leakage: LeakageCount, rounds: int) -> SessionState:
+    return SessionState(
+        job_hash=part.plan.hash.hex(),
+        party=part.party.name,
         rounds=rounds,
         weights=part.model.weights,
         revealed={peer: dict(batches) for peer, batches in leakage.revealed.items()},
         in_flight=part.arrays(),
-        data=place.data.fingerprint,
+        data=part.place.data.fingerprint,
     )
-    if place.keep_state is not None and hands_on:
-        place.keep_state(state)
-    if folder is not None and due:
-        Checkpoints(folder, name).keep(state)
 
 
 def _go_on(state: SessionState, part: Part) -> int:

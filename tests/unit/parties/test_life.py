@@ -19,7 +19,7 @@ from securevfl.errors import ConfigError, PeerNotTrusted, PeerViolation, SecureV
 from securevfl.parties.agreement import Agreement, parse_agreement, sign_agreement
 from securevfl.parties.alignment import Limits
 from securevfl.parties.identity import Identity, public_text
-from securevfl.parties.life import Finished, Place, live
+from securevfl.parties.life import Finished, Place, live, read_diary
 from securevfl.parties.meeting import CONTROL, JobEnded, Stopped
 from securevfl.parties.own_data import OwnRows
 from securevfl.parties.recovery import Told
@@ -158,10 +158,9 @@ def test_models_are_those_of_one_process(
     tmp_path: Path, names: Names, scheme: str, settings: dict[str, object]
 ) -> None:
     made = parties(tmp_path, names, scheme, **settings)
-    finished = in_virtual_time(made.all())
+    in_virtual_time(made.all())
     require_same(made, undisturbed(made))
-    assert {each.dropped for each in finished.values()} == {5}
-    assert {each.repeated for each in finished.values()} == {0}
+    assert {read_diary(made.folder / name).repeated for name in names} == {0}
 
 
 def ends(made: Parties, **changes: dict[str, object]) -> dict[str, str]:
@@ -230,6 +229,17 @@ def test_an_error_of_the_server_ends_the_job(
     }
 
 
+def test_a_person_sees_how_far_alignment_is(tmp_path: Path) -> None:
+    made, told = parties(tmp_path), list[tuple[int, int]]()
+
+    async def both() -> None:
+        shown = Told(ids=lambda *counts: told.append(counts))
+        await asyncio.gather(made.one("bank", told=shown), made.one("shop"))
+
+    in_virtual_time(both())
+    assert told[-1] == (130, 130)
+
+
 def test_a_job_whose_noise_was_released_begins_once(tmp_path: Path) -> None:
     made = parties(tmp_path, scheme="dp")
 
@@ -275,7 +285,25 @@ def test_who_runs_a_finished_job_again_is_told_so_and_stays_for_minutes(tmp_path
     finished, seconds = in_virtual_time(again())
     assert finished.outcome is None
     assert 600 <= seconds < 601
-    assert said[0].startswith("has finished before: stays 10 minutes")
+    assert said[0].startswith("has finished before: stays 10 minutes at most")
+
+
+def test_a_result_that_a_peer_needs_again_is_none(tmp_path: Path) -> None:
+    """Else a party that meets nobody any more would end as if it had a model."""
+    made, held = parties(tmp_path), list[object]()
+
+    async def killed() -> None:
+        bank = asyncio.create_task(made.one("bank", told=Told(holds=held.append)))
+        shop = asyncio.create_task(made.one("shop"))
+        while not held or held[-1] is None:
+            await asyncio.sleep(0.0001)
+        shop.cancel()  # its last message is on the way
+        await asyncio.wait([shop])
+        await asyncio.gather(bank, made.one("shop"))
+
+    in_virtual_time(killed())
+    assert [each is None for each in held] == [True, False, True, False]
+    require_same(made, undisturbed(made))
 
 
 def test_a_stop_after_the_end_is_not_kept(tmp_path: Path) -> None:
@@ -350,9 +378,9 @@ def test_rounds_that_a_dead_party_had_taken_since_its_last_state_count(
         await asyncio.wait(running)
 
     in_virtual_time(killed())
-    finished = in_virtual_time(made.all())
+    in_virtual_time(made.all())
     # The other may have been a round behind.
-    assert max(each.repeated for each in finished.values()) == done + 1
+    assert max(read_diary(made.folder / name).repeated for name in TWO) == done + 1
 
 
 class Lives(Protocol):

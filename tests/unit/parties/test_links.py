@@ -96,7 +96,7 @@ def test_frames_arrive_whole_and_in_order(listening: str) -> None:
                 frames = [bytes([k]) * n for k, n in enumerate(sizes)]
                 for frame in frames:
                     one.post(frame)
-                    await other.send(frame)
+                    other.post(frame)
                 assert [await other.receive() for _ in frames] == frames
                 assert [await one.receive() for _ in frames] == frames
                 assert one.waiting_bytes == other.waiting_bytes == 0
@@ -174,13 +174,13 @@ def test_a_meeting_has_links_of_its_own() -> None:
         group = Group(BOTH, "shop")
         async with group.links("bank") as bank, group.links("shop") as shop:
             (first,), (second,) = [list(each.values()) for each in await connected(bank, shop)]
-            await first.send(b"of the first meeting")
+            first.post(b"of the first meeting")
             (new,), (there,) = [list(each.values()) for each in await connected(bank, shop)]
             for old in (first, second):
                 assert old.lost.is_set()
                 with pytest.raises(PeerUnreachable):
                     old.post(b"")
-            await new.send(b"of the second")
+            new.post(b"of the second")
             assert await there.receive() == b"of the second"
 
     run(program())
@@ -208,7 +208,7 @@ def test_a_peer_that_connects_again_has_left_its_old_link() -> None:
                 new = await bank.connect()
                 with pytest.raises(PeerUnreachable, match="bank has left this link"):
                     await old["bank"].receive()
-                await new["shop"].send(b"again")
+                new["shop"].post(b"again")
                 assert await (await shop.connect())["bank"].receive() == b"again"
 
     run(program())
@@ -238,7 +238,7 @@ def test_a_link_that_breaks_while_others_are_awaited_is_replaced(listening: str)
                     await lab.connect()
                     one, other = await asyncio.gather(*waiting)
                     assert one["shop"] is not broken
-                    await one["shop"].send(b"whole")
+                    one["shop"].post(b"whole")
                     assert await other["bank"].receive() == b"whole"
 
     run(program())
@@ -277,7 +277,7 @@ def test_any_thread_may_post() -> None:
     run(program())
 
 
-def test_a_peer_that_takes_nothing_holds_its_sender_and_little_memory(
+def test_a_link_of_which_nothing_is_taken_holds_little_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(links, "MOST_WAITING_BYTES", 1 << 20)
@@ -287,11 +287,8 @@ def test_a_peer_that_takes_nothing_holds_its_sender_and_little_memory(
         async with group.pair() as (sender, taker):
             frame = bytes(1 << 19)
 
-            async def flood() -> None:
-                for _ in range(100):
-                    await sender.send(frame)
-
-            flooding = asyncio.create_task(flood())
+            for _ in range(100):
+                sender.post(frame)
             held = [-1]
 
             async def still() -> bool:
@@ -301,12 +298,9 @@ def test_a_peer_that_takes_nothing_holds_its_sender_and_little_memory(
 
             while not await still():
                 pass
-            assert not flooding.done()
             assert taker._held <= links.MOST_WAITING_BYTES + 2 * len(frame)
-            assert sender.waiting_bytes <= links.MOST_WAITING_BYTES + len(frame) + 4
             for _ in range(100):
                 assert len(await taker.receive()) == len(frame)
-            await flooding
 
     run(program())
 
@@ -413,9 +407,9 @@ def test_a_network_that_fails_again_and_again_only_costs_time(
                         try:
                             async with asyncio.timeout(0.5):  # as a meeting has, when half-open
                                 for k in range(60):
-                                    await link.send(bytes([k]) * 500)
+                                    link.post(bytes([k]) * 500)
                                     assert await link.receive() == bytes([k]) * 500
-                                await link.send(b"done")
+                                link.post(b"done")
                                 assert await link.receive() == b"done"
                         except (PeerError, TimeoutError):
                             continue
@@ -547,7 +541,7 @@ def test_a_relay_that_dies_is_waited_for() -> None:
             waiting = asyncio.gather(*(each.connect() for each in (bank, shop)))
             async with serve(at, said_nothing):
                 one, other = await waiting
-                await one["shop"].send(b"as before")
+                one["shop"].post(b"as before")
                 assert await other["bank"].receive() == b"as before"
 
     run(program())
@@ -612,7 +606,7 @@ def test_a_party_may_connect_through_a_proxy() -> None:
             at = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
             async with group.links("bank", proxy=at) as bank, group.links("shop") as shop:
                 one, other = await connected(bank, shop)
-                await one["shop"].send(b"by the proxy")
+                one["shop"].post(b"by the proxy")
                 assert await other["bank"].receive() == b"by the proxy"
         assert asked == [f"CONNECT {group.listen['shop']} HTTP/1.1"]
 

@@ -178,12 +178,14 @@ def test_a_stranger_and_an_unknown_exchange_are_named() -> None:
 
 
 def test_ids_are_compared_so_often_a_year(tmp_path: Path) -> None:
-    agreement, policy = of(TEXT), Policy(alignments_per_peer_per_year=2)
-    for _ in range(2):
-        count_alignment(tmp_path, policy, agreement, "shop")
-    said = r"'bank' 2 times .* \(policy\.alignments_per_peer_per_year\)"
-    with pytest.raises(ConfigError, match=said):
-        count_alignment(tmp_path, policy, agreement, "shop")
+    agreement = of(TEXT)
+    policy = Policy(alignments_per_peer_per_year=2, scorings_per_peer_per_year=1)
+    for most, kind in ((2, "alignments"), (1, "scorings")):
+        for _ in range(most):
+            count_alignment(tmp_path, policy, agreement, "shop", kind)
+        said = rf"'bank' {most} times .* \(policy\.{kind}_per_peer_per_year\)"
+        with pytest.raises(ConfigError, match=said):
+            count_alignment(tmp_path, policy, agreement, "shop", kind)
     path = tmp_path / "alignments.json"
     last_year = re.sub(r"\d{4}(?=-\d\d-\d\dT)", "2001", path.read_text(encoding="utf-8"))
     path.write_text(last_year, encoding="utf-8")

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from securevfl.cli.relay import CONNECTIONS, OF_ADDRESS
 from securevfl.errors import ConfigError, PeerUnreachable, PeerViolation
 from securevfl.parties import door
 from securevfl.parties.door import Limits, meet_by_nameplate, serve_nameplates
@@ -45,7 +46,7 @@ def test_a_relay_sees_sealed_bytes_only(sealed: bool) -> None:
             group = Group("bank shop", "", way.address)
             if sealed:
                 async with group.pair() as (one, other):
-                    await one.send(SECRET)
+                    one.post(SECRET)
                     assert await other.receive() == SECRET
             else:
                 keys = group.keys["bank"], group.keys["shop"]
@@ -159,6 +160,17 @@ def test_only_listed_parties_may_use_a_relay_that_has_a_list() -> None:
                 await meet_by_nameplate(f"ws://{relay.address}", bytes(16), inviter=True)
 
     run(program())
+
+
+def test_a_relay_has_room_for_seventeen_parties_behind_one_gateway() -> None:
+    """All connect anew before the old connections are seen to be dead; others have room too."""
+    limits = Limits(CONNECTIONS, OF_ADDRESS)
+    at = door.Door("", lambda _: True, lambda *_: asyncio.sleep(0), quiet, limits)
+    assert all(at._comes("gateway") for _ in range(2 * 17 * 16))
+    assert not at._comes("gateway")
+    at._goes("gateway")
+    assert sum(at._comes(f"other {number}") for number in range(1024)) == CONNECTIONS - OF_ADDRESS
+    assert 100 < CONNECTIONS - OF_ADDRESS < 1024 - OF_ADDRESS
 
 
 def test_nobody_waits_longer_than_allowed() -> None:
@@ -324,7 +336,7 @@ def test_the_command_says_where_it_listens_and_ends_when_told(number: signal.Sig
         async def use() -> None:
             group = Group("bank shop", "", line.split()[-1])
             async with group.pair() as (one, other):
-                await one.send(b"by another process")
+                one.post(b"by another process")
                 assert await other.receive() == b"by another process"
                 process.send_signal(number)
                 with pytest.raises(PeerUnreachable):

@@ -245,14 +245,17 @@ def test_ids_are_not_compared_again_and_again(
     assert any("interrupted 3 times" in each for each in told.values())
 
 
-def test_a_policy_counts_when_ids_are_compared_again(tmp_path: Path) -> None:
+def test_a_policy_counts_each_time_that_ids_are_compared(tmp_path: Path) -> None:
+    found, counted = scorers(tmp_path), list[str]()
+    count = partial(counted.append, "once")
+    told = found.ends(shop={"aligns": count, "told": cut_at(found, "aligning", 1)})
+    assert set(told.values()) == {"scored"}
+    assert len(counted) == 2
+
     def enough() -> None:
         raise ConfigError("enough")
 
-    found = scorers(tmp_path)
-    assert set(found.ends(shop={"aligns": enough}).values()) == {"scored"}
-    told = found.ends(shop={"aligns": enough, "told": cut_at(found, "aligning", 1)})
-    assert "enough" in told["shop"]
+    assert "enough" in found.ends(shop={"aligns": enough})["shop"]
 
 
 def test_parts_of_other_models_score_nothing(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from securevfl.errors import DataError
+from securevfl.files import replace_file
+from securevfl.protocols.session import checkpoints as module
 from securevfl.protocols.session.checkpoints import Checkpoints, SessionState, last_session
 
 
@@ -21,6 +24,33 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
         30: 30.0,
     }
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_states_that_outlive_a_power_cut_are_written_beside_the_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on, written, write = threading.Event(), list[bool](), replace_file
+
+    def slow(path: Path, data: bytes, what: str, *, durable: bool) -> None:
+        on.wait(60)
+        written.append(durable)
+        write(path, data, what, durable=durable)
+
+    monkeypatch.setattr(module, "replace_file", slow)
+    with Checkpoints(tmp_path, "bank", durable=True) as checkpoints:
+        checkpoints.keep(SessionState("ab", "bank", 0, np.zeros((2, 1))))
+        assert written == []
+        on.set()
+        checkpoints.settle()
+        assert written == [True]
+        assert set(checkpoints.load()) == {0}
+        checkpoints.keep(SessionState("ab", "bank", 10, np.zeros((2, 1))))
+    assert set(checkpoints.load()) == {0, 10}
+    (tmp_path / "file").write_bytes(b"")
+    nowhere = Checkpoints(tmp_path / "file", "bank", durable=True)
+    nowhere.keep(SessionState("ab", "bank", 10, np.zeros((2, 1))))
+    with pytest.raises(DataError, match="session state"):
+        nowhere.settle()
 
 
 def test_round_0_begins_another_session(tmp_path: Path) -> None:
