@@ -24,7 +24,7 @@ from securevfl.parties.links import Link, encrypt
 from securevfl.parties.relay import serve
 from tests.chaos import Chaos
 from tests.hostile import mutations
-from tests.link_parties import Group, connected, free_address, run
+from tests.link_parties import Group, connected, run
 
 BOTH = "bank shop"
 
@@ -524,25 +524,6 @@ def test_no_frame_of_a_hostile_peer_harms_a_link() -> None:
             link.fail(PeerUnreachable("over"))
             await asyncio.gather(*link._tasks, return_exceptions=True)
         assert refused > 100 < taken
-
-    run(program())
-
-
-def test_a_relay_that_dies_is_waited_for() -> None:
-    async def program() -> None:
-        at = free_address()
-        group = Group(BOTH, "", at)
-        async with group.links("bank") as bank, group.links("shop") as shop:
-            async with serve(at, said_nothing):
-                one, other = await connected(bank, shop)
-            for each in (one["shop"], other["bank"]):
-                with pytest.raises(PeerUnreachable):
-                    await each.receive()
-            waiting = asyncio.gather(*(each.connect() for each in (bank, shop)))
-            async with serve(at, said_nothing):
-                one, other = await waiting
-                one["shop"].post(b"as before")
-                assert await other["bank"].receive() == b"as before"
 
     run(program())
 

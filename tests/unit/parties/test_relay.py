@@ -17,7 +17,7 @@ from securevfl.parties.identity import Identity, public_text
 from securevfl.parties.relay import serve
 from tests.chaos import Chaos
 from tests.hostile import Caller, is_refused, raw
-from tests.link_parties import Group, free_address, run
+from tests.link_parties import Group, connected, free_address, run
 
 SALT = bytes(range(32))
 PLATE = bytes(range(16))
@@ -346,3 +346,22 @@ def test_the_command_says_where_it_listens_and_ends_when_told(number: signal.Sig
         rest = process.stderr.read()
         assert process.wait(30) == 0
     assert rest.rstrip().endswith("ends") or "relay: ends\n" in rest
+
+
+def test_a_relay_that_dies_is_waited_for() -> None:
+    async def program() -> None:
+        at = free_address()
+        group = Group("bank shop", "", at)
+        async with group.links("bank") as bank, group.links("shop") as shop:
+            async with serve(at, quiet):
+                one, other = await connected(bank, shop)
+            for each in (one["shop"], other["bank"]):
+                with pytest.raises(PeerUnreachable):
+                    await each.receive()
+            waiting = asyncio.gather(*(each.connect() for each in (bank, shop)))
+            async with serve(at, quiet):
+                one, other = await waiting
+                one["shop"].post(b"as before")
+                assert await other["bank"].receive() == b"as before"
+
+    run(program())
