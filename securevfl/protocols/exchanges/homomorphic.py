@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, RingArray
+from securevfl.blocks import BlockedRows
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
@@ -22,6 +23,7 @@ from securevfl.protocols.session.gathering import Party, Step
 from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.runtime.channel import receive_values
 from securevfl.runtime.views import Decrypted, record
+from securevfl.sparse import Matrix, blocks_of, dense
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 P = ParamSpec("P")
@@ -164,7 +166,7 @@ class PeerKey:
         async with self._party.costs.compute("evaluate"):
             prepared = self._prepared.get(batch.key)
             if prepared is None:
-                prepared = self.prepared(batch.tangent)
+                prepared = self.prepared(batch.matrix)
                 if batch.repeats:
                     self._prepared[batch.key] = prepared
         if not again:
@@ -216,10 +218,13 @@ class PeerKey:
         product = unmask(masked, mask, self.evaluator.modulus_bits)
         return decode(product, self.product_format.product_fraction_bits)
 
-    def prepared(self, matrix: FloatArray) -> object:
+    def prepared(self, matrix: Matrix) -> object:
         """X, shape (S, P), in the scheme's form; a RangeExceeded beyond the bound."""
         fmt = self.product_format
-        encoded = encode(matrix, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+        x = matrix if isinstance(matrix, BlockedRows) else dense(matrix)
+        encoded: IntArray = np.empty(x.shape, np.int64)
+        for rows, block in blocks_of(x):
+            encoded[rows] = encode(block, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
         return self.evaluator.prepare(encoded)
 
 

@@ -22,7 +22,7 @@ from securevfl.data.tables import PartyTable, row_digests
 from securevfl.files import only_one
 from securevfl.job import Job, PartySettings
 from securevfl.protocols.plan import Plan
-from securevfl.sparse import Matrix, SparseRows
+from securevfl.sparse import Matrix, SparseRows, blocks_of
 
 Digests = NDArray[np.uint64]
 NOTHING = np.uint64(0)
@@ -247,8 +247,9 @@ def digests_of_values(rows: Matrix, names: Iterable[str]) -> Digests:
             sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(cells, dtype=np.uint64)])
             return mixed(sums[rows.pointers[1:]] - sums[rows.pointers[:-1]]) | np.uint64(1)
         total = np.zeros(len(rows), np.uint64)
-        for column, place in zip(rows.T, columns, strict=True):
-            total += _cells(column, place)
+        for some, block in blocks_of(rows):
+            for column, place in zip(block.T, columns, strict=True):
+                total[some] += _cells(column, place)
         return mixed(total) | np.uint64(1)
 
 

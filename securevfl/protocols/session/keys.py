@@ -44,7 +44,7 @@ class KeyMaker:
             product_format,
             key_bits=settings.key_bits,
             engine=settings.engine,
-            workers=settings.workers,
+            workers=settings.workers or 1,
         )
 
 
