@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
-from functools import lru_cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 T = TypeVar("T")
 
@@ -30,7 +30,8 @@ class _Setting:
     def threads(self) -> int:
         if not self.runs:  # BLAS may have several
             return 1
-        return min(each for each in (self.wanted, self.most, _cores()) if each is not None)
+        wanted = self.wanted or _cores()
+        return wanted if self.most is None else min(wanted, self.most)
 
 
 def _cores() -> int:
@@ -44,9 +45,14 @@ _SETTING = _Setting()
 
 
 def limit_threads(most: int) -> None:
-    """Take at most so many threads in this process from now on, and one for BLAS."""
-    threadpool_limits(1)
+    """Take at most so many threads in this process from now on, for networks too."""
+    threadpool_limits(most)
     _SETTING.most = most
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()  # takes longer than a round of a small job
 
 
 @contextmanager
@@ -57,7 +63,7 @@ def spread_over(workers: int | None) -> Iterator[None]:
     """
     with _SETTING.lock:
         if not _SETTING.runs:
-            _SETTING.blas.enter_context(threadpool_limits(1, "blas"))
+            _SETTING.blas.enter_context(_libraries().limit(limits=1, user_api="blas"))
         _SETTING.runs, _SETTING.wanted = _SETTING.runs + 1, workers
     try:
         yield
