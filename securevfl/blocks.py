@@ -138,6 +138,13 @@ class BlockedRows(Shown):
             return self._scaled(places)
         return replace(self, parts=tuple(each[places] for each in self.parts))
 
+    def column(self, place: int) -> FloatArray:
+        """A column as it came, shape (rows,)."""
+        part, places = next(
+            each for each in zip(self.parts, self.places, strict=True) if place in each[1]
+        )
+        return part[:, np.flatnonzero(places == place)[0]].astype(np.float64)
+
     def standardized(
         self, shift: FloatArray, scale: FloatArray, bounds: FloatArray | None = None
     ) -> Self:

@@ -333,6 +333,11 @@ def blocks_of(x: BlockedRows | FloatArray) -> Iterator[tuple[slice, FloatArray]]
     yield from [(slice(0, len(x)), rows)] if isinstance(rows, np.ndarray) else rows.blocks()
 
 
+def column_of(x: Matrix, place: int) -> FloatArray:
+    """A column of dense rows, shape (rows,)."""
+    return x.column(place) if isinstance(x, BlockedRows) else require_dense(x, "a column")[:, place]
+
+
 def require_dense(x: Matrix, what: str) -> FloatArray:
     """X, if it is dense; `what` does not support sparse rows."""
     if isinstance(x, SparseRows):

@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from securevfl import blocks, threads
 from securevfl.arrays import FloatArray
@@ -26,7 +27,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def mixed() -> tuple[BlockedRows, FloatArray]:
     """Columns of three widths, and the same as an array."""
     generator = np.random.default_rng(0)
-    parts = (
+    parts: tuple[NDArray[Any], ...] = (
         generator.standard_normal((ROWS, 2)).astype(np.float32),
         generator.integers(-9, 9, (ROWS, 1)).astype(np.int8),
         1e9 + generator.standard_normal((ROWS, 2)),
@@ -46,7 +47,7 @@ BOUNDS = np.array([[-5.0, -1.0, 0.0, -1.0, 0.0], [5.0, 1.0, 2e9, 1.0, 2e9]])
 def test_products_are_those_of_the_scaled_array(bounds: FloatArray | None, constant: bool) -> None:
     rows, array = mixed()
     scaling = Scaling.fit(array)
-    x = standardized(rows, scaling.mean, scaling.scale, bounds)
+    x = rows.standardized(scaling.mean, scaling.scale, bounds)
     whole = standardized(array, scaling.mean, scaling.scale, bounds)
     if constant:
         x, whole = x.with_constant(), np.hstack([whole, np.ones((ROWS, 1))])
