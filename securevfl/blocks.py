@@ -11,7 +11,7 @@ Source: docs/decisions/0057-tables-by-block.md.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,35 +29,22 @@ FAR = 1024.0
 """A column whose mean is more deviations away from 0 is centred before it is multiplied."""
 
 
-class Products(Protocol):
-    """Rows that are multiplied by block."""
-
-    def __matmul__(self, weights: FloatArray) -> FloatArray:
-        """Xθ."""
-
-    def gram(self) -> FloatArray:
-        """XᵀX."""
-
-    def pulled_back(self, residuals: FloatArray) -> FloatArray:
-        """Xᵀd."""
-
-
 @dataclass(frozen=True, eq=False)
 class Transposed:
-    """Xᵀ, for products: Xᵀd, and XᵀX."""
+    """Xᵀ of rows by block or sparse rows, for products."""
 
-    rows: Products
+    rows: Any
 
     __array_ufunc__ = None
 
-    def __matmul__(self, right: "FloatArray | Products") -> FloatArray:
+    def __matmul__(self, right: object) -> FloatArray:
         """Xᵀd, of shape (P, C) for d of shape (rows, C), or (P,) for (rows,); or XᵀX."""
-        if isinstance(right, np.ndarray):
-            return self.rows.pulled_back(right)
-        return self.rows.gram()
+        by_array = isinstance(right, np.ndarray)
+        product: FloatArray = self.rows.pulled_back(right) if by_array else self.rows.gram()
+        return product
 
     def __rmatmul__(self, left: FloatArray) -> FloatArray:
-        return (self.rows @ left.T).T
+        return np.asarray(self.rows @ left.T).T
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,11 +90,6 @@ class BlockedRows(Shown):
     def ndim(self) -> int:
         """2."""
         return 2
-
-    @property
-    def size(self) -> int:
-        """Number of cells."""
-        return len(self) * self.shape[1]
 
     @property
     def nbytes(self) -> int:

@@ -111,9 +111,9 @@ def clipped(bounds: Bounds, dataset: VerticalDataset[Matrix]) -> Iterator[Note]:
         if clips is None or isinstance(train, SparseRows):
             continue
         outside = (((rows < clips[0]) | (rows > clips[1])).sum() for _, rows in blocks_of(train))
-        beyond = int(sum(outside))
+        beyond, cells = int(sum(outside)), train.shape[0] * train.shape[1]
         text = (
-            f"bounds clip {beyond} of {train.size} training values; the count itself has no "
+            f"bounds clip {beyond} of {cells} training values; the count itself has no "
             "noise, so do not publish it"
         )
         yield Note("bounds", table.name, None, text)

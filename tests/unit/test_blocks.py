@@ -126,13 +126,11 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("exchange", "settings"), JOBS, ids=str)
 def test_models_are_equal_to_the_byte_at_any_number_of_threads(
-    monkeypatch: pytest.MonkeyPatch, exchange: str, settings: dict[str, Any]
+    exchange: str, settings: dict[str, Any]
 ) -> None:
     data = made(0, 2, rows=120, columns=4, standardize=True)
-    found = set()
-    for cores in (1, 2, 4):
-        monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
-        found.add(all_weights(fit(data, exchange, rounds=3, **settings)).tobytes())
+    jobs = ({"scheme": exchange, "workers": workers} for workers in (1, 2, 4))
+    found = {all_weights(fit(data, each, rounds=3, **settings)).tobytes() for each in jobs}
     assert len(found) == 1
 
 
