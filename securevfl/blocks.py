@@ -27,6 +27,7 @@ BLOCK_CELLS = 1 << 18
 """Cells a block of longer ones: 2 MiB as float64."""
 FAR = 1024.0
 """A column whose mean is more deviations away from 0 is centred before it is multiplied."""
+TINY, STRETCH = 1e-6, 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,11 +122,12 @@ class BlockedRows(Shown):
         return replace(self, parts=tuple(each[places] for each in self.parts))
 
     def column(self, place: int) -> FloatArray:
-        """A column as it came, shape (rows,)."""
+        """A column, clipped but not scaled, shape (rows,)."""
         part, places = next(
             each for each in zip(self.parts, self.places, strict=True) if place in each[1]
         )
-        return part[:, np.flatnonzero(places == place)[0]].astype(np.float64)
+        values = part[:, np.flatnonzero(places == place)[0]].astype(np.float64)
+        return values if self.bounds is None else np.clip(values, *self.bounds[:, place])
 
     def standardized(
         self, shift: FloatArray, scale: FloatArray, bounds: FloatArray | None = None
@@ -214,24 +216,28 @@ class BlockedRows(Shown):
         return total
 
     def moments(self) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-        """Mean and deviation of every column, and whether it is constant; shapes (P',)."""
-        first = self._scaled(slice(0, 1))[0]
+        """Mean and deviation of every column, and whether it is constant; shapes (P,)."""
 
-        def add(rows: slice) -> tuple[FloatArray, NDArray[np.bool_]]:
+        def add(rows: slice) -> FloatArray:
             block = self._scaled(rows)
-            return block.sum(axis=0), np.asarray((block == first).all(axis=0))
+            return np.ones(len(block)) @ block
 
-        sums, same = zip(*by_block(add, len(self), self.block), strict=True)
-        mean = np.add.reduce(sums) / len(self)
+        mean = np.add.reduce(by_block(add, len(self), self.block)) / len(self)
 
         def square(rows: slice) -> FloatArray:
             block = self._scaled(rows)
-            block -= mean
+            _along_rows(np.subtract, block, mean)
             block *= block
-            return np.asarray(block.sum(axis=0))
+            return np.ones(len(block)) @ block
 
         squares = np.add.reduce(by_block(square, len(self), self.block))
-        return mean, np.sqrt(squares / len(self)), np.logical_and.reduce(same)
+        deviation = np.sqrt(squares / len(self))
+        # Rounding in the mean leaves a tiny deviation, so equality is tested by value.
+        constant = deviation <= TINY * np.abs(mean)
+        for place in np.flatnonzero(constant):
+            values = self.column(place)
+            constant[place] = (values == values[0]).all()
+        return mean, deviation, constant
 
     @cached_property
     def _order(self) -> IntArray:
@@ -257,7 +263,7 @@ class BlockedRows(Shown):
         if self.bounds is not None:
             np.clip(block, *self.bounds[:, order], out=block)
         if centred:
-            block -= centre[order]
+            _along_rows(np.subtract, block, centre[order])
         return block
 
     @cached_property
@@ -279,15 +285,25 @@ class BlockedRows(Shown):
         parts = [each[rows] for each in self.parts]
         places = [slice(0, self.columns)] if len(parts) == 1 else self.places
         block = self._as_floats(parts, places, int(self.constant))
-        own = block[:, : self.columns]
-        if self.bounds is not None:
-            np.clip(own, *self.bounds, out=own)
-        if self.scaling is not None:
-            own -= self.scaling[0]
-            own /= self.scaling[1]
         if self.constant:
             block[:, -1] = 1.0
+        if self.bounds is not None:
+            own = block[:, : self.columns]
+            np.clip(own, *self.bounds, out=own)
+        if self.scaling is not None:
+            shift, scale = self.scaling
+            _along_rows(np.subtract, block, np.append(shift, [0.0] * self.constant))
+            _along_rows(np.divide, block, np.append(scale, [1.0] * self.constant))
         return block
+
+
+def _along_rows(operate: np.ufunc, block: FloatArray, row: FloatArray) -> None:
+    """Operate with a row on each row in place, several at once: NumPy is slow on short ones."""
+    several = max(1, STRETCH // len(row))
+    whole = len(block) // several * several
+    long, rest = block[:whole].reshape(-1, several * len(row)), block[whole:]
+    operate(long, np.tile(row, several), out=long)
+    operate(rest, row, out=rest)
 
 
 def blocked(x: FloatArray) -> FloatArray | BlockedRows:
