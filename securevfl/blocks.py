@@ -234,7 +234,7 @@ class BlockedRows(Shown):
         deviation = np.sqrt(squares / len(self))
         # Rounding in the mean leaves a tiny deviation, so equality is tested by value.
         constant = deviation <= TINY * np.abs(mean)
-        for place in np.flatnonzero(constant):
+        for place in np.flatnonzero(constant).tolist():
             values = self.column(place)
             constant[place] = (values == values[0]).all()
         return mean, deviation, constant
