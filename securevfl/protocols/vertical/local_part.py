@@ -71,12 +71,7 @@ class LocalPart:
         self.head: HeadedModel | None = None
         # Networks take arrays.
         as_arrays = bool(plan.networks) or plan.representation is not None
-        train, held_out = (
-            dense(each) if as_arrays and isinstance(each, BlockedRows) else each
-            for each in (table.train, table.test)
-        )
-        if isinstance(train, np.ndarray) and not as_arrays:
-            train = blocked(train)
+        train, held_out = (_taken(each, as_arrays) for each in (table.train, table.test))
         bounds = plan.job.job.bounds
         self.scaling = Scaling.of(table, train, bounds, standardize=standardize)
         features = self.scaling.apply(train)
@@ -170,6 +165,12 @@ class LocalPart:
             make_module=self._make_module,
             phi=None if self.phi is None else self.phi(),
         )
+
+
+def _taken(rows: Matrix, as_array: bool) -> Matrix:
+    if as_array:
+        return dense(rows) if isinstance(rows, BlockedRows) else rows
+    return blocked(rows) if isinstance(rows, np.ndarray) else rows
 
 
 DENSE_BYTES = 1 << 28
