@@ -30,6 +30,11 @@ FAR = 1024.0
 TINY, STRETCH = 1e-6, 1024
 
 
+def block_rows(columns: int) -> int:
+    """Rows a block of so many columns."""
+    return max(1, BLOCK_CELLS // columns)
+
+
 @dataclass(frozen=True, eq=False)
 class Transposed:
     """Xᵀ of rows by block or sparse rows, for products."""
@@ -100,7 +105,7 @@ class BlockedRows(Shown):
     @property
     def block(self) -> int:
         """Rows a block."""
-        return max(1, BLOCK_CELLS // self.columns)
+        return block_rows(self.columns)
 
     def __len__(self) -> int:
         return len(self.parts[0])

@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, RingArray
-from securevfl.blocks import BlockedRows
+from securevfl.blocks import block_rows
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
@@ -23,7 +23,8 @@ from securevfl.protocols.session.gathering import Party, Step
 from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.runtime.channel import receive_values
 from securevfl.runtime.views import Decrypted, record
-from securevfl.sparse import Matrix, blocks_of, dense
+from securevfl.sparse import Matrix, dense
+from securevfl.threads import by_block
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 P = ParamSpec("P")
@@ -221,10 +222,13 @@ class PeerKey:
     def prepared(self, matrix: Matrix) -> object:
         """X, shape (S, P), in the scheme's form; a RangeExceeded beyond the bound."""
         fmt = self.product_format
-        x = matrix if isinstance(matrix, BlockedRows) else dense(matrix)
-        encoded: IntArray = np.empty(x.shape, np.int64)
-        for rows, block in blocks_of(x):
-            encoded[rows] = encode(block, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+        encoded: IntArray = np.empty(matrix.shape, np.int64)
+
+        def fill(rows: slice) -> None:
+            some = dense(matrix[rows])
+            encoded[rows] = encode(some, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+
+        by_block(fill, len(encoded), block_rows(encoded.shape[1]))
         return self.evaluator.prepare(encoded)
 
 
