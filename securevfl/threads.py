@@ -76,7 +76,7 @@ def spread_over(workers: int | None) -> Iterator[None]:
 
 
 def by_block(work: Callable[[slice], T], rows: int, block: int) -> list[T]:
-    """What `work` returns for each block of rows, in order; it must not call this itself."""
+    """What `work` returns for each block of rows, in order."""
     blocks = [slice(at, min(at + block, rows)) for at in range(0, rows, block)]
     threads = min(_SETTING.threads, len(blocks))
     if threads <= 1:
@@ -95,6 +95,8 @@ def by_block(work: Callable[[slice], T], rows: int, block: int) -> list[T]:
     try:
         share()
     finally:
+        # Threads that have not begun have nothing left to do.
+        others = [each for each in others if not each.cancel()]
         wait(others)
     for each in others:
         each.result()
