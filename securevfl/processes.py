@@ -18,9 +18,8 @@ from queue import Empty, SimpleQueue
 from socket import gethostname
 from typing import Any, TypeVar
 
-from threadpoolctl import threadpool_limits
-
 from securevfl.errors import DataError, SecureVFLError
+from securevfl.threads import limit_threads
 from securevfl.workers import Gone
 
 T = TypeVar("T")
@@ -186,7 +185,7 @@ def _begin(line: Connection) -> None:
 @lru_cache(maxsize=1)
 def _work_at(path: str) -> Callable[[Any, Tell], Any]:
     """The work in a file, read once per process."""
-    threadpool_limits(1)  # the processes use all cores already
+    limit_threads(1)  # the processes use all cores already
     try:
         work: Callable[[Any, Tell], Any] = ForkingPickler.loads(Path(path).read_bytes())
     except OSError as error:

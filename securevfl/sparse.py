@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar, override
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.blocks import BlockedRows, Transposed, blocked
 from securevfl.errors import ConfigError, DataError
 from securevfl.shown import Shown
 
@@ -206,9 +207,25 @@ class SparseRows(Shown):
         return products
 
     @property
-    def T(self) -> "Transposed":  # noqa: N802  # as of an array
+    def T(self) -> Transposed:  # noqa: N802  # as of an array
         """Xᵀ, for products."""
         return Transposed(self)
+
+    def pulled_back(self, residuals: FloatArray) -> FloatArray:
+        """Xᵀd, see `Transposed`."""
+        if len(residuals) != len(self):
+            raise ValueError(f"{len(self)} rows, and residuals of shape {residuals.shape}")
+        total: FloatArray = np.zeros((self.shape[1], *residuals.shape[1:]))
+        own, summed = total[: self.columns], residuals.sum(axis=0)
+        for rows, block in self.blocks():
+            own += block.stored.T @ residuals[rows]
+        if self.scaling is not None:
+            shift, scale = self.scaling
+            own -= np.multiply.outer(shift, summed)
+            own /= scale if own.ndim == 1 else scale[:, None]
+        if self.constant:
+            total[-1] = summed
+        return total
 
     @cached_property
     def stored(self) -> "csr_array[Any]":
@@ -277,8 +294,8 @@ class SparseRows(Shown):
         raise TypeError("sparse rows are not converted to an array implicitly: call toarray")
 
 
-Matrix = FloatArray | SparseRows
-"""X, dense or sparse."""
+Matrix = FloatArray | BlockedRows | SparseRows
+"""X, dense, in memory or by block, or sparse."""
 AnyRows = TypeVar("AnyRows", bound=Matrix, default=FloatArray, covariant=True)  # noqa: PLC0105
 """The kind of rows in a table; arrays by default."""
 SameRows = TypeVar("SameRows", FloatArray, SparseRows, Matrix)
@@ -298,6 +315,8 @@ def standardized(
         if bounds is not None:
             raise DataError("sparse rows take no bounds")
         return x.standardized(shift, scale)
+    if isinstance(x, BlockedRows):
+        return x.standardized(shift, scale, bounds)
     scaled: FloatArray = (x if bounds is None else np.clip(x, *bounds)) - shift
     scaled /= scale
     return scaled
@@ -305,45 +324,25 @@ def standardized(
 
 def dense(x: Matrix) -> FloatArray:
     """X as a dense array; for few rows or few columns."""
-    return x.toarray() if isinstance(x, SparseRows) else x
+    return x if isinstance(x, np.ndarray) else x.toarray()
+
+
+def blocks_of(x: BlockedRows | FloatArray) -> Iterator[tuple[slice, FloatArray]]:
+    """Consecutive blocks of dense rows as arrays; few rows are one."""
+    rows = blocked(x) if isinstance(x, np.ndarray) else x
+    yield from [(slice(0, len(x)), rows)] if isinstance(rows, np.ndarray) else rows.blocks()
+
+
+def column_of(x: Matrix, place: int) -> FloatArray:
+    """A column of dense rows, shape (rows,)."""
+    return x.column(place) if isinstance(x, BlockedRows) else require_dense(x, "a column")[:, place]
 
 
 def require_dense(x: Matrix, what: str) -> FloatArray:
     """X, if it is dense; `what` does not support sparse rows."""
     if isinstance(x, SparseRows):
         raise ConfigError(f"{what} needs dense columns, and these are sparse")
-    return x
-
-
-@dataclass(frozen=True, eq=False)
-class Transposed:
-    """Xᵀ of sparse rows."""
-
-    rows: SparseRows
-
-    __array_ufunc__ = None
-
-    def __matmul__(self, residuals: Matrix) -> FloatArray:
-        """Xᵀd, of shape (P', C) for d of shape (rows, C), or (P',) for (rows,); or XᵀX."""
-        x = self.rows
-        if isinstance(residuals, SparseRows):
-            return x.gram()
-        if len(residuals) != len(x):
-            raise ValueError(f"{len(x)} rows, and residuals of shape {residuals.shape}")
-        total: FloatArray = np.zeros((x.shape[1], *residuals.shape[1:]))
-        own, summed = total[: x.columns], residuals.sum(axis=0)
-        for rows, block in x.blocks():
-            own += block.stored.T @ residuals[rows]
-        if x.scaling is not None:
-            shift, scale = x.scaling
-            own -= np.multiply.outer(shift, summed)
-            own /= scale if own.ndim == 1 else scale[:, None]
-        if x.constant:
-            total[-1] = summed
-        return total
-
-    def __rmatmul__(self, left: FloatArray) -> FloatArray:
-        return (self.rows @ left.T).T
+    return dense(x)
 
 
 def moments_of(x: SparseRows) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
@@ -368,7 +367,8 @@ def moments_of(x: SparseRows) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]
 def values_of(x: Matrix) -> Iterator[FloatArray]:
     """Arrays that together contain every distinct value of X's cells; at least one array."""
     if not isinstance(x, SparseRows):
-        yield x
+        for _, rows in blocks_of(x):
+            yield rows
         return
     filled = np.zeros(x.columns)
     for _, block in x.blocks():
@@ -384,8 +384,7 @@ def values_of(x: Matrix) -> Iterator[FloatArray]:
 def lengths_of(x: Matrix) -> FloatArray:
     """Euclidean norms of rows, shape (rows,), rounded up if sparse: noise is scaled by them."""
     if not isinstance(x, SparseRows):
-        lengths: FloatArray = np.linalg.norm(x, axis=1)
-        return lengths
+        return np.concatenate([np.linalg.norm(rows, axis=1) for _, rows in blocks_of(x)])
     squares: FloatArray = np.empty(len(x))
     empty = np.zeros(x.columns)
     if x.scaling is not None:

@@ -28,7 +28,7 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.early_stopping import SelectedState
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import PartyData, PartyOutcome
-from securevfl.sparse import Matrix, SparseRows
+from securevfl.sparse import Matrix, SparseRows, dense, require_dense
 from securevfl.warned import Warned
 
 MOST_ROWS = 20_000
@@ -70,7 +70,8 @@ def _alone(
     train, labels = table.train, dataset.train_labels
     own, holds_labels = dataset.own_rows, table.name == dataset.label_party
     if own is not None and holds_labels:
-        train, labels = np.vstack([train, own.features]), np.concatenate([labels, own.labels])
+        train = np.vstack([require_dense(train, "algorithm 'ftl'"), own.features])
+        labels = np.concatenate([labels, own.labels])
     stored = -(-train.nnz // len(train)) if isinstance(train, SparseRows) else train.shape[1]
     kept = _some_rows(labels, max(1, stored))
     standardize = plan.job.job.standardize
@@ -82,6 +83,8 @@ def _alone(
     features, held_out = scaling.apply(train[kept]), scaling.apply(table.test)
     if isinstance(features, SparseRows):
         features = features.stored.multiply(1 / scaling.scale).tocsr()
+    else:  # as scikit-learn takes them
+        features = dense(features)
     fit = _ridge if plan.facts.real_targets else _logistic
     weights, intercept = fit(features, labels[kept])
     predictions = held_out @ weights.T + intercept

@@ -10,7 +10,7 @@ see all parties' columns. A benchmark may put the parties' columns side by side;
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from securevfl.errors import ConfigError
 from securevfl.job import Job, PartySettings
 from securevfl.models.scores import accuracy, auc
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.sparse import Matrix, SparseRows, index_type
+from securevfl.sparse import Matrix, SparseRows, dense, index_type
 from securevfl.training import plan_for, train
 
 MOST_ITERATIONS = 10_000
@@ -61,7 +61,7 @@ def side_by_side(tables: Sequence[Matrix]) -> Matrix:
     """The columns of several parties' rows, all arrays or all sparse rows, block by block."""
     rows = [table for table in tables if isinstance(table, SparseRows)]
     if not rows:
-        return np.hstack(cast("list[FloatArray]", list(tables)))
+        return np.hstack([dense(table) for table in tables])
     if len(rows) < len(tables):
         raise ConfigError("sparse rows and arrays do not stand side by side")
     from scipy.sparse import hstack  # noqa: PLC0415  # slow to import

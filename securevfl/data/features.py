@@ -1,14 +1,15 @@
 """A party's features from its own raw rows, and suspicious columns among them."""
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import Labels
-from securevfl.data.read import FileSource, PartyRows
+from securevfl.blocks import LONG_CELLS, BlockedRows
+from securevfl.data.read import ColumnsOnDisk, FileSource, PartyRows
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import Kind, Note, PartyTable, rows_digest
 from securevfl.errors import DataError
@@ -24,12 +25,14 @@ from securevfl.recipe import (
     read_as_numbers,
     text_of,
 )
+from securevfl.sparse import Matrix, column_of
 
 if TYPE_CHECKING:
     import polars as pl
 else:
     pl = Lazy("polars")
 
+NARROW = ("Float32", "Int8", "Int16", "Int32", "UInt8", "UInt16", "UInt32")
 COPY = 0.999
 FEWEST = 20
 FIRST = 1000
@@ -43,7 +46,7 @@ def make_table(
     train: PartyRows,
     test: PartyRows,
     rows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
-) -> tuple[PartyTable, NDArray[np.float64], tuple[Note, ...]]:
+) -> tuple[PartyTable[Matrix], NDArray[np.float64], tuple[Note, ...]]:
     """A party's features of its training rows, its test rows, and the rows that only it holds.
 
     `rows` are their numbers: training rows, rows of `test`, and own rows of `train`. Consumes the
@@ -58,15 +61,20 @@ def make_table(
         recipe = read_as_numbers(train.columns)
     else:
         recipe, notes = fit_recipe(source.name, frame, train.columns, rows[0], source.preprocess)
-    parts = list(zip((frame, test.frame, frame), rows, strict=True))
-    arrays = [np.empty((len(places), len(recipe.columns))) for _, places in parts]
+    sides = (frame, test.frame)
+    tables = [
+        _Room(len(places), _widths(recipe, side.schema, source.preprocess))
+        for side, places in zip(sides, rows, strict=False)
+    ]
+    own: NDArray[np.float64] = np.empty((len(rows[2]), len(recipe.columns)))
     kept = None if source.preprocess is None else recipe
     raw_test = None if kept is None else np.empty((len(rows[1]), len(recipe.parts)))
     wrong: list[str] = []
     for index, (part, place) in enumerate(recipe.places()):
-        for (raw, places), out in zip(parts, arrays, strict=True):
+        outs = [each.columns(place) for each in tables] + [own[:, place]]
+        for raw, places, out in zip((frame, test.frame, frame), rows, outs, strict=True):
             try:
-                part.write(raw[part.name].gather(places), recipe.missing, out[:, place])
+                part.write(raw[part.name].gather(places), recipe.missing, out)
             except ValueError as error:
                 wrong.append(f"party {source.name!r}: column {part.name!r} {error}")
         if raw_test is not None and not wrong:
@@ -78,20 +86,63 @@ def make_table(
     table = PartyTable(
         source.name,
         recipe.columns,
-        arrays[0],
-        arrays[1],
+        tables[0].rows,
+        tables[1].rows,
         kept,
         raw_test,
         str(source.path.resolve()),
         (train.people[rows[0]], test.people[rows[1]]),
         rows_digest(train.digests[rows[0]], test.digests[rows[1]]),
     )
-    return table, arrays[2], tuple(notes)
+    return table, own, tuple(notes)
+
+
+def _widths(
+    recipe: Recipe, schema: "Mapping[str, pl.DataType]", settings: Preprocessing | None
+) -> "list[np.dtype[Any]]":
+    """By feature the narrowest type that holds all its values as they are in a file."""
+    found: list[np.dtype[Any]] = []
+    for part in recipe.parts:
+        kind, width = str(schema[part.name]), "float64"
+        # What replaces a missing value may be between two values of the type.
+        if settings is None and kind in NARROW:
+            width = kind.lower()
+        if part.kind == "category" or kind == "Boolean":
+            width = "uint8"
+        found += [np.dtype(width)] * len(part.columns)
+    return found
+
+
+class _Room:
+    """Room for the columns of a table: an array of float64, or of each width if there are many.
+
+    Attributes:
+        rows: the table.
+    """
+
+    def __init__(self, count: int, kinds: Sequence["np.dtype[Any]"]) -> None:
+        if count * len(kinds) <= LONG_CELLS:
+            kinds = [np.dtype(np.float64)] * len(kinds)
+        numbers = np.arange(len(kinds))
+        places = [numbers[[each == kind for each in kinds]] for kind in dict.fromkeys(kinds)]
+        self._parts = [np.empty((count, len(each)), kinds[each[0]]) for each in places]
+        self._places = places
+        self.rows: Matrix = self._parts[0]
+        if len(places) > 1 or kinds[0] != np.float64:
+            self.rows = BlockedRows(tuple(self._parts), tuple(places))
+
+    def columns(self, place: slice) -> NDArray[Any]:
+        """Where some adjacent columns of one width are written."""
+        for part, places in zip(self._parts, self._places, strict=True):
+            first = int(np.searchsorted(places, place.start))
+            if first < len(places) and places[first] == place.start:
+                return part[:, first : first + place.stop - place.start]
+        raise AssertionError(place)
 
 
 def fit_recipe(
     party: str,
-    frame: "pl.DataFrame",
+    frame: "pl.DataFrame | ColumnsOnDisk",
     columns: Sequence[str],
     rows: NDArray[np.int64],
     settings: Preprocessing,
@@ -212,7 +263,7 @@ def kind_of(values: "pl.Series", settings: Preprocessing) -> Literal["number", "
     return "category"
 
 
-def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
+def suspicious(table: PartyTable[Matrix], labels: Labels | None) -> list[Note]:
     """Notes on columns that copy the label or another column, are constant, or look like an id.
 
     Only the label party can compare columns with the labels, and only its own columns.
@@ -225,13 +276,16 @@ def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
         notes.append(Note(kind, table.name, column, text, warning=kind == "label"))
 
     for place, column in enumerate(table.columns):
-        values, head = table.train[:, place], table.train[:FIRST, place]
+        values = column_of(table.train, place)
+        head = values[:FIRST]
         # The first rows rule out most columns quickly.
         if (head == head[0]).all() and (values == values[0]).all():
             note("constant", column, "is the same in all training rows")
             continue
         alike = twins.setdefault(np.ascontiguousarray(head).tobytes(), [])
-        earlier = next((e for e in alike if np.array_equal(table.train[:, e], values)), None)
+        earlier = next(
+            (e for e in alike if np.array_equal(column_of(table.train, e), values)), None
+        )
         alike.append(place)
         if earlier is not None:
             note("duplicate", column, f"is a copy of {table.columns[earlier]!r}")
@@ -242,7 +296,7 @@ def suspicious(table: PartyTable, labels: Labels | None) -> list[Note]:
     return notes
 
 
-def _copies(train: NDArray[np.float64], labels: Labels | None) -> NDArray[np.bool_]:
+def _copies(train: Matrix, labels: Labels | None) -> NDArray[np.bool_]:
     """Which columns correlate with the label, or with one class, by more than `COPY`."""
     if labels is None:
         return np.zeros(train.shape[1], np.bool_)

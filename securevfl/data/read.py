@@ -1,6 +1,6 @@
 """Reading a party's own rows from CSV, Parquet or a small shard, and finding unusable columns."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.blocks import LONG_CELLS
 from securevfl.data.csv_files import (
     DETECT,
     CsvFormat,
@@ -106,7 +107,7 @@ class PartyRows:
         ids: N distinct ids, normalized.
         written: the same ids as the file has them.
         columns: names of the raw feature columns.
-        frame: these columns, as numbers or text.
+        frame: these columns, as numbers or text; those of a long Parquet file stay on disk.
         labels: N labels as text, or None.
         problems: columns that cannot be used.
         notes: the file's format, where it was detected.
@@ -115,7 +116,7 @@ class PartyRows:
     ids: "pl.Series"
     written: "pl.Series"
     columns: tuple[str, ...]
-    frame: "pl.DataFrame"
+    frame: "pl.DataFrame | ColumnsOnDisk"
     labels: "pl.Series | None"
     problems: tuple[BadColumn, ...]
     notes: tuple[Note, ...]
@@ -142,7 +143,12 @@ class PartyRows:
     @property
     def text_columns(self) -> tuple[str, ...]:
         """Feature columns of text."""
-        return tuple(self.frame.select(pl.col(pl.String)).columns)
+        return tuple(name for name in self.columns if self.frame.schema[name] == pl.String)
+
+    @property
+    def whole_frame(self) -> "pl.DataFrame":
+        """All columns in memory."""
+        return self.frame.read() if isinstance(self.frame, ColumnsOnDisk) else self.frame
 
 
 def read_party(
@@ -168,20 +174,22 @@ def read_party(
     as_written = [each for each in (source.id_column, source.label_column) if each is not None]
     columns, found = _feature_columns(source, file.columns, as_written), file.found
     settings = source.preprocess or Preprocessing()
-    frame = file.read(as_written, columns, {*text, *settings.categories}, settings.markers)
-    if frame.is_empty():
+    strings = {*text, *settings.categories}
+    keys, frame = file.read(as_written, columns, strings, settings.markers)
+    if keys.is_empty():
         raise DataError(f"party {source.name!r}: {path} has no rows")
-    ids, written = _ids(source, frame)
+    ids, written = _ids(source, keys)
     labels = None
     if source.label_column is not None:
-        column = frame[source.label_column]
+        column = keys[source.label_column]
         if not labels_optional:
             gapless_text(column, f"party {source.name!r}", missing=NO_LABEL)
         labels = _labels(column, found)
-    frame = frame.select(columns)
+    del keys
     problems = (
-        _problem(source.name, values, source.preprocess, found)
-        for values in frame.drop(text).iter_columns()
+        _problem(source.name, frame[name], source.preprocess, found)
+        for name in columns
+        if name not in text
     )
     notes = [] if found is None else [Note("file", source.name, None, f"{path.name}: {found.line}")]
     return PartyRows(
@@ -228,6 +236,7 @@ class PartyFile:
         if self._shard is None:
             _require_readable(path)
         self.found: CsvFormat | None = None
+        self._state = None if self._shard is not None else _state_of(path)
         if self._shard is not None:
             self.columns = (source.id_column, *self._shard.header.column_names)
             if self._shard.labels is not None:
@@ -239,7 +248,8 @@ class PartyFile:
             self.found = detect_format(path, source.csv, known, self._where)
             self.columns = self.found.header
         elif suffix == "parquet":
-            self.columns = tuple(self._tried(lambda: pl.read_parquet_schema(path)))
+            self._schema = self._tried(lambda: pl.read_parquet_schema(path))
+            self.columns = tuple(self._schema)
         else:
             raise ConfigError(
                 f"path: {path} of party {source.name!r}, expected .csv, .csv.gz or .parquet, or a "
@@ -252,20 +262,70 @@ class PartyFile:
         columns: Sequence[str],
         text: Collection[str],
         markers: Sequence[str],
-    ) -> "pl.DataFrame":
-        """Read these columns; `as_written` ones (ids and labels) and `text` ones stay text."""
+    ) -> "tuple[pl.DataFrame, pl.DataFrame | ColumnsOnDisk]":
+        """Ids and labels, `as_written`, and these columns; `text` ones stay text."""
         found, used = self.found, [*as_written, *columns]
+        if found is None and self._shard is None:
+            keys = self._read_parquet(as_written)
+            if len(keys) * len(columns) > LONG_CELLS:
+                return keys, ColumnsOnDisk(self._read_parquet, columns, self._schema)
+            return keys, self._read_parquet(columns)
         if self._shard is not None:
-            return _as_frame(self._shard, self._id_column).select(used)
-        if found is None:
-            return self._tried(lambda: pl.read_parquet(self._path, columns=used, glob=False))
-        return self._tried(lambda: read_csv(found, used, {*as_written, *text}, markers))
+            frame = _as_frame(self._shard, self._id_column).select(used)
+        else:
+            assert found is not None  # noqa: S101
+            frame = self._tried(lambda: read_csv(found, used, {*as_written, *text}, markers))
+        return frame.select(as_written), frame.select(columns)
+
+    def _read_parquet(self, columns: Sequence[str]) -> "pl.DataFrame":
+        read = self._tried(lambda: pl.read_parquet(self._path, columns=[*columns], glob=False))
+        if self._state is not None and self._state != _state_of(self._path):
+            raise DataError(f"{self._where} has changed while it was read")
+        return read
 
     def _tried(self, read: Callable[[], T]) -> T:
         try:
             return read()
         except (pl.exceptions.PolarsError, OSError) as error:
             raise DataError(f"{self._where} is empty or malformed ({first_line(error)})") from error
+
+
+class ColumnsOnDisk:
+    """The columns of a long Parquet file: memory holds one of them at a time.
+
+    Attributes:
+        schema: by column its type.
+    """
+
+    def __init__(
+        self,
+        read: "Callable[[Sequence[str]], pl.DataFrame]",
+        columns: Sequence[str],
+        schema: "Mapping[str, pl.DataType]",
+    ) -> None:
+        self._read, self._columns, self.schema = read, columns, schema
+        self._last: pl.Series | None = None
+
+    def __getitem__(self, name: str) -> "pl.Series":
+        """A column, which is kept until another one is asked for."""
+        if self._last is None or self._last.name != name:
+            self._last = None
+            self._last = self._read([name])[name]
+        return self._last
+
+    def read(self) -> "pl.DataFrame":
+        """All of them."""
+        return self._read(self._columns)
+
+    def drop_in_place(self, name: str) -> None:
+        """Forget a column."""
+        del name
+        self._last = None
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _as_frame(shard: Shard, id_column: str) -> "pl.DataFrame":

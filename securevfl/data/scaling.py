@@ -10,9 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray
+from securevfl.blocks import BlockedRows
 from securevfl.data.tables import Note, PartyTable, VerticalDataset
 from securevfl.errors import ConfigError, DataError
-from securevfl.sparse import Matrix, SameRows, SparseRows, moments_of, standardized
+from securevfl.sparse import (
+    Matrix,
+    SameRows,
+    SparseRows,
+    blocks_of,
+    dense,
+    moments_of,
+    standardized,
+)
 
 BLOCK = 1 << 14
 Bounds = Mapping[str, tuple[float, ...]]  # by column, its lowest and highest value
@@ -40,7 +49,9 @@ class Scaling:
         inside = np.array([column in bounds for column in table.columns])
         fitted = cls(np.zeros(len(inside)), np.ones(len(inside)))
         if standardize and not inside.all():
-            fitted = cls.fit(train if clips is None else np.clip(train, *clips))
+            if clips is not None:
+                train = standardized(train, fitted.mean, fitted.scale, clips)
+            fitted = cls.fit(train)
         if clips is None:
             return fitted
         low, high = clips
@@ -57,7 +68,7 @@ class Scaling:
         if not (np.isfinite(mean).all() and np.isfinite(scale).all()):
             column = int(np.flatnonzero(~(np.isfinite(mean) & np.isfinite(scale)))[0])
             raise DataError(f"train: column {column} has no finite mean and standard deviation")
-        first = train[:1].toarray()[0] if isinstance(train, SparseRows) else train[0]
+        first = dense(train[:1])[0]
         constant |= scale == 0
         return cls(np.where(constant, first, mean), np.where(constant, 1.0, scale))
 
@@ -96,11 +107,13 @@ def clipped(bounds: Bounds, dataset: VerticalDataset[Matrix]) -> Iterator[Note]:
     """How many training values of each party its bounds clip, for this party alone."""
     for table in dataset.parties:
         clips = _clips(table, bounds)
-        if clips is None or isinstance(table.train, SparseRows):
+        train = table.train
+        if clips is None or isinstance(train, SparseRows):
             continue
-        beyond = int(((table.train < clips[0]) | (table.train > clips[1])).sum())
+        outside = (((rows < clips[0]) | (rows > clips[1])).sum() for _, rows in blocks_of(train))
+        beyond, cells = int(sum(outside)), train.shape[0] * train.shape[1]
         text = (
-            f"bounds clip {beyond} of {table.train.size} training values; the count itself has no "
+            f"bounds clip {beyond} of {cells} training values; the count itself has no "
             "noise, so do not publish it"
         )
         yield Note("bounds", table.name, None, text)
@@ -113,6 +126,8 @@ def _moments(train: Matrix) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
     """
     if isinstance(train, SparseRows):
         return moments_of(train)
+    if isinstance(train, BlockedRows):
+        return train.moments()
     mean = train.mean(axis=0)
     # One array of all deviations would take as much memory as the rows.
     blocks = (train[start : start + BLOCK] for start in range(0, len(train), BLOCK))

@@ -13,7 +13,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
 from securevfl.shown import Shown
-from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows, require_dense
+from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows, blocks_of, dense, require_dense
 
 MOST_CELLS = 1 << 27
 """The largest sparse table that is converted to an array; 1 GiB."""
@@ -294,7 +294,7 @@ def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> Vertic
 def as_array(rows: Matrix, name: str) -> FloatArray:
     """Rows as a dense array of at most 1 GiB, shape (rows, P); `name` is for the error."""
     if not isinstance(rows, SparseRows):
-        return rows
+        return dense(rows)
     if (cells := len(rows) * rows.columns) > MOST_CELLS:
         raise ConfigError(
             f"{name}: {len(rows)} rows of {rows.columns} sparse columns need "
@@ -387,7 +387,7 @@ def check_rows(party: PartyTable[Matrix], split: str, values: Matrix, labels: La
         raise DataError(f"party {party.name!r}: no training rows")
     if isinstance(values, SparseRows):
         return  # checked by open_shard
-    unusable = (~np.isfinite(values)).sum(axis=0)
+    unusable = np.sum([(~np.isfinite(rows)).sum(axis=0) for _, rows in blocks_of(values)], axis=0)
     if unusable.any():
         column = int(np.flatnonzero(unusable)[0])
         raise DataError(

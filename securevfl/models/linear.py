@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.models.local_model import LocalModel, PullBack
-from securevfl.sparse import Matrix, SameRows, SparseRows
+from securevfl.sparse import Matrix, SameRows
 
 LEAST_SPREAD = 1e-9
 Rule = Callable[[FloatArray, FloatArray], FloatArray]
@@ -30,9 +30,9 @@ class LinearModel:
         """X as the weights expect it: features (S, P) plus the constant column, if any."""
         if not self.intercept:
             return features
-        if isinstance(features, SparseRows):
-            return features.with_constant()
-        return np.hstack([features, np.ones((len(features), 1))])
+        if isinstance(features, np.ndarray):
+            return np.hstack([features, np.ones((len(features), 1))])
+        return features.with_constant()
 
     def predict(self, inputs: Matrix) -> FloatArray:
         """Local predictions H_k, shape (S, C)."""

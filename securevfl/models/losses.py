@@ -20,6 +20,10 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.errors import ConfigError
+from securevfl.threads import by_block
+
+BLOCK = 1 << 16
+"""Rows a block."""
 
 
 class Loss(ABC):
@@ -46,13 +50,31 @@ class Loss(ABC):
         del largest
         return 1.0
 
-    @abstractmethod
     def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         """∂f/∂H per row, shape (S, C)."""
+        if len(labels) <= BLOCK:
+            return self._residuals(predictions, labels)
+        found: FloatArray = np.empty(predictions.shape)
 
-    @abstractmethod
+        def fill(rows: slice) -> None:
+            found[rows] = self._residuals(predictions[rows], labels[rows])
+
+        by_block(fill, len(labels), BLOCK)
+        return found
+
     def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean loss."""
+        sums = by_block(lambda rows: self._sum(predictions[rows], labels[rows]), len(labels), BLOCK)
+        # `mean` would dominate the time of a small batch.
+        return float(sum(sums) / len(labels))
+
+    @abstractmethod
+    def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+        """The residuals of a block of rows."""
+
+    @abstractmethod
+    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
+        """The summed loss of a block of rows."""
 
     @abstractmethod
     def constant(self, labels: Labels) -> FloatArray:
@@ -73,7 +95,7 @@ class Logistic(CurvedLoss):
     name, curvature, label_change = "logistic", 0.25, 1.0
 
     @override
-    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+    def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         residuals: FloatArray = sigmoid(predictions) - labels[:, None]
         return residuals
 
@@ -83,10 +105,9 @@ class Logistic(CurvedLoss):
         return distances * (1.0 - distances)
 
     @override
-    def value(self, predictions: FloatArray, labels: Labels) -> float:
+    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
         losses = np.logaddexp(0.0, predictions) - labels[:, None] * predictions
-        # `mean` would dominate the time of a small batch.
-        return float(losses.sum() / losses.size)
+        return float(losses.sum())
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -108,7 +129,7 @@ class QuadraticLoss(CurvedLoss):
         return self.curvature * largest + self.label_bound
 
     @override
-    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+    def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         return self.curvature * predictions + self.label_part(labels)
 
     @override
@@ -132,8 +153,8 @@ class Squared(QuadraticLoss):
         return -labels[:, None].astype(np.float64)
 
     @override
-    def value(self, predictions: FloatArray, labels: Labels) -> float:
-        return float(0.5 * np.mean((predictions - labels[:, None]) ** 2))
+    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
+        return float(0.5 * ((predictions - labels[:, None]) ** 2).sum())
 
 
 class SquaredOfTargets(Squared):
@@ -162,9 +183,9 @@ class TaylorLogistic(QuadraticLoss):
         return 0.5 - labels[:, None].astype(np.float64)
 
     @override
-    def value(self, predictions: FloatArray, labels: Labels) -> float:
+    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
         losses = np.log(2.0) - 0.5 * _signs(labels) * predictions + 0.125 * predictions**2
-        return float(losses.mean())
+        return float(losses.sum())
 
 
 class SquaredHinge(CurvedLoss):
@@ -181,7 +202,7 @@ class SquaredHinge(CurvedLoss):
         return 2.0 * (1.0 + largest)
 
     @override
-    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+    def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         signs = _signs(labels)
         return -2.0 * signs * np.maximum(0.0, 1.0 - signs * predictions)
 
@@ -190,8 +211,8 @@ class SquaredHinge(CurvedLoss):
         return np.where(residuals != 0, self.curvature, 0.0)
 
     @override
-    def value(self, predictions: FloatArray, labels: Labels) -> float:
-        return float(np.mean(np.maximum(0.0, 1.0 - _signs(labels) * predictions) ** 2))
+    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
+        return float((np.maximum(0.0, 1.0 - _signs(labels) * predictions) ** 2).sum())
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -208,14 +229,14 @@ class Hinge(Loss):
     name, curvature, label_change, weighs_labels = "hinge", inf, 2.0, True
 
     @override
-    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+    def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         signs = _signs(labels)
         residuals: FloatArray = np.where(signs * predictions < 1, -signs, 0.0)
         return residuals
 
     @override
-    def value(self, predictions: FloatArray, labels: Labels) -> float:
-        return float(np.mean(np.maximum(0.0, 1.0 - _signs(labels) * predictions)))
+    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
+        return float(np.maximum(0.0, 1.0 - _signs(labels) * predictions).sum())
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -234,16 +255,16 @@ class Multinomial(Loss):
         self.outputs = classes
 
     @override
-    def residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+    def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         residuals = softmax(predictions)
         residuals[np.arange(len(labels)), labels.astype(np.int64)] -= 1.0
         return residuals
 
     @override
-    def value(self, predictions: FloatArray, labels: Labels) -> float:
+    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
         shifted = predictions - predictions.max(axis=1, keepdims=True)
         chosen = shifted[np.arange(len(labels)), labels.astype(np.int64)]
-        return float((np.log(np.exp(shifted).sum(axis=1)) - chosen).mean())
+        return float((np.log(np.exp(shifted).sum(axis=1)) - chosen).sum())
 
     @override
     def constant(self, labels: Labels) -> FloatArray:

@@ -50,6 +50,7 @@ from securevfl.protocols.session.workplace import PartyData, PartyOutcome, Workp
 from securevfl.protocols.vertical.runner import MadeOffline, run_offline
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.real import RealChannel
+from securevfl.threads import spread_over
 from securevfl.training import require_offline
 
 T = TypeVar("T")
@@ -142,7 +143,8 @@ async def live(
             f"has finished before: stays {life.patience / 60:.3g} minutes at most for a peer that "
             "missed the end, and may be interrupted"
         )
-    return await life.until_over(network)
+    with spread_over(place.job.exchange.workers):
+        return await life.until_over(network)
 
 
 class _Life(Recovering[Finished]):

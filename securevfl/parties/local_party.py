@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from threadpoolctl import threadpool_limits
-
 from securevfl.errors import DataError, SecureVFLError
 from securevfl.job import Job, PartySettings
 from securevfl.parties.agreement import Agreement, sign_agreement
@@ -31,6 +29,7 @@ from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.runtime.costs import Costs
 from securevfl.runtime.real import ProgramThread
+from securevfl.threads import limit_threads
 from securevfl.training.job_data import file_sources
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ class LocalParty:
     def run(self) -> None:
         """Take part to the end, and report how it ended."""
         with _errors_reported(self._tell):
-            threadpool_limits(self._task.threads)
+            limit_threads(self._task.threads)
             asyncio.run(self._live())
             self._tell(Event("finished"))
 

@@ -21,6 +21,7 @@ import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.blocks import BlockedRows
 from securevfl.crypto.masks import PairwiseMasks
 from securevfl.crypto.scheme import KeyOwner, ProductFormat
 from securevfl.errors import ConfigError
@@ -107,9 +108,14 @@ class Batch:
     jacobian: Callable[[], Matrix] | None = None
 
     @property
-    def tangent(self) -> FloatArray:
+    def matrix(self) -> Matrix:
         """∂H/∂θ of the rows at θ⁰: X, shape (S, P), or the Jacobian, shape (S·C, p)."""
-        return dense(self.inputs if self.jacobian is None else self.jacobian())
+        return self.inputs if self.jacobian is None else self.jacobian()
+
+    @property
+    def tangent(self) -> FloatArray:
+        """The same as an array."""
+        return dense(self.matrix)
 
     def seen_by(self, model: LocalModel) -> "Batch":
         """The batch with a network's Jacobian, which changes with θ and is never cached."""
@@ -155,11 +161,13 @@ class PartyBatches:
         if key in self._kept:
             return self._kept[key]
         rows = self._schedule.batch(round_index)
-        labels = None if self._labels is None else self._labels[rows]
         # Rows are sorted: a batch of all rows is the table itself.
-        inputs = self._inputs if len(rows) == len(self._inputs) else self._inputs[rows]
+        every = len(rows) == len(self._inputs)
+        labels = self._labels if self._labels is None or every else self._labels[rows]
+        inputs = self._inputs if every else self._inputs[rows]
         batch = Batch(key, self._repeats, rows, inputs, labels)
-        if self._repeats:
+        # All batches of rows by block would be a copy of the table.
+        if self._repeats and (every or not isinstance(self._inputs, BlockedRows)):
             self._kept[key] = batch
         return batch
 

@@ -185,7 +185,7 @@ def read_new_rows(
     for source in sources:
         name, rows = source.name, held[source.name]
         recipe = recipes.get(name) or read_as_numbers(rows.columns)
-        frame = rows.frame[places[name]]
+        frame = rows.whole_frame[places[name]]
         try:
             features[name] = recipe.apply(frame)
         except DataError as error:

@@ -31,6 +31,7 @@ from securevfl.protocols.vertical.runner import MadeOffline, MakeOffline, run_of
 from securevfl.runtime.costs import JobCosts, Pace, Stopwatch, job_costs
 from securevfl.runtime.simulation import Program, Simulated, T, Tamper, simulate
 from securevfl.sparse import Matrix
+from securevfl.threads import spread_over
 from securevfl.training.result import TrainingResult, model_files, save_models
 
 __all__ = [
@@ -143,7 +144,8 @@ def train(
         known = _answer(plan, places)
         places = {name: replace(place, answer=known) for name, place in places.items()}
     started = time.perf_counter()
-    simulated = _simulated(plan, plan.algorithm.programs(plan, places), environment)
+    with spread_over(job.exchange.workers):
+        simulated = _simulated(plan, plan.algorithm.programs(plan, places), environment)
     wall = time.perf_counter() - started
     return TrainingResult(
         plan=plan,
@@ -242,7 +244,8 @@ def make_offline(job: Job, dataset: VerticalDataset[Matrix], environment: Enviro
             name: partial(run_offline, plan=plan, workplace=place, make=make)
             for name, place in places.items()
         }
-        simulated = _simulated(plan, programs, environment)
+        with spread_over(job.exchange.workers):
+            simulated = _simulated(plan, programs, environment)
     except BaseException:
         for store in stores:
             store.discard()

@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, RingArray
+from securevfl.blocks import block_rows
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
@@ -22,6 +23,8 @@ from securevfl.protocols.session.gathering import Party, Step
 from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.runtime.channel import receive_values
 from securevfl.runtime.views import Decrypted, record
+from securevfl.sparse import Matrix, dense
+from securevfl.threads import by_block
 from securevfl.wire.codec import Blobs, StepMessage, message_kind
 
 P = ParamSpec("P")
@@ -164,7 +167,7 @@ class PeerKey:
         async with self._party.costs.compute("evaluate"):
             prepared = self._prepared.get(batch.key)
             if prepared is None:
-                prepared = self.prepared(batch.tangent)
+                prepared = self.prepared(batch.matrix)
                 if batch.repeats:
                     self._prepared[batch.key] = prepared
         if not again:
@@ -216,10 +219,16 @@ class PeerKey:
         product = unmask(masked, mask, self.evaluator.modulus_bits)
         return decode(product, self.product_format.product_fraction_bits)
 
-    def prepared(self, matrix: FloatArray) -> object:
+    def prepared(self, matrix: Matrix) -> object:
         """X, shape (S, P), in the scheme's form; a RangeExceeded beyond the bound."""
         fmt = self.product_format
-        encoded = encode(matrix, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+        encoded: IntArray = np.empty(matrix.shape, np.int64)
+
+        def fill(rows: slice) -> None:
+            some = dense(matrix[rows])
+            encoded[rows] = encode(some, fmt.matrix_fraction_bits, fmt.matrix_bound, "features")
+
+        by_block(fill, len(encoded), block_rows(encoded.shape[1]))
         return self.evaluator.prepare(encoded)
 
 

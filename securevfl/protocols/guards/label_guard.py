@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
+from securevfl.blocks import block_rows
 from securevfl.data.partition import BatchSchedule
 from securevfl.errors import ConfigError, DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
@@ -57,9 +58,12 @@ def commitments(plan: Plan, party: str, inputs: Matrix, directory: Path | None) 
     key, hashes = _own_key(directory / party), []
     for batch in plan.schedule.fixed:
         people = plan.facts.row_digests[batch]
-        rows = dense(inputs[batch[np.argsort(people)]])
+        rows, (_, columns) = batch[np.argsort(people)], inputs.shape
         digest = hashlib.blake2b(np.sort(people).astype("<u8").tobytes(), key=key, digest_size=16)
-        digest.update(f"{rows.shape}".encode() + rows.astype("<f8").tobytes())
+        digest.update(f"{(len(rows), columns)}".encode())
+        block = block_rows(columns)
+        for first in range(0, len(rows), block):
+            digest.update(dense(inputs[rows[first : first + block]]).astype("<f8").tobytes())
         hashes.append(digest.digest())
     return b"".join(hashes)
 

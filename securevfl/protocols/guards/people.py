@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from securevfl.arrays import IntArray
+from securevfl.blocks import block_rows
 from securevfl.data.tables import PartyTable, row_digests
 from securevfl.files import only_one
 from securevfl.job import Job, PartySettings
 from securevfl.protocols.plan import Plan
-from securevfl.sparse import Matrix, SparseRows
+from securevfl.sparse import Matrix, SparseRows, dense
+from securevfl.threads import by_block
 
 Digests = NDArray[np.uint64]
 NOTHING = np.uint64(0)
@@ -247,8 +249,12 @@ def digests_of_values(rows: Matrix, names: Iterable[str]) -> Digests:
             sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(cells, dtype=np.uint64)])
             return mixed(sums[rows.pointers[1:]] - sums[rows.pointers[:-1]]) | np.uint64(1)
         total = np.zeros(len(rows), np.uint64)
-        for column, place in zip(rows.T, columns, strict=True):
-            total += _cells(column, place)
+
+        def add(some: slice) -> None:
+            for column, place in zip(dense(rows[some]).T, columns, strict=True):
+                total[some] += _cells(column, place)
+
+        by_block(add, len(rows), block_rows(len(columns)))
         return mixed(total) | np.uint64(1)
 
 

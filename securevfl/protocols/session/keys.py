@@ -38,13 +38,15 @@ class KeyMaker:
         self, settings: ExchangeSettings, material: bytes, product_format: ProductFormat
     ) -> Evaluator:
         """The public end of another party's key."""
+        # Only Paillier's products take processes.
+        workers = settings.workers if settings.scheme == "paillier" else None
         return make_evaluator(
             settings.scheme,
             material,
             product_format,
             key_bits=settings.key_bits,
             engine=settings.engine,
-            workers=settings.workers,
+            workers=workers or 1,
         )
 
 

@@ -21,7 +21,7 @@ from securevfl.protocols.session.pad_store import PadStore
 from securevfl.protocols.session.privacy_account import LeakageCount, Promise
 from securevfl.protocols.session.scoring import Score
 from securevfl.shown import Shown
-from securevfl.sparse import Matrix, SparseRows, require_dense
+from securevfl.sparse import Matrix, require_dense
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class PartyData:
         for array in arrays:
             if array is not None:
                 digest.update(f"{array.shape}".encode())
-                for part in array.parts if isinstance(array, SparseRows) else (array,):
+                for part in (array,) if isinstance(array, np.ndarray) else array.parts:
                     digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 

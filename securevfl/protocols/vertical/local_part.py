@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from securevfl.arrays import FloatArray
+from securevfl.blocks import BlockedRows, blocked
 from securevfl.data.labels import TargetScaling
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
@@ -25,7 +26,7 @@ from securevfl.models.local_model import LocalModel, MakeModule, Network
 from securevfl.models.storage import ModelHeader, SavedModel, saved_model
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.plan import Plan
-from securevfl.sparse import Matrix, SparseRows
+from securevfl.sparse import Matrix, SparseRows, dense
 
 
 class LocalPart:
@@ -63,14 +64,17 @@ class LocalPart:
         standardize = plan.job.job.standardize
         if standardize is None:
             standardize = plan.facts.standardize
-        bounds = plan.job.job.bounds
-        self.scaling = Scaling.of(table, table.train, bounds, standardize=standardize)
         self._make_module = make_module
         if with_intercept is None:
             with_intercept = table.name == plan.facts.label_party
         intercept = plan.job.job.intercept and with_intercept
         self.head: HeadedModel | None = None
-        features = self.scaling.apply(table.train)
+        # Networks take arrays.
+        as_arrays = bool(plan.networks) or plan.representation is not None
+        train, held_out = (_taken(each, as_arrays) for each in (table.train, table.test))
+        bounds = plan.job.job.bounds
+        self.scaling = Scaling.of(table, train, bounds, standardize=standardize)
+        features = self.scaling.apply(train)
         if plan.representation is None:
             self.model = self._start(features, intercept, start)
         else:
@@ -79,7 +83,7 @@ class LocalPart:
                 self.model = self.head = self._with_head(self.model, start)
         self.inputs = self.model.inputs(features)
         del features  # as large as the inputs
-        self.held_out = self.model.inputs(self.scaling.apply(table.test))
+        self.held_out = self.model.inputs(self.scaling.apply(held_out))
         self.row_offsets: FloatArray | None = None
         if plan.row_offsets and table.name == plan.facts.label_party:
             shape = len(table.train), plan.loss.outputs
@@ -161,6 +165,12 @@ class LocalPart:
             make_module=self._make_module,
             phi=None if self.phi is None else self.phi(),
         )
+
+
+def _taken(rows: Matrix, as_array: bool) -> Matrix:
+    if as_array:
+        return dense(rows) if isinstance(rows, BlockedRows) else rows
+    return blocked(rows) if isinstance(rows, np.ndarray) else rows
 
 
 DENSE_BYTES = 1 << 28

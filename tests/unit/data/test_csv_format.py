@@ -26,7 +26,8 @@ def read(source: FileSource, content: str | bytes) -> PartyRows:
 def rows(source: FileSource, content: str | bytes) -> list[tuple[object, ...]]:
     held = read(source, content)
     return [
-        (row_id, *values) for row_id, values in zip(held.ids, held.frame.iter_rows(), strict=True)
+        (row_id, *values)
+        for row_id, values in zip(held.ids, held.whole_frame.iter_rows(), strict=True)
     ]
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from securevfl.arrays import FloatArray
 from securevfl.data.convert import Conversion, convert
 from securevfl.data.join import load_files, load_own
 from securevfl.data.read import FileSource
@@ -17,7 +16,7 @@ from securevfl.data.tables import VerticalDataset, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import parse_job
 from securevfl.parties.own_data import OwnRows, join
-from securevfl.sparse import Matrix, SparseRows
+from securevfl.sparse import Matrix, SparseRows, dense
 from securevfl.training.job_data import job_data
 
 ROWS = 90
@@ -51,10 +50,6 @@ def as_shard(source: FileSource, path: Path | None = None) -> Path:
 def sharded(source: FileSource) -> FileSource:
     test = None if source.test_path is None else as_shard(source, source.test_path)
     return replace(source, path=as_shard(source), test_path=test, label_column=None)
-
-
-def dense(rows: Matrix) -> FloatArray:
-    return rows.toarray() if isinstance(rows, SparseRows) else rows
 
 
 def cells(dataset: VerticalDataset[Matrix]) -> dict[int, tuple[list[float], ...]]:

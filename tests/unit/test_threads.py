@@ -1,0 +1,73 @@
+import warnings
+from contextlib import ExitStack
+from threading import Event
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from securevfl import threads
+from securevfl.threads import by_block, spread_over
+
+
+def blas_threads() -> set[int]:
+    found = threads._libraries().info()
+    return {each["num_threads"] for each in found if each["user_api"] == "blas"}
+
+
+def test_results_come_in_the_order_of_the_blocks_whichever_ends_first() -> None:
+    second = Event()
+
+    def work(rows: slice) -> int:
+        if rows.start == 0:
+            assert second.wait(60)
+        else:
+            second.set()
+        return int(rows.start)
+
+    with spread_over(2):
+        assert by_block(work, 25, 10) == [0, 10, 20]
+
+
+def test_an_error_in_any_block_is_raised() -> None:
+    with spread_over(3), pytest.raises(ZeroDivisionError):
+        by_block(lambda rows: 1 // (rows.start - 50), 100, 10)
+
+
+def test_numpy_handles_errors_in_threads_as_where_it_is_called() -> None:
+    started = Event()
+
+    def work(rows: slice) -> float:
+        if rows.start == 0:  # the other block is another thread's
+            assert started.wait(60)
+        started.set()
+        return float(np.exp(np.array([1000.0]))[0])
+
+    with warnings.catch_warnings(), np.errstate(over="ignore"), spread_over(2):
+        warnings.simplefilter("error")
+        assert by_block(work, 2, 1) == [np.inf, np.inf]
+
+
+def test_blas_has_one_thread_until_the_last_of_several_runs_ends() -> None:
+    first, second = ExitStack(), ExitStack()
+    with threadpool_limits(2, "blas"):
+        first.enter_context(spread_over(1))
+        assert blas_threads() == {1}
+        second.enter_context(spread_over(1))
+        first.close()
+        assert blas_threads() == {1}
+        second.close()
+        assert blas_threads() == {2}
+
+
+def test_a_process_takes_no_more_threads_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads._SETTING, "most", 1)
+    started: list[int] = []
+
+    def work(rows: slice) -> None:
+        started.append(rows.start)
+
+    monkeypatch.setattr(threads, "_pool", None)  # which would be called
+    with spread_over(4):
+        by_block(work, 3, 1)
+    assert started == [0, 1, 2]
