@@ -131,15 +131,17 @@ class BfvEvaluator(BfvMultiplier, Evaluator):
         if self._native is not None:
             rows = np.ascontiguousarray(matrix.T, np.int32)
             return PreparedPolynomials(self._format, columns, rows=rows)
+        return PreparedPolynomials(self._format, columns, self._plaintexts(matrix))
+
+    def _plaintexts(self, matrix: IntArray) -> tuple[tuple[seal.Plaintext | None, ...], ...]:
         side, chunk = self._parameters.columns_per_reply, self._parameters.chunk
-        plaintexts = tuple(
+        return tuple(
             tuple(
                 self._part(matrix[at : at + chunk, first : first + side].T, chunk)
                 for at in range(0, self._parameters.inputs * chunk, chunk)
             )
-            for first in range(0, columns, side)
+            for first in range(0, matrix.shape[1], side)
         )
-        return PreparedPolynomials(self._format, columns, plaintexts)
 
     @override
     def lacks_blinders(self, prepared: object) -> bool:
@@ -165,8 +167,9 @@ class BfvEvaluator(BfvMultiplier, Evaluator):
     ) -> Iterator[tuple[bytes, RingArray]]:
         vectors = list(self._take_in(encrypted))
         for row in product.plaintexts:
+            blinder = self._pool.take()
             with seal_errors("an encrypted vector"):
-                yield self._sealed(self._sum(vectors, row), self._pool.take(), positions)
+                yield self._sealed(self._sum(vectors, row), blinder, positions)
 
     def _sum(
         self, vectors: list[seal.Ciphertext], row: tuple[seal.Plaintext | None, ...]

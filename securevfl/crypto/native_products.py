@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
 from securevfl.crypto.native import LARGEST_ENTRY, Arithmetic, Missing, library
-from securevfl.crypto.residues import pack
+from securevfl.crypto.residues import pack, uniform_below
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     SEED_START,
@@ -223,8 +223,8 @@ def _agrees(transforms: int, *, vector: bool) -> bool:
     context, primes, bound = sizes.context(), sizes.primes(), (1 << 19) - 1
     generator = seal.KeyGenerator(context)
     encryptor, evaluator = seal.Encryptor(context, generator.secret_key()), seal.Evaluator(context)
-    drawn = np.random.default_rng(transforms)
-    rows = drawn.choice([-bound, bound, 1], (1, 2 * DEGREE)).astype(np.int32)
+    signs = uniform_below(3, 2 * DEGREE).astype(np.int64) - 1
+    rows = (signs * bound).astype(np.int32)[None]
     # The bound decides on the number of transforms.
     largest = (2 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
     arithmetic = Arithmetic(primes, 2, sizes.prime_bits, largest, vector=vector)
@@ -240,9 +240,9 @@ def _agrees(transforms: int, *, vector: bool) -> bool:
         evaluator.transform_to_ntt(plaintext(context, words), context.first_parms_id(), plain)
         evaluator.multiply_plain(taken, plain, product)
         products.append(product)
-    drawn_zero = [[drawn.integers(0, p, DEGREE, np.uint64) for p in primes] for _ in range(2)]
-    zero = ciphertext_of(context, context.first_parms_id(), np.array(drawn_zero))
-    sums, words_of_zero = arithmetic.sums(1), polynomials_of(zero)
+    words_of_zero = np.array([[uniform_below(p, DEGREE) for p in primes] for _ in range(2)])
+    zero = ciphertext_of(context, context.first_parms_id(), words_of_zero)
+    sums = arithmetic.sums(1)
     arithmetic.multiply(rows, DEGREE, 0, cells[:, None], sums)
     masks, everywhere = np.zeros((2, DEGREE), np.uint64), np.arange(DEGREE)
     reply = arithmetic.reply(sums[0], words_of_zero, masks, everywhere)

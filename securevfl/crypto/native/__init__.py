@@ -19,6 +19,7 @@ from securevfl.errors import CryptoError, RangeExceeded
 DEGREE = 8192
 LARGEST_ENTRY = (1 << 31) - 1
 TRANSFORM_PRIMES = (0xFFFFFFFFC001, 0xFFFFFFFD8001, 0xFFFFFFFA0001)
+_TOP, _LARGEST = (1 << 32) - 1, (1 << 61) - 1
 _DECLARATIONS = """
 const char *svfl_sources(void);
 void svfl_start(void);
@@ -32,6 +33,8 @@ int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int6
 int svfl_reply(const void *, uint64_t *, const uint64_t *, const uint64_t *, const int64_t *,
                int64_t, const int *, uint8_t *);
 void svfl_transform(int, int, const int32_t *, uint64_t *, uint64_t *, uint64_t *);
+void svfl_combined(const uint64_t *, int, int64_t, const uint64_t *, uint64_t, uint64_t,
+                   uint64_t *);
 void svfl_expand(const uint8_t *, const uint64_t *, int, int, uint64_t *);
 """
 
@@ -56,6 +59,11 @@ class Library:
             raise Missing(f"{build.LIBRARY} was made of other sources: install again")
         self._functions.svfl_start()
         self.has_vector = bool(self._functions.svfl_has_vector())
+        limbs = np.array([[_TOP, 0], [_TOP, 1]], np.uint64)
+        factors, prime = [_TOP << 28, 3], _LARGEST
+        expected = [(_TOP * sum(factors) - 1) % prime, 2]
+        if self.combined(limbs, factors, prime - 1, prime).tolist() != expected:
+            raise Missing("a self-test failed: sums of limbs")
 
     def of(self, kind: str, array: NDArray[Any] | bytes | memoryview, *, out: bool = False) -> Any:  # noqa: ANN401
         """A pointer to an array or bytes, which it keeps alive."""
@@ -75,11 +83,38 @@ class Library:
             raise MemoryError("no memory for an engine")
         return self._ffi.gc(made, self._functions.svfl_free)
 
+    def combined(
+        self, limbs: RingArray, factors: Sequence[int], offset: int, prime: int
+    ) -> RingArray:
+        """See `residues.combined`; factors and offset are residues."""
+        of, out = self.of, np.empty(limbs.shape[1], np.uint64)
+        self.call(
+            "combined",
+            of("uint64_t", np.ascontiguousarray(limbs)),
+            *limbs.shape,
+            of("uint64_t", np.array(factors, np.uint64)),
+            offset,
+            prime,
+            of("uint64_t", out, out=True),
+        )
+        return out
+
 
 @cache
+def found() -> Library | Missing:
+    """The library, loaded once, or why there is none."""
+    try:
+        return Library()
+    except Missing as missing:
+        return missing
+
+
 def library() -> Library:
-    """The library, loaded once; a Missing if there is none."""
-    return Library()
+    """The library; a Missing if there is none."""
+    known = found()
+    if isinstance(known, Missing):
+        raise known
+    return known
 
 
 def cells(*shape: int) -> RingArray:

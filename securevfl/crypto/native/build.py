@@ -40,7 +40,8 @@ def compiled(target: Path = LIBRARY, *more: str) -> str | None:
         except (OSError, subprocess.SubprocessError) as error:
             return f"no C compiler: {error}"
         if done.returncode:
-            said = next(iter(done.stderr.strip().splitlines()), "nothing said")
+            lines = done.stderr.strip().splitlines()
+            said = next((line for line in lines if "error" in line), "nothing said")
             return f"{compiler[0]} failed: {said}"
         made.replace(target)
     return None

@@ -142,19 +142,20 @@ INLINE u64 joined(const modulus *q, u64 a, u64 t1, u64 t2, u64 zero) {
     return below(sum - high(sum, q->one) * p, p);
 }
 /* One coefficient modulo all primes, from its residues x[prime][transform] at a distance of N. */
-INLINE void coefficient(const engine *e, const u64 *x, const u64 *zero, u64 *out) {
+INLINE void coefficient(const engine *e, int primes, int kept, int transforms, const u64 *x,
+                        const u64 *zero, u64 *out) {
     const u64 *r = TRANSFORM;
-    for (int k = 0; k < e->primes; k++, x += (size_t)e->transforms * N) {
+    for (int k = 0; k < primes; k++, x += (size_t)transforms * N) {
         u64 a0 = below(x[0] + (r[0] - 1) / 2, r[0]), a1 = below(x[N] + (r[1] - 1) / 2, r[1]), t2 = 0;
         u64 t1 = times(a1 + 2 * r[1] - a0, e->garner[1], e->garners[1], r[1]);
-        if (e->transforms == 3) {
+        if (transforms == 3) {
             u64 a2 = below(x[2 * N] + (r[2] - 1) / 2, r[2]), u = times(t1, e->r0, e->r0s, r[2]);
             t2 = times(a2 + 3 * r[2] - a0 - u, e->garner[2], e->garners[2], r[2]);
         }
         out[k] = joined(e->at + k, a0, t1, t2, zero[(size_t)k * N]);
     }
     /* SEAL's step to fewer primes: (x - x')/p' for x' = x modulo p', rounded as it does. */
-    for (int l = e->primes - 1; l >= e->kept; l--) {
+    for (int l = primes - 1; l >= kept; l--) {
         u64 last = below(out[l] + (e->at[l].p >> 1), e->at[l].p);
         for (int k = 0; k < l; k++) {
             const modulus *q = e->at + k;
@@ -163,30 +164,59 @@ INLINE void coefficient(const engine *e, const u64 *x, const u64 *zero, u64 *out
         }
     }
 }
+/* Coefficients at these positions, or the first ones, to words [prime kept][N]. */
+INLINE void coefficients(const engine *e, int primes, int kept, int transforms, const u64 *x,
+                         const u64 *zero, const int64_t *positions, int64_t count, u64 *words) {
+    u64 some[PRIMES];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = positions ? positions[i] : i;
+        coefficient(e, primes, kept, transforms, x + at, zero + at, some);
+        for (int k = 0; k < kept; k++) words[(size_t)k * N + i] = some[k];
+    }
+}
+/* The usual sizes are compiled by themselves: loops over a few primes cost half of the time. */
+static void joined_all(const engine *e, const u64 *x, const u64 *zero, const int64_t *positions,
+                       int64_t count, u64 *words) {
+#define WHERE(primes_, kept_, transforms_) \
+    if (e->primes == primes_ && e->kept == kept_ && e->transforms == transforms_) { \
+        coefficients(e, primes_, kept_, transforms_, x, zero, positions, count, words); \
+        return; \
+    }
+    WHERE(2, 2, 2)
+    WHERE(3, 3, 2)
+    coefficients(e, e->primes, e->kept, e->transforms, x, zero, positions, count, words);
+}
 /* The reply of one group. zero: words [poly][prime][N]; masks: [kept prime][count]; sums are used up.
  * Returns 2 without memory. */
 API int svfl_reply(const engine *e, cell *sums, const u64 *zero, const u64 *masks,
                    const int64_t *positions, int64_t count, const int *bits, uint8_t *out) {
     size_t room = 8 * ((each(e) + 2 * (size_t)e->kept) * N);
-    u64 *x = scratch(room), *made = x + each(e) * N, some[PRIMES];
+    u64 *x = scratch(room), *made = x + each(e) * N;
     if (!x) return 2;
     for (int poly = 0; poly < 2; poly++) {
         u64 *words = made + (size_t)poly * e->kept * N;
         for (size_t i = 0; i < each(e); i++)
             back((int)(i % e->transforms), e->vector, sums + (2 * i + poly) * width(e), x + i * N);
-        for (int64_t i = 0, all = poly ? N : count; i < all; i++) {
-            int64_t at = poly ? i : positions[i];
-            coefficient(e, x + at, zero + (size_t)poly * e->primes * N + at, some);
-            for (int k = 0; k < e->kept; k++)
-                words[(size_t)k * N + i] =
-                    poly ? some[k] : below(some[k] + masks[k * count + i], e->at[k].p);
-        }
+        joined_all(e, x, zero + (size_t)poly * e->primes * N, poly ? 0 : positions, poly ? N : count,
+                   words);
     }
     for (int k = 0; k < e->kept; k++) {
-        out = pack(made + (size_t)(e->kept + k) * N, N, bits[k], out);
-        out = pack(made + (size_t)k * N, count, bits[k], out);
+        u64 *c0 = made + (size_t)k * N, *c1 = made + (size_t)(e->kept + k) * N;
+        for (int64_t i = 0; i < count; i++) c0[i] = below(c0[i] + masks[k * count + i], e->at[k].p);
+        out = pack(c0, count, bits[k], pack(c1, N, bits[k], out));
     }
     forget(x, room);
     free(x);
     return 0;
+}
+/* (sum of limbs * factors + offset) modulo p below 2^61, for up to 5 rows of words below 2^32. */
+API void svfl_combined(const u64 *limbs, int rows, int64_t count, const u64 *factors, u64 offset,
+                       u64 p, u64 *out) {
+    u64 one = shoup(1, p);
+    for (int64_t j = 0; j < count; j++) out[j] = offset;
+    for (int i = 0; i < rows; i++) {
+        u64 w = factors[i], ws = shoup(w, p);
+        for (int64_t j = 0; j < count; j++) out[j] += times(limbs[i * count + j], w, ws, p);
+    }
+    for (int64_t j = 0; j < count; j++) out[j] = below(out[j] - high(out[j], one) * p, p);
 }

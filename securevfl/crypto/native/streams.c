@@ -21,11 +21,23 @@ static const uint8_t SIGMA[10][16] = {
     {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0}};
 enum { WORDS = 512 };
 
-#define TURN(x, n) ((x) >> (n) | (x) << (64 - (n)))
+/* Turns by whole bytes are one shuffle each, which clang finds by itself. */
+#if defined(HAVE_VECTOR) && !defined(__clang__)
+typedef uint8_t octets __attribute__((vector_size(32)));
+#define AT(n, i) (i) / 8 * 8 + ((i) + (n)) % 8
+#define FOUR_AT(n, i) AT(n, i), AT(n, i + 1), AT(n, i + 2), AT(n, i + 3)
+#define EIGHT(n, i) FOUR_AT(n, i), FOUR_AT(n, i + 4)
+#define SHUFFLED(x, n) \
+    (four) __builtin_shuffle((octets)(x), (octets){EIGHT(n, 0), EIGHT(n, 8), EIGHT(n, 16), EIGHT(n, 24)})
+#else
+#define SHUFFLED SHIFTED
+#endif
+#define SHIFTED(x, n) ((x) >> 8 * (n) | (x) << (64 - 8 * (n)))
+#define TURN(x, n) (shuffles ? SHUFFLED(x, n) : SHIFTED(x, n))
 #define MIX(a, b, c, d, x, y) \
-    a += b + x, d = TURN(d ^ a, 32), c += d, b = TURN(b ^ c, 24); \
-    a += b + y, d = TURN(d ^ a, 16), c += d, b ^= c, b = b >> 63 | (b + b);
-INLINE void compress(four *h, const four *m, u64 bytes, int last) {
+    a += b + x, d = TURN(d ^ a, 4), c += d, b = TURN(b ^ c, 3); \
+    a += b + y, d = TURN(d ^ a, 2), c += d, b ^= c, b = b >> 63 | (b + b);
+INLINE void compress(four *h, const four *m, u64 bytes, int last, int shuffles) {
     four v[16] = {{0}};
     for (int i = 0; i < 8; i++) v[i] = h[i], v[i + 8] += IV[i];
     v[12] ^= bytes, v[14] ^= last ? ~(u64)0 : 0;
@@ -42,28 +54,30 @@ INLINE void compress(four *h, const four *m, u64 bytes, int last) {
     for (int i = 0; i < 8; i++) h[i] ^= v[i] ^ v[i + 8];
 }
 /* BLAKE2Xb of the counter, keyed by the seed: a root, whose hash every node hashes. */
-INLINE void refill(const u64 *seed, u64 counter, u64 *out) {
+INLINE void refill(const u64 *seed, u64 counter, u64 *out, int shuffles) {
     four root[8], h[8], m[16];
     for (int i = 0; i < 8; i++) root[i] = (four){0} + IV[i];
     root[0] ^= 0x01014040, root[1] ^= (u64)4096 << 32;
     for (int i = 0; i < 16; i++) m[i] = (four){0} + (i < 8 ? seed[i] : 0);
-    compress(root, m, 128, 0);
+    compress(root, m, 128, 0, shuffles);
     for (int i = 0; i < 16; i++) m[i] = (four){0} + (i ? 0 : counter);
-    compress(root, m, 136, 1);
+    compress(root, m, 136, 1, shuffles);
     for (int i = 0; i < 16; i++) m[i] = i < 8 ? root[i] : (four){0};
     for (u64 node = 0; node < 64; node += 4) {
         for (int i = 0; i < 8; i++) h[i] = (four){0} + IV[i];
         h[0] ^= (u64)64 << 32 | 64, h[2] ^= (u64)64 << 8;
         h[1] ^= (four){node, node + 1, node + 2, node + 3} | (u64)4096 << 32;
-        compress(h, m, 64, 1);
+        compress(h, m, 64, 1, shuffles);
         for (int lane = 0; lane < 4; lane++)
             for (int i = 0; i < 8; i++) out[8 * (node + lane) + i] = h[i][lane];
     }
 }
 #ifdef HAVE_VECTOR
-AVX static void refill_avx2(const u64 *seed, u64 counter, u64 *out) { refill(seed, counter, out); }
+AVX static void refill_avx2(const u64 *seed, u64 counter, u64 *out) {
+    refill(seed, counter, out, 1);
+}
 #endif
-static void refill_any(const u64 *seed, u64 counter, u64 *out) { refill(seed, counter, out); }
+static void refill_any(const u64 *seed, u64 counter, u64 *out) { refill(seed, counter, out, 0); }
 
 /* A polynomial for each prime, [prime][N]. As SEAL does, words from the largest multiple of the
  * prime less one on are replaced by later ones, after all polynomials are filled. */

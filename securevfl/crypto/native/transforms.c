@@ -25,6 +25,7 @@ typedef struct {
     double first[4]; /* 1/N, 2^30/N, then times the first level's root */
 } tables;
 static tables OF[TRANSFORMS];
+enum { BLOCK = 512 }; /* sums of a block stay in the first cache, and few streams are read at once */
 
 static double centred(u64 w, u64 p) { return w > p / 2 ? -(double)(p - w) : (double)w; }
 static void fill(tables *q, u64 p, u64 root) {
@@ -88,12 +89,13 @@ static void intt_words(u64 *x, const tables *q, u64 p) {
 /* 128-bit sums, low words before high words: room for 2^32 products of 96 bits. */
 static void add_words(cell *sums, const cell *plain, const cell *inputs, size_t stride, int count) {
     for (int poly = 0; poly < 2; poly++, sums += 2 * N, inputs += N)
-        for (int j = 0; j < N; j++) {
-            u128 sum = (u128)sums[N + j].word << 64 | sums[j].word;
+        for (int from = 0; from < N; from += BLOCK)
             for (int i = 0; i < count; i++)
-                sum += (u128)plain[(size_t)i * N + j].word * inputs[i * stride + j].word;
-            sums[j].word = (u64)sum, sums[N + j].word = (u64)(sum >> 64);
-        }
+                for (int j = from; j < from + BLOCK; j++) {
+                    u128 sum = (u128)sums[N + j].word << 64 | sums[j].word;
+                    sum += (u128)plain[(size_t)i * N + j].word * inputs[i * stride + j].word;
+                    sums[j].word = (u64)sum, sums[N + j].word = (u64)(sum >> 64);
+                }
 }
 static void settle_words(cell *sums, const tables *q, u64 p) {
     for (int j = 0; j < N; j++) {
@@ -206,16 +208,16 @@ AVX static void ntt_full(int t, const u64 *in, double *x) {
 AVX static void add_reals(int t, double *sums, const double *plain, const double *inputs,
                           size_t stride, int count) { /* sums end at p/2: at most 5p on the way */
     MODULUS;
-    for (int j = 0; j < N; j += 4) {
-        D r = LOAD(sums + j), s = LOAD(sums + N + j);
-        for (int i = 0; i < count; i++) {
-            D y = LOAD(plain + (size_t)i * N + j);
-            const double *c = inputs + i * stride + j;
-            r = _mm256_add_pd(r, product(y, LOAD(c), p, pinv));
-            s = _mm256_add_pd(s, product(y, LOAD(c + N), p, pinv));
-        }
-        STORE(sums + j, nearest(r, p, pinv)), STORE(sums + N + j, nearest(s, p, pinv));
-    }
+    for (int from = 0; from < N; from += BLOCK)
+        for (int i = 0; i < count; i++)
+            for (int j = from; j < from + BLOCK; j += 4) {
+                const double *c = inputs + i * stride + j;
+                D y = LOAD(plain + (size_t)i * N + j);
+                D r = _mm256_add_pd(LOAD(sums + j), product(y, LOAD(c), p, pinv));
+                D s = _mm256_add_pd(LOAD(sums + N + j), product(y, LOAD(c + N), p, pinv));
+                if (i == count - 1) r = nearest(r, p, pinv), s = nearest(s, p, pinv);
+                STORE(sums + j, r), STORE(sums + N + j, s);
+            }
 }
 AVX static void intt_reals(int t, double *x, u64 *out) {
     const tables *q = OF + t;
