@@ -218,6 +218,11 @@ class BfvMultiplier:
         """What makes the products: native, or seal."""
         return "seal" if self._native is None else "native"
 
+    def spread_over(self, workers: int) -> None:
+        """Divide products in C among so many threads, by default one a core; SEAL's take one."""
+        if self._native is not None:
+            self._native.threads = workers
+
     def _by_seal(self, piece: bytes) -> seal.Ciphertext:
         """One input, or SEAL's error."""
         return next(inputs_of(self._sizes, self._context, piece))

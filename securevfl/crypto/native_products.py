@@ -8,6 +8,7 @@ Inputs whose seed is no plain one of SEAL's default generator, and words that ar
 left to SEAL, which reads or refuses them.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
@@ -33,7 +34,8 @@ from securevfl.crypto.seal_codec import (
 )
 from securevfl.errors import CryptoError, RangeExceeded
 
-T, V = TypeVar("T"), TypeVar("V")
+T = TypeVar("T")
+V = TypeVar("V")
 _WINDOW = 4  # blocks of rows a thread, whose encryptions of zero are taken together
 
 
@@ -51,7 +53,7 @@ class Layout:
 
 
 class NativeProducts:
-    """The evaluator's side of one format, over this many threads.
+    """The evaluator's side of one format, over `threads`, by default one a core.
 
     Args:
         arithmetic: of its primes.
@@ -69,7 +71,7 @@ class NativeProducts:
     ) -> None:
         self._arithmetic, self._layout, self._by_seal = arithmetic, layout, by_seal
         self._c0_bytes = input_bytes
-        self.threads = 1
+        self.threads = _cores()
 
     def replies(
         self,
@@ -100,7 +102,7 @@ class NativeProducts:
                 found.append((self._arithmetic.reply(own, zero, masks, positions), share))
             return found
 
-        with _Threads(self.threads) as pool:
+        with _Threads(min(self.threads, max(self._layout.chunks, len(starts)))) as pool:
             sums_of = self._sums(encrypted, matrix, starts, pool)
             window = _WINDOW * self.threads
             for first in range(0, len(starts), window):
@@ -194,6 +196,11 @@ def chosen(
     except RangeExceeded:
         return None
     return NativeProducts(arithmetic, layout, sizes.input_bytes, by_seal)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def why_not() -> str | None:

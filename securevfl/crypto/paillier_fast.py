@@ -189,7 +189,8 @@ class FastPaillierEvaluator(PaillierKeyPeer):
 
     def spread_over(self, workers: int) -> None:
         """Divide products among this many processes, including this one."""
-        self._accumulate = Workers(workers).accumulated
+        if workers > 1:
+            self._accumulate = Workers(workers).accumulated
 
     def _blinder(self) -> mpz:
         return uniform_residue(self._n)

@@ -138,8 +138,8 @@ def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) 
     Each limb has one factor, of any size; the prime is between 2^31 and 2^61.
     """
     if isinstance(native.found(), native.Library):
-        known = [factor % prime for factor in factors]
-        return native.library().combined(limbs, known, offset % prime, prime)
+        reduced = [factor % prime for factor in factors]
+        return native.library().combined(limbs, reduced, offset % prime, prime)
     total = np.full(limbs.shape[1], offset % prime + prime, np.uint64)
     for limb, factor in zip(limbs, factors, strict=True):
         known = factor % prime

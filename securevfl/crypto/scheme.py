@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from math import ceil
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.errors import RangeExceeded
@@ -194,3 +194,11 @@ class Evaluator(Protocol):
 
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
         """Enc(Xᵀv + r), re-randomized, with a fresh mask r; a CryptoError for invalid bytes."""
+
+
+@runtime_checkable
+class Spreads(Protocol):
+    """An evaluator whose products can be divided."""
+
+    def spread_over(self, workers: int) -> None:
+        """Divide products among so many threads or processes, this one included."""

@@ -5,6 +5,7 @@ The properties of a scheme are known without its library, which is imported only
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from securevfl.crypto.bfv_parameters import HANDY_BITS, BfvParameters
 from securevfl.crypto.scheme import (
@@ -13,6 +14,7 @@ from securevfl.crypto.scheme import (
     Evaluator,
     KeyOwner,
     ProductFormat,
+    Spreads,
 )
 from securevfl.errors import ConfigError
 
@@ -58,6 +60,11 @@ def _bfv() -> Ends:
     return BfvOwner, BfvEvaluator
 
 
+def _bfv_by_seal() -> Ends:
+    owner, evaluator = _bfv()
+    return owner, partial(evaluator, native=False)
+
+
 def _ckks() -> Ends:
     from securevfl.crypto.ckks import CkksEvaluator, CkksOwner  # noqa: PLC0415
 
@@ -84,8 +91,9 @@ def _paillier_full() -> Ends:
 
 SCHEMES: Mapping[str, Scheme] = {
     "bfv": Scheme(
-        "BFV through TenSEAL's SEAL: exact, 128 bits, fast; the default",
-        {"tenseal": _bfv},
+        "BFV on TenSEAL's SEAL: exact, 128 bits, fast; the default",
+        # Products in C where that was compiled; seal is named as earlier jobs did as well.
+        {"native": _bfv, "seal": _bfv_by_seal, "tenseal": _bfv_by_seal},
         # Rounding v to 13 bits weighs on a gradient as much as rounding X to 12, residuals being
         # within ±1 and features around it: large S and bounds are met by fewer bits of v alone.
         fraction_bits=((20, 14), (19, 13), *((bits, 12) for bits in range(18, 12, -1))),
@@ -161,9 +169,11 @@ def make_evaluator(
     *,
     engine: str | None = None,
     key_bits: int | None = None,
-    workers: int = 1,
+    workers: int | None = None,
 ) -> Evaluator:
-    """A peer's end of another party's key of `key_bits` (3072); `workers` processes multiply.
+    """A peer's end of another party's key of `key_bits` (3072).
+
+    `workers` threads (bfv, by default one a core) or processes (paillier fast, 1) multiply.
 
     Raises:
         KeyMismatch: the bytes are not such a public key.
@@ -171,20 +181,28 @@ def make_evaluator(
     """
     bits, (_, evaluator_of) = _choose(scheme, key_bits, engine)
     evaluator = evaluator_of(public_bytes, product_format, *bits)
-    if workers > 1:
-        from securevfl.crypto.paillier_fast import FastPaillierEvaluator  # noqa: PLC0415
-
-        if not isinstance(evaluator, FastPaillierEvaluator):
-            raise ConfigError(
-                f"workers is {workers}, 1 expected: only paillier's fast engine spreads"
-            )
+    if workers is not None and isinstance(evaluator, Spreads):
         evaluator.spread_over(workers)
+    elif workers not in (None, 1):
+        raise ConfigError(
+            f"workers is {workers}, 1 expected: only bfv and paillier's fast engine spread"
+        )
     return evaluator
 
 
 def default_engine(scheme: str) -> str:
     """The default engine of a scheme."""
     return next(iter(SCHEMES[scheme].engines))
+
+
+def running_engine(scheme: str, engine: str | None = None) -> str:
+    """The engine that multiplies in this process: seal where native finds no library."""
+    name = engine or default_engine(scheme)
+    if name == "native":
+        from securevfl.crypto.native_products import why_not  # noqa: PLC0415
+
+        return "native" if why_not() is None else "seal"
+    return name
 
 
 def require_choice(scheme: str, key_bits: int | None, engine: str | None) -> None:

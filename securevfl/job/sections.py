@@ -300,7 +300,8 @@ class ExchangeSettings(Section):
             encryption, which makes replies larger; auto chooses the faster one.
         he_per_step: for benchmarks: repeat the homomorphic product in every local step, as other
             systems do, instead of once per round. The model is the same, at Q times the work.
-        workers: processes for a party's homomorphic products. Each party may choose its own number.
+        workers: threads (bfv, blind; by default one a core) or processes (paillier; 1) for a
+            party's homomorphic products. Each party may choose its own number.
         offline_rounds: with `blind`: number of rounds whose pads are generated together; later
             pads are generated while parties wait. By default all are generated before round 1.
         checks: with `blind`: κ, the number of random combinations of pads in every product, by
@@ -328,7 +329,7 @@ class ExchangeSettings(Section):
     feature_fraction_bits: Annotated[int, Field(ge=4, le=32)] | None = None
     round_trips: Literal["auto", 1, 2] = "auto"
     he_per_step: bool = False
-    workers: PositiveInt = 1
+    workers: PositiveInt | None = None
     offline_rounds: PositiveInt | None = None
     checks: Annotated[int, Field(ge=0, le=64)] | None = None
     prediction_bound: PositiveFloat = 6.0

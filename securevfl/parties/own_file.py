@@ -128,7 +128,7 @@ class OwnFile(Section):
         listen: HOST:PORT where it listens for peers; without it, it only connects to others.
         proxy: http://HOST:PORT of a proxy through which it connects (CONNECT).
         patience_hours: how long it waits for peers before it ends.
-        workers: processes for homomorphic products.
+        workers: threads or processes for homomorphic products; by default see the job file's.
     """
 
     name: PartyName
@@ -139,7 +139,7 @@ class OwnFile(Section):
     listen: Annotated[str, AfterValidator(_host_port)] | None = None
     proxy: Annotated[str, AfterValidator(_proxy)] | None = None
     patience_hours: Positive = 24.0
-    workers: Annotated[int, Field(ge=1)] = 1
+    workers: Annotated[int, Field(ge=1)] | None = None
     data: DataSettings = DataSettings()
     preprocess: Preprocessing | None = None
     policy: Policy = Policy()

@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("drop hide", {"scheme": "blind", "predictions": "masked"}, {}),
         *((f"drop {name}", {"scheme": "blind", name: value}, {}) for name, value in {
             "key_bits": 2048, "engine": "seal", "round_trips": 1, "he_per_step": True,
-            "workers": 2, "prediction_bound": 4.0, **FRACTIONS,
+            "prediction_bound": 4.0, **FRACTIONS,
         }.items()),
         ("period is for loss", {"scheme": "blind", "period": 64}, {}),
         *((f"{name} is a setting of 'blind', not of 'bfv'", {"scheme": "bfv", name: value}, {})

@@ -23,7 +23,6 @@ NOT_TAKEN = (
     "feature_fraction_bits",
     "round_trips",
     "he_per_step",
-    "workers",
     "prediction_bound",
 )
 """Keys of `[exchange]` that have no meaning here."""

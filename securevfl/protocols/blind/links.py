@@ -344,8 +344,9 @@ class PartyLinks:
             checks = job.training.plan.checks
             holdings[name] = Holding(columns[name], keys, widths, scales, checks)
         formats = _formats(job, blocks, job.agreement.own_columns, job.scales)
+        workers = job.training.plan.job.exchange.workers
         ends = [
-            await take_ring_key(party, holder, what, fmt, seed)
+            await take_ring_key(party, holder, what, fmt, seed, workers=workers)
             for what, fmt in zip(_KEYS, formats, strict=True)
         ]
         return cls(job, OfProducts(*ends), holdings)
@@ -509,11 +510,20 @@ def _formats(
 
 
 async def take_ring_key(
-    party: Party, owner: str, what: str, fmt: RingProductFormat, seed: bytes
+    party: Party,
+    owner: str,
+    what: str,
+    fmt: RingProductFormat,
+    seed: bytes,
+    *,
+    workers: int | None,
 ) -> "ring_products.RingProductEvaluator":
     """This party's end of another party's key, of the joint seed."""
     make = partial(ring_products.RingProductEvaluator, product_format=fmt)
-    return await take_key(party, owner, what, make, seed)
+    end = await take_key(party, owner, what, make, seed)
+    if workers is not None:
+        end.spread_over(workers)
+    return end
 
 
 def _filled(values: NDArray[D], shape: tuple[int, int]) -> NDArray[D]:

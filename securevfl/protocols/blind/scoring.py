@@ -232,5 +232,6 @@ async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks, seed: b
         return RingSums(party, masks, bits, owner=owner)
     evaluator = None
     if party.name == partner:
-        evaluator = await take_ring_key(party, party.label_party, FOR_SCORES, fmt, seed)
+        workers, label_party = plan.job.exchange.workers, party.label_party
+        evaluator = await take_ring_key(party, label_party, FOR_SCORES, fmt, seed, workers=workers)
     return RingSums(party, masks, bits, evaluator=evaluator)

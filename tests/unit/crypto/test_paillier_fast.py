@@ -234,7 +234,7 @@ def test_a_worker_that_dies_ends_the_product(owner: FastPaillierOwner) -> None:
         evaluator.masked_product(encrypted, prepared)
 
 
-@pytest.mark.parametrize(("scheme", "engine"), [("bfv", None), ("ckks", None), ("paillier", "phe")])
+@pytest.mark.parametrize(("scheme", "engine"), [("ckks", None), ("paillier", "phe")])
 def test_schemes_that_do_not_spread_say_so(scheme: str, engine: str | None) -> None:
     bits = 2048 if engine else None
     owner = make_owner(scheme, FORMAT, key_bits=bits, engine=engine)
