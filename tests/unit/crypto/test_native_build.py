@@ -1,8 +1,9 @@
-"""The library is compiled on installation, or left out; and its C has no undefined behaviour."""
+"""The library is compiled on installation, or left out; what tools find in its C."""
 
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from securevfl.crypto.native import build
 
 ROOT = Path(__file__).parents[3]
 has_compiler = pytest.mark.skipif(
-    subprocess.run(["sh", "-c", "command -v cc"], capture_output=True, check=False).returncode != 0,  # noqa: S607
+    shutil.which("cc") is None,
     reason="no C compiler",
 )
 INTERFACE = "hatchling.builders.hooks.plugin.interface"
@@ -130,3 +131,25 @@ def test_no_undefined_behaviour_and_no_access_outside_of_arrays(tmp_path: Path) 
         command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=550, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("valgrind") is None or not Path("/usr/include/valgrind/memcheck.h").exists(),
+    reason="no valgrind",
+)
+@has_compiler
+def test_no_branch_and_no_address_depends_on_a_secret(tmp_path: Path) -> None:
+    sources = [*map(str, build.HERE.glob("*.c")), str(Path(__file__).parent / "secrets.c")]
+    program, more = tmp_path / "secrets", ["-Wno-psabi", '-DSOURCES=""', f"-I{build.HERE}"]
+    flags = [flag for flag in build.FLAGS if flag not in ("-shared", "-fPIC")]
+    subprocess.run(["cc", *flags, *more, *sources, "-o", str(program)], check=True)  # noqa: S603, S607
+    has_vector = "fma" in Path("/proc/cpuinfo").read_text() and os.uname().machine == "x86_64"
+    said = []
+    for vector, transforms, kept, *leak in ("023", "032", "123", "132", "023 ", "123 "):
+        if vector == "0" or has_vector:
+            command = ["valgrind", "-q", str(program), vector, transforms, kept, *leak]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+            said.append((bool(leak), "depends on uninitialised" in done.stderr))
+    assert said
+    assert all(leaks == reported for leaks, reported in said)
