@@ -39,6 +39,8 @@ from securevfl.crypto.scheme import (
 from securevfl.crypto.seal_codec import seal_errors
 from securevfl.errors import CryptoError, RangeExceeded
 
+_TURNED = 256  # rows that are transposed together, within the cache
+
 
 class BfvOwner(BfvKeyHolder, KeyOwner):
     """The party with the secret key."""
@@ -129,7 +131,9 @@ class BfvEvaluator(BfvMultiplier, Evaluator):
         if columns > self._format.columns:
             raise RangeExceeded(f"{columns} columns, at most {self._format.columns} agreed")
         if self._native is not None:
-            rows = np.ascontiguousarray(matrix.T, np.int32)
+            rows = np.empty((columns, len(matrix)), np.int32)
+            for at in range(0, len(matrix), _TURNED):
+                rows[:, at : at + _TURNED] = matrix[at : at + _TURNED].T
             return PreparedPolynomials(self._format, columns, rows=rows)
         return PreparedPolynomials(self._format, columns, self._plaintexts(matrix))
 
