@@ -146,10 +146,10 @@ def test_no_branch_and_no_address_depends_on_a_secret(tmp_path: Path) -> None:
     subprocess.run(["cc", *flags, *more, *sources, "-o", str(program)], check=True)  # noqa: S603, S607
     has_vector = "fma" in Path("/proc/cpuinfo").read_text() and os.uname().machine == "x86_64"
     said = []
-    for vector, transforms, kept, *leak in ("023", "032", "123", "132", "023 ", "123 "):
-        if vector == "0" or has_vector:
-            command = ["valgrind", "-q", str(program), vector, transforms, kept, *leak]
+    for asked in ("0 2 3", "0 3 2", "1 2 3", "1 3 2", "0 2 3 leak", "1 2 3 leak"):
+        if asked[0] == "0" or has_vector:
+            command = ["valgrind", "-q", str(program), *asked.split()]
             done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
-            said.append((bool(leak), "depends on uninitialised" in done.stderr))
+            said.append(("leak" in asked, "depends on uninitialised" in done.stderr))
     assert said
     assert all(leaks == reported for leaks, reported in said)
