@@ -47,6 +47,8 @@ class Library:
     """The functions of the library, which take arrays."""
 
     def __init__(self) -> None:
+        if not build.LIBRARY.exists():
+            raise Missing(f"{build.LIBRARY.name} was not compiled when this was installed")
         try:
             import cffi  # noqa: PLC0415  # parsing declarations takes a while
 
