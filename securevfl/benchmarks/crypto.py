@@ -21,16 +21,24 @@ from numpy.typing import NDArray
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
-from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner, with_fraction_bits
+from securevfl.crypto.schemes import (
+    SCHEMES,
+    make_evaluator,
+    make_owner,
+    running_engine,
+    with_fraction_bits,
+)
 from securevfl.errors import ConfigError
 from securevfl.job import NetworkSettings
 from securevfl.reports.benchmarks import CryptoRow
+from securevfl.threads import spread_over
 
 PATIENCE_SECONDS = 60.0
 ONLINE = ("encrypt", "evaluate", "decrypt")
 # No repeats of what took this long together.
 ENOUGH_SECONDS = 10.0
-SLOW_VARIANTS = ("fast-full",)
+# Not measured unless they are named: slow ones, and another name of bfv's seal.
+VARIANTS = (("paillier", "fast-full"), ("bfv", "tenseal"))
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,13 @@ class CryptoSettings:
         zero_one: X of 0 and 1, which is exact without fraction bits.
         rounds: of the job, which primes are sized for.
         network: between the parties.
-        workers: measure paillier fast in so many processes as well.
+        engines: names; by default all but variants of another.
+        workers: measure engines that spread over so many processes or threads as well.
         repeats: runs of each, for medians.
         seed: of the numbers, never of keys.
 
     Raises:
-        ConfigError: not as many S as P, or an unknown scheme.
+        ConfigError: not as many S as P, an unknown scheme, or engines of none of the schemes.
     """
 
     samples: tuple[int, ...]
@@ -73,6 +82,7 @@ class CryptoSettings:
     workers: int
     repeats: int
     seed: int
+    engines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.samples) != len(self.features):
@@ -83,6 +93,14 @@ class CryptoSettings:
         for name in self.schemes:
             if name not in SCHEMES:
                 raise ConfigError(f"--scheme has {name!r}, some of {', '.join(SCHEMES)} expected")
+        known = [engine for name in self.schemes for engine in SCHEMES[name].engines]
+        for name in self.engines:
+            if name not in known:
+                raise ConfigError(f"--engine has {name!r}, some of {', '.join(known)} expected")
+
+    def measures(self, scheme: str, engine: str) -> bool:
+        """Whether this engine is asked for."""
+        return engine in self.engines or (not self.engines and (scheme, engine) not in VARIANTS)
 
 
 def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[CryptoRow]:
@@ -91,18 +109,19 @@ def crypto(settings: CryptoSettings, report: Report = silent) -> Iterator[Crypto
         (scheme, engine, bits, workers)
         for scheme in settings.schemes
         for engine in SCHEMES[scheme].engines
-        if engine not in SLOW_VARIANTS
+        if settings.measures(scheme, engine)
         for bits in (settings.paillier_bits if SCHEMES[scheme].key_sizes else (None,))
-        for workers in ({1, settings.workers} if engine == "fast" else {1})
+        for workers in ({1, settings.workers} if engine in ("fast", "native") else {1})
     ]
     for samples, features in zip(settings.samples, settings.features, strict=True):
         work = _work(settings, samples, features)
         rows = []
         for scheme, engine, bits, workers in contenders:
             report(f"{scheme} {engine} {bits or ''}, {samples} x {features}")
-            rows.append(
-                _measure(scheme, engine, bits, work, repeats=settings.repeats, workers=workers)
-            )
+            with spread_over(workers):
+                rows.append(
+                    _measure(scheme, engine, bits, work, repeats=settings.repeats, workers=workers)
+                )
         rows.append(_numpy(work, settings.repeats))
         baseline = {
             row["key_bits"]: row["seconds_median"] for row in rows if row["engine"] == "phe"
@@ -147,11 +166,12 @@ def _measure(
 ) -> CryptoRow:
     started = time.perf_counter()
     owner = make_owner(scheme, work.format, key_bits=bits, engine=engine)
+    processes = workers if engine == "fast" else 1
     evaluator = make_evaluator(
-        scheme, owner.public_bytes, work.format, key_bits=bits, engine=engine, workers=workers
+        scheme, owner.public_bytes, work.format, key_bits=bits, engine=engine, workers=processes
     )
     keys_made = time.perf_counter()
-    if workers > 1:
+    if processes > 1:
         _run(owner, evaluator, work.part(workers, 1))  # processes take half a second to start
     samples, features = work.matrix.shape
     rows, columns = samples, features
@@ -166,7 +186,7 @@ def _measure(
     return {
         "operation": "masked_product",
         "scheme": scheme,
-        "engine": engine,
+        "engine": running_engine(scheme, engine),
         "key_bits": bits,
         "workers": workers,
         "samples": samples,

@@ -15,7 +15,7 @@ from typing import Literal
 from securevfl.benchmarks.grid import Cell, Grid
 from securevfl.benchmarks.progress import Report, silent
 from securevfl.benchmarks.tuning import Tuned
-from securevfl.crypto.schemes import default_engine
+from securevfl.crypto.schemes import running_engine
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
@@ -197,7 +197,7 @@ def row_to(
         "learning_rate": tuned.learning_rate,
         "learning_rate_chosen": tuned.how,
         "key_bits": first.key_bits,
-        "engine": exchange.engine or (default_engine(exchange.scheme) if encrypted else None),
+        "engine": running_engine(exchange.scheme, exchange.engine) if encrypted else None,
         "key_fingerprints": first.key_fingerprints,
         "repeats": len(runs),
         "max_rounds": job.rounds,

@@ -182,8 +182,11 @@ def crypto(
     network: Annotated[
         str, typer.Option(help="lan, wan, intercontinental, or LATENCY_MS:MBIT_PER_S.")
     ] = "20:1000",  # fast, and long enough to hide what is made offline
+    engine: Annotated[
+        str, typer.Option(help="Engines, by commas; by default all but variants of another.")
+    ] = "",
     workers: Annotated[
-        int, typer.Option(min=1, help="Measure paillier fast in so many processes as well.")
+        int, typer.Option(min=1, help="Measure on so many cores as well, where engines spread.")
     ] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Runs with seeds of their own; medians.")] = 5,
     seed: Annotated[
@@ -211,6 +214,7 @@ def crypto(
         workers=workers,
         repeats=repeats,
         seed=seed,
+        engines=options.by_commas("--engine", engine, options.word, "names") if engine else (),
     )
     rows = measured(output, lambda report: run(settings, report))
     keep(output, "bench crypto", settings, rows)

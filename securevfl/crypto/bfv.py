@@ -15,16 +15,19 @@ Source: docs/decisions/0008-bfv-sizes-follow-the-job.md; masks modulo q: Huang, 
 "Cheetah" (USENIX Security 2022).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import tenseal.sealapi as seal
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier
 from securevfl.crypto.bfv_parameters import BfvParameters
 from securevfl.crypto.fixed_point import require_matrix, require_values
+from securevfl.crypto.native_products import Layout
 from securevfl.crypto.scheme import (
     MODULUS_BITS,
     BlinderPool,
@@ -35,6 +38,8 @@ from securevfl.crypto.scheme import (
 )
 from securevfl.crypto.seal_codec import seal_errors
 from securevfl.errors import CryptoError, RangeExceeded
+
+_TURNED = 256  # rows that are transposed together, within the cache
 
 
 class BfvOwner(BfvKeyHolder, KeyOwner):
@@ -77,23 +82,37 @@ class BfvOwner(BfvKeyHolder, KeyOwner):
 
 @dataclass(frozen=True)
 class PreparedPolynomials:
-    """X as plaintexts in NTT form, [reply][input]; None if all entries are zero."""
+    """X for SEAL as plaintexts in NTT form, [reply][input], None if all entries are zero.
+
+    For products in C they are made when they are needed, from `rows`, Xᵀ.
+    """
 
     product_format: ProductFormat
     columns: int
-    plaintexts: tuple[tuple[seal.Plaintext | None, ...], ...]
+    plaintexts: tuple[tuple[seal.Plaintext | None, ...], ...] = ()
+    rows: NDArray[np.int32] | None = None
 
 
 class BfvEvaluator(BfvMultiplier, Evaluator):
     """A party that multiplies under another party's key."""
 
-    def __init__(self, public_bytes: bytes, product_format: ProductFormat) -> None:
+    def __init__(
+        self, public_bytes: bytes, product_format: ProductFormat, *, native: bool = True
+    ) -> None:
         self._format = product_format
         self._parameters = parameters = BfvParameters.of(product_format)
-        matrix_bits = max(product_format.largest_entry.bit_length() + 1, 2)
-        super().__init__(public_bytes, parameters, parameters.inputs, matrix_bits)
+        largest = product_format.largest_entry
+        layout = Layout(parameters.chunk, parameters.columns_per_reply, parameters.inputs)
+        super().__init__(
+            public_bytes,
+            parameters,
+            parameters.inputs,
+            max(largest.bit_length() + 1, 2),
+            layout=layout if native else None,
+            largest_entry=largest,
+        )
         capacity = parameters.replies(product_format.columns) * product_format.vectors
-        self._pool = BlinderPool(self._zero, capacity)
+        self._pool = BlinderPool(self._blinder, capacity)
 
     @property
     @override
@@ -106,40 +125,55 @@ class BfvEvaluator(BfvMultiplier, Evaluator):
 
     @override
     def prepare(self, matrix: IntArray) -> PreparedPolynomials:
-        """Convert X of shape (S, P) to plaintext polynomials in NTT form."""
+        """Convert X of shape (S, P) to what products take."""
         require_matrix(matrix, self._format)
         columns = matrix.shape[1]
         if columns > self._format.columns:
             raise RangeExceeded(f"{columns} columns, at most {self._format.columns} agreed")
+        if self._native is not None:
+            rows = np.empty((columns, len(matrix)), np.int32)
+            for at in range(0, len(matrix), _TURNED):
+                rows[:, at : at + _TURNED] = matrix[at : at + _TURNED].T
+            return PreparedPolynomials(self._format, columns, rows=rows)
+        return PreparedPolynomials(self._format, columns, self._plaintexts(matrix))
+
+    def _plaintexts(self, matrix: IntArray) -> tuple[tuple[seal.Plaintext | None, ...], ...]:
         side, chunk = self._parameters.columns_per_reply, self._parameters.chunk
-        plaintexts = tuple(
+        return tuple(
             tuple(
                 self._part(matrix[at : at + chunk, first : first + side].T, chunk)
                 for at in range(0, self._parameters.inputs * chunk, chunk)
             )
-            for first in range(0, columns, side)
+            for first in range(0, matrix.shape[1], side)
         )
-        return PreparedPolynomials(self._format, columns, plaintexts)
 
     @override
     def lacks_blinders(self, prepared: object) -> bool:
-        return len(self._pool) < len(self._own(prepared).plaintexts)
+        return len(self._pool) < self._parameters.replies(self._own(prepared).columns)
 
     @override
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
         product, parameters = self._own(prepared), self._parameters
-        vectors = list(self._take_in(encrypted))
         positions = parameters.positions(product.columns)
-        replies, masks = [], []
+        if product.rows is None:
+            made = self._made_by_seal(encrypted, product, positions)
+        else:
+            made = self._made_natively(encrypted, product.rows, positions)
+        replies, masks = zip(*made, strict=True)
+        # The positions of a reply end with fillers.
+        share = np.concatenate([mask[: parameters.columns_per_reply] for mask in masks])
+        share = share[: product.columns]
+        shift = np.uint64(MODULUS_BITS - parameters.plain_bits)
+        return MaskedReply(b"".join(replies), np.left_shift(share, shift))
+
+    def _made_by_seal(
+        self, encrypted: bytes, product: PreparedPolynomials, positions: NDArray[np.int64]
+    ) -> Iterator[tuple[bytes, RingArray]]:
+        vectors = list(self._take_in(encrypted))
         for row in product.plaintexts:
             blinder = self._pool.take()
             with seal_errors("an encrypted vector"):
-                reply, mask = self._sealed(self._sum(vectors, row), blinder, positions)
-            replies.append(reply)
-            masks.append(mask[: parameters.columns_per_reply])
-        share = np.concatenate(masks)[: product.columns]
-        shift = np.uint64(MODULUS_BITS - parameters.plain_bits)
-        return MaskedReply(b"".join(replies), np.left_shift(share, shift))
+                yield self._sealed(self._sum(vectors, row), blinder, positions)
 
     def _sum(
         self, vectors: list[seal.Ciphertext], row: tuple[seal.Plaintext | None, ...]
@@ -156,4 +190,6 @@ class BfvEvaluator(BfvMultiplier, Evaluator):
             raise CryptoError(f"prepared is a {type(prepared).__name__}, not BFV polynomials")
         if prepared.product_format != self._format:
             raise CryptoError("prepared are BFV polynomials of another format")
+        if (prepared.rows is None) != (self._native is None):
+            raise CryptoError("prepared are BFV polynomials for another engine")
         return prepared

@@ -15,6 +15,7 @@ Not protected: an evaluator that has a crafted ciphertext decrypted; see SECURIT
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import tenseal.sealapi as seal
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
 from securevfl.crypto.fixed_point import to_ring
+from securevfl.crypto.native_products import Layout, NativeProducts, chosen
 from securevfl.crypto.residues import (
     pack,
     packed_size,
@@ -179,6 +181,9 @@ class BfvMultiplier:
     instead of the key's t. In NTT form t plays no part, and SEAL lifts plaintexts of a small t
     without multiple precision, in half the time.
 
+    With a `layout`, products are made in C where this machine can (native_products), for entries
+    up to `largest_entry`; the replies are the same.
+
     Raises:
         KeyMismatch: the key is one of other sizes.
         CryptoError: the bytes are no public key.
@@ -190,6 +195,9 @@ class BfvMultiplier:
         sizes: BfvSizes,
         inputs: int,
         matrix_bits: int | None = None,
+        *,
+        layout: Layout | None = None,
+        largest_entry: int = 0,
     ) -> None:
         self._sizes = sizes
         self._inputs = inputs
@@ -200,13 +208,29 @@ class BfvMultiplier:
         self._reply_level = sizes.reply_level(matrix_bits)
         key = public_key(sizes.context(), public_bytes, self._context)
         self._encryptor = seal.Encryptor(self._context, key)
+        self._pool: BlinderPool[Any]
+        self._native: NativeProducts | None = None
+        if layout is not None:
+            self._native = chosen(sizes, layout, largest_entry, self._by_seal)
 
-    def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
+    @property
+    def engine(self) -> str:
+        """What makes the products: native, or seal."""
+        return "seal" if self._native is None else "native"
+
+    def _by_seal(self, piece: bytes) -> seal.Ciphertext:
+        """One input, or SEAL's error."""
+        return next(inputs_of(self._sizes, self._context, piece))
+
+    def _require_size(self, encrypted: bytes) -> None:
         size = self._sizes.input_bytes + SEED_BYTES
         if len(encrypted) != self._inputs * size:
             raise CryptoError(
                 f"{len(encrypted)} bytes, {self._inputs} bfv inputs of {size} bytes expected"
             )
+
+    def _take_in(self, encrypted: bytes) -> Iterator[seal.Ciphertext]:
+        self._require_size(encrypted)
         for vector in inputs_of(self._sizes, self._context, encrypted):
             self._evaluator.transform_to_ntt_inplace(vector)
             yield vector
@@ -248,6 +272,20 @@ class BfvMultiplier:
         encrypted = seal.Ciphertext()
         self._encryptor.encrypt_zero(encrypted)
         return encrypted
+
+    def _blinder(self) -> Any:  # noqa: ANN401
+        """What is made offline for a reply: a fresh encryption of zero, or its words."""
+        zero = self._zero()
+        return zero if self._native is None else polynomials_of(zero)
+
+    def _made_natively(
+        self, encrypted: bytes, matrix: NDArray[Any], positions: NDArray[np.int64]
+    ) -> Iterator[tuple[bytes, RingArray]]:
+        """As `_sealed`, for every reply of M, (outputs, inner)."""
+        self._require_size(encrypted)
+        if self._native is None:
+            raise CryptoError("these products are SEAL's")
+        return self._native.replies(encrypted, matrix, self._pool.take, self._mask, positions)
 
     def _sealed(
         self, total: seal.Ciphertext | None, blinder: seal.Ciphertext, positions: NDArray[np.int64]

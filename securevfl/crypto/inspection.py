@@ -142,7 +142,7 @@ class BfvOpening(Phases):
     ) -> list[RingArray]:
         """The c₁ of replies without re-randomization and masks, if X were this matrix."""
         vectors = list(evaluator._take_in(encrypted))
-        rows = evaluator.prepare(matrix).plaintexts
+        rows = evaluator._plaintexts(matrix)
         return [_bare_c1(evaluator, evaluator._sum(vectors, row)) for row in rows]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.arrays import RingArray
+from securevfl.crypto import native
 from securevfl.crypto.scheme import MODULUS_BITS
 from securevfl.errors import CryptoError
 
@@ -136,6 +137,9 @@ def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) 
 
     Each limb has one factor, of any size; the prime is between 2^31 and 2^61.
     """
+    if isinstance(native.found(), native.Library):
+        reduced = [factor % prime for factor in factors]
+        return native.library().combined(limbs, reduced, offset % prime, prime)
     total = np.full(limbs.shape[1], offset % prime + prime, np.uint64)
     for limb, factor in zip(limbs, factors, strict=True):
         known = factor % prime

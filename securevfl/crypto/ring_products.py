@@ -10,7 +10,7 @@ whatever it encrypted, with whatever noise; honest shares add up to M·V exactly
 residue as round(q·v/t); for uniform residues this adds noise of ½·‖M‖₁, which sizes cover together
 with the noise of the encryption.
 
-Plaintexts of M exist for one chunk at a time; all of them would take hundreds of times M's own
+Plaintexts of M exist for a few chunks at a time; all of them would take hundreds of times M's own
 memory.
 
 Learns: the owner learns M·V + mask, which is uniform, and nothing about M; the evaluator nothing.
@@ -22,9 +22,11 @@ from itertools import chain, islice
 
 import numpy as np
 import tenseal.sealapi as seal
+from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier
+from securevfl.crypto.native_products import Layout
 from securevfl.crypto.ring import RING_BITS
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.scheme import BlinderPool
@@ -72,11 +74,22 @@ class RingProductOwner(BfvKeyHolder):
 class RingProductEvaluator(BfvMultiplier):
     """A party that multiplies under another party's key; a RangeExceeded as for the owner."""
 
-    def __init__(self, public_bytes: bytes, product_format: RingProductFormat) -> None:
+    def __init__(
+        self, public_bytes: bytes, product_format: RingProductFormat, *, native: bool = True
+    ) -> None:
         self.product_format = product_format
         self._layout = layout = RingLayout.of(product_format)
-        super().__init__(public_bytes, layout.sizes, layout.inputs, product_format.matrix_bits)
-        self._pool = BlinderPool(self._zero, layout.replies)
+        super().__init__(
+            public_bytes,
+            layout.sizes,
+            layout.inputs,
+            product_format.matrix_bits,
+            layout=Layout(layout.chunk, layout.side, layout.chunks, layout.groups)
+            if native
+            else None,
+            largest_entry=product_format.matrix_bound,
+        )
+        self._pool = BlinderPool(self._blinder, layout.replies)
         self._left = product_format.products
 
     def make_blinder(self) -> bool:
@@ -101,15 +114,18 @@ class RingProductEvaluator(BfvMultiplier):
         self._require(matrix)
         if not self._left:
             raise RangeExceeded(f"masks cover {self.product_format.products} products, no more")
-        positions, masks, replies = self._layout.positions(), [], []
-        with seal_errors("an encrypted vector"):
-            for total in self._sums(encrypted, matrix):
-                reply, mask = self._sealed(total, self._pool.take(), positions)
-                masks.append(mask)
-                replies.append(reply)
+        made = self._made_by_seal if self._native is None else self._made_natively
+        replies, masks = zip(*made(encrypted, matrix, self._layout.positions()), strict=True)
         mask = _of_replies(self._layout, np.stack(masks))
         self._left -= 1
         return b"".join(replies), mask
+
+    def _made_by_seal(
+        self, encrypted: bytes, matrix: IntArray, positions: NDArray[np.int64]
+    ) -> Iterator[tuple[bytes, RingArray]]:
+        with seal_errors("an encrypted vector"):
+            for total in self._sums(encrypted, matrix):
+                yield self._sealed(total, self._pool.take(), positions)
 
     def _sums(self, encrypted: bytes, matrix: IntArray) -> Iterator[seal.Ciphertext | None]:
         """Sums of products by reply, in NTT form; stores inputs or sums, whichever are fewer."""

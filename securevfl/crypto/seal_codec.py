@@ -234,6 +234,8 @@ def _check_layout() -> None:
 
 # Magic number, header size and version, as the installed SEAL writes them.
 _HEADER_START = to_bytes(seal.Plaintext())[:5]
+# What precedes the 64 bytes of a seed of SEAL's default generator, BLAKE2Xb.
+SEED_START = _HEADER_START + struct.pack("<BHQB", _PLAIN, 0, SEED_BYTES, 1)
 _UNKNOWN_LAYOUT = (
     f"this TenSEAL's SEAL {_HEADER_START[3]}.{_HEADER_START[4]} serializes otherwise than "
     "SEAL 4.x; install tenseal 0.3.16"

@@ -300,9 +300,9 @@ class ExchangeSettings(Section):
             encryption, which makes replies larger; auto chooses the faster one.
         he_per_step: for benchmarks: repeat the homomorphic product in every local step, as other
             systems do, instead of once per round. The model is the same, at Q times the work.
-        workers: the most threads of a party's arithmetic on its own columns, by default one for
-            each core, and processes of Paillier's products, by default 1. The model is the same
-            for any number, and each party may choose its own.
+        workers: the most threads of a party's arithmetic, by default one for each core, and
+            processes of Paillier's products, by default 1. The model is the same for any number,
+            and each party may choose its own.
         offline_rounds: with `blind`: number of rounds whose pads are generated together; later
             pads are generated while parties wait. By default all are generated before round 1.
         checks: with `blind`: κ, the number of random combinations of pads in every product, by

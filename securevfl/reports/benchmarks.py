@@ -51,10 +51,11 @@ def _ratio(value: float | None) -> str:
 def _scheme(row: CryptoRow) -> str:
     if row["scheme"] == "none":
         return "in clear"
+    names = [row["scheme"], row["engine"], row["key_bits"]]
     if row["key_bits"] is None:
-        return str(row["scheme"])
+        names = names[:1] if row["engine"] == "tenseal" else names[:2]
     workers = f" ({row['workers']})" if row["workers"] > 1 else ""
-    return f"{row['scheme']} {row['engine']} {row['key_bits']}{workers}"
+    return " ".join(map(str, names)) + workers
 
 
 def _offline(value: float) -> str:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, with_config
 from typer.main import get_group
 
 from securevfl.cli.bench import bench
+from securevfl.crypto.schemes import running_engine
 from securevfl.reports import benchmarks, rows
 from tests.end_to_end.commands import (
     rows_from,
@@ -123,7 +124,10 @@ def test_engine_and_round_trips_go_to_the_schemes_that_have_them() -> None:
         "--exchange paillier,bfv --engine fast --round-trips 2 --local-steps 5 --max-rounds 1 "
         "--learning-rate 0.3 --key-bits 2048 --batch-size 57 --quiet"
     )
-    assert [(row["engine"], row["round_trips"]) for row in rows] == [("fast", 2), ("tenseal", 2)]
+    assert [(row["engine"], row["round_trips"]) for row in rows] == [
+        ("fast", 2),
+        (running_engine("bfv"), 2),
+    ]
 
 
 def test_exact_steps_stand_beside_numbers_that_keep_their_batches_and_one_step_size(
@@ -225,7 +229,9 @@ def test_crypto_measures_every_engine_in_one_process(capsys: Capture) -> None:
     engines = [(row["scheme"], row["engine"], row["key_bits"]) for row in rows]
     assert engines == [
         *(("paillier", engine, bits) for engine in ("fast", "phe") for bits in (2048, 3072)),
-        *(("ckks", "tenseal", None), ("bfv", "tenseal", None), ("none", "numpy", None)),
+        ("ckks", "tenseal", None),
+        *(("bfv", engine, None) for engine in (running_engine("bfv"), "seal")),
+        ("none", "numpy", None),
     ]
     assert [row["exact"] for row in rows] == [row["scheme"] != "ckks" for row in rows]
     assert rows[2]["ratio_to_phe_2048"] == 1

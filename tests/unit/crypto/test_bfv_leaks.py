@@ -154,8 +154,9 @@ def test_what_the_owner_decrypts_is_uniform_modulo_q_at_every_coefficient(
 
 
 def test_coefficients_of_c0_that_nobody_needs_are_not_sent(
-    owner: BfvOwner, evaluator: BfvEvaluator, monkeypatch: pytest.MonkeyPatch
+    owner: BfvOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    evaluator = BfvEvaluator(owner.public_bytes, FORMAT, native=False)
     made = []
 
     def kept(
@@ -181,9 +182,9 @@ def test_coefficients_of_c0_that_nobody_needs_are_not_sent(
 
 
 def test_a_blinder_of_a_product_that_failed_is_gone(owner: BfvOwner) -> None:
-    evaluator = BfvEvaluator(owner.public_bytes, FORMAT)
+    evaluator = BfvEvaluator(owner.public_bytes, FORMAT, native=False)
     other = replace(FORMAT, value_fraction_bits=20)
-    foreign = BfvEvaluator(BfvOwner(other).public_bytes, other)
+    foreign = BfvEvaluator(BfvOwner(other).public_bytes, other, native=False)
     values, matrix = numbers(10)
     assert evaluator.make_blinder()
     prepared = evaluator.prepare(matrix)

@@ -69,7 +69,7 @@ def test_noise_is_what_sizes_suppose() -> None:
     generator = np.random.default_rng(3)
     matrix = generator.choice([-fmt.largest_entry, fmt.largest_entry], (128, 64))
     assert (owner._parameters.inputs, owner._parameters.replies(64)) == (1, 1)
-    ((plain,),) = evaluator.prepare(matrix).plaintexts
+    ((plain,),) = evaluator._plaintexts(matrix)
     found = []
     for _ in range(3):
         values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, 128)

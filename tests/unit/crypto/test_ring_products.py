@@ -126,7 +126,7 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
     monkeypatch.setattr(RingProductEvaluator, "_part", watched)
     monkeypatch.setattr(RingProductEvaluator, "_take_in", seen)
     owner = RingProductOwner(fmt)
-    evaluator = RingProductEvaluator(owner.public_bytes, fmt)
+    evaluator = RingProductEvaluator(owner.public_bytes, fmt, native=False)
     encrypted = owner.encrypt(ring.uniform(fmt.inner, fmt.columns))
     matrix = np.ones((fmt.outputs, fmt.inner), np.int64)
     matrix[: layout.side, : layout.chunk] = 0

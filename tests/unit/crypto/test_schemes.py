@@ -80,7 +80,7 @@ def test_a_key_of_another_size_than_agreed_is_refused() -> None:
         ("paillier", 0, None, "key_bits is 0, 3072 or 2048"),
         ("ckks", 3072, None, "key_bits is 3072, no choice"),
         ("bfv", 128, None, "key_bits is 128, no choice"),
-        ("bfv", None, "phe", "engine is 'phe', one of tenseal expected for bfv"),
+        ("bfv", None, "phe", "engine is 'phe', one of native, seal, tenseal expected for bfv"),
         ("paillier", None, "quantum", "engine is 'quantum', one of fast, fast-full, phe"),
         ("ckks", None, "phe", "engine is 'phe', one of tenseal"),
     ],

@@ -1,0 +1,238 @@
+"""The evaluator's arithmetic in C, by cffi: the library beside this file, where there is one.
+
+`build` makes it when the package is installed and a C compiler is there. Calls release the
+interpreter's lock. Arrays are C's arguments as they are, never copies of temporaries.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from securevfl.arrays import RingArray
+from securevfl.crypto.native import build
+from securevfl.errors import CryptoError, RangeExceeded
+
+DEGREE = 8192
+LARGEST_ENTRY = (1 << 31) - 1
+TRANSFORM_PRIMES = (0xFFFFFFFFC001, 0xFFFFFFFD8001, 0xFFFFFFFA0001)
+_TOP, _LARGEST = (1 << 32) - 1, (1 << 61) - 1
+_DECLARATIONS = """
+const char *svfl_sources(void);
+void svfl_start(void);
+int svfl_has_vector(void);
+void *svfl_new(int, int, const uint64_t *, int, int);
+void svfl_free(void *);
+void svfl_cells(const void *, const uint64_t *, uint64_t *);
+int svfl_intake(const void *, const uint8_t *, const uint8_t *, const int *, uint64_t *);
+int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, int64_t,
+                  const uint64_t *, int64_t, uint64_t *);
+int svfl_reply(const void *, uint64_t *, const uint64_t *, const uint64_t *, const int64_t *,
+               int64_t, const int *, uint8_t *);
+void svfl_transform(int, int, const int32_t *, uint64_t *, uint64_t *, uint64_t *);
+void svfl_combined(const uint64_t *, int, int64_t, const uint64_t *, uint64_t, uint64_t,
+                   uint64_t *);
+void svfl_expand(const uint8_t *, const uint64_t *, int, int, uint64_t *);
+"""
+
+
+class Missing(Exception):
+    """There is no library that can be used; the text says why."""
+
+
+class Library:
+    """The functions of the library, which take arrays."""
+
+    def __init__(self) -> None:
+        if not build.LIBRARY.exists():
+            raise Missing(f"{build.LIBRARY.name} was not compiled when this was installed")
+        try:
+            import cffi  # noqa: PLC0415  # parsing declarations takes a while
+
+            self._ffi = cffi.FFI()
+            self._ffi.cdef(_DECLARATIONS)
+            self._functions = self._ffi.dlopen(str(build.LIBRARY))
+        except (ImportError, OSError) as error:
+            raise Missing(str(error)) from error
+        if self._ffi.string(self._functions.svfl_sources()).decode() != build.digest():
+            raise Missing(f"{build.LIBRARY} was made of other sources: install again")
+        self._functions.svfl_start()
+        self.has_vector = bool(self._functions.svfl_has_vector())
+        limbs = np.array([[_TOP, 0], [_TOP, 1]], np.uint64)
+        factors, prime = [_TOP << 28, 3], _LARGEST
+        expected = [(_TOP * sum(factors) - 1) % prime, 2]
+        if self.combined(limbs, factors, prime - 1, prime).tolist() != expected:
+            raise Missing("a self-test failed: sums of limbs")
+
+    def of(self, kind: str, array: NDArray[Any] | bytes | memoryview, *, out: bool = False) -> Any:  # noqa: ANN401
+        """A pointer to an array or bytes, which it keeps alive."""
+        return self._ffi.from_buffer(f"{kind}[]", array, require_writable=out)
+
+    def call(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401
+        """Call a function; a MemoryError if it had no room."""
+        found = getattr(self._functions, f"svfl_{name}")(*arguments)
+        if found == 2:  # noqa: PLR2004
+            raise MemoryError(f"no memory for {name}")
+        return found
+
+    def engine(self, *arguments: Any) -> Any:  # noqa: ANN401
+        """An engine, freed with the last reference to it."""
+        made = self._functions.svfl_new(*arguments)
+        if made == self._ffi.NULL:
+            raise MemoryError("no memory for an engine")
+        return self._ffi.gc(made, self._functions.svfl_free)
+
+    def combined(
+        self, limbs: RingArray, factors: Sequence[int], offset: int, prime: int
+    ) -> RingArray:
+        """See `residues.combined`; factors and offset are residues."""
+        of, out = self.of, np.empty(limbs.shape[1], np.uint64)
+        self.call(
+            "combined",
+            of("uint64_t", np.ascontiguousarray(limbs)),
+            *limbs.shape,
+            of("uint64_t", np.array(factors, np.uint64)),
+            offset,
+            prime,
+            of("uint64_t", out, out=True),
+        )
+        return out
+
+
+@cache
+def found() -> Library | Missing:
+    """The library, loaded once, or why there is none."""
+    try:
+        return Library()
+    except Missing as missing:
+        return missing
+
+
+def library() -> Library:
+    """The library; a Missing if there is none."""
+    known = found()
+    if isinstance(known, Missing):
+        raise known
+    return known
+
+
+def cells(*shape: int) -> RingArray:
+    """Zeros of this shape on a cache line's edge."""
+    count = prod(shape)
+    room = np.zeros(count + 7, np.uint64)
+    start = (-room.ctypes.data % 64) // 8
+    return room[start : start + count].reshape(shape)
+
+
+class Arithmetic:
+    """Products of one job: primes of ciphertexts, and how they are computed.
+
+    Args:
+        primes: of ciphertexts, up to 60 bits, and how many of them a reply keeps.
+        prime_bits: their sizes on the wire.
+        largest: bound on a sum's coefficients as integers, residues being between 0 and p.
+        vector: the path of AVX2 and FMA.
+
+    Raises:
+        Missing: there is no library.
+        RangeExceeded: sums that all transforms together cannot hold.
+    """
+
+    def __init__(
+        self,
+        primes: Sequence[int],
+        kept: int,
+        prime_bits: Sequence[int],
+        largest: int,
+        *,
+        vector: bool,
+    ) -> None:
+        self._library = library()
+        fitting = (count for count in (2, 3) if 2 * largest < prod(TRANSFORM_PRIMES[:count]))
+        transforms = next(fitting, None)
+        if transforms is None:
+            raise RangeExceeded(f"sums of {largest.bit_length()} bits")
+        self._own = (len(primes), transforms, 2)
+        self._kept, self._bits = kept, np.array(prime_bits, np.int32)
+        moduli = np.array(primes, np.uint64)
+        self._engine = self._library.engine(
+            len(primes), kept, self._library.of("uint64_t", moduli), transforms, vector
+        )
+        self._width = DEGREE if vector else 2 * DEGREE
+
+    def inputs(self, count: int) -> RingArray:
+        """Room for the cells of inputs."""
+        return cells(count, *self._own, DEGREE)
+
+    def sums(self, groups: int) -> RingArray:
+        """Sums of nothing, one for each group."""
+        return cells(groups, *self._own, self._width)
+
+    def take_in(self, c0: bytes | memoryview, seed: bytes | memoryview, out: RingArray) -> bool:
+        """An input's cells, from c₀ as it travels and the 64 bytes of c₁; False for no residues."""
+        of = self._library.of
+        return not self._library.call(
+            "intake",
+            self._engine,
+            of("uint8_t", c0),
+            of("uint8_t", seed),
+            of("int", self._bits),
+            of("uint64_t", out, out=True),
+        )
+
+    def take_words(self, words: RingArray, out: RingArray) -> None:
+        """A ciphertext's cells, from its words, (2, primes, DEGREE)."""
+        of = self._library.of
+        self._library.call(
+            "cells", self._engine, of("uint64_t", words), of("uint64_t", out, out=True)
+        )
+
+    def multiply(
+        self, rows: NDArray[np.int32], chunk: int, first: int, inputs: RingArray, sums: RingArray
+    ) -> None:
+        """Add rows of M, (rows, inner), times inputs (chunks, groups, …) from `first` on."""
+        of = self._library.of
+        self._library.call(
+            "multiply",
+            self._engine,
+            of("int32_t", rows),
+            *rows.shape,
+            chunk,
+            first,
+            first + len(inputs),
+            of("uint64_t", inputs),
+            inputs.shape[1],
+            of("uint64_t", sums, out=True),
+        )
+
+    def reply(
+        self, sums: RingArray, zero: RingArray, masks: RingArray, positions: NDArray[np.int64]
+    ) -> bytes:
+        """A group's reply: its sums, which are used up, plus an encryption of zero, masked.
+
+        Args:
+            sums: of one group.
+            zero: (2, primes, DEGREE).
+            masks: modulo the primes that are kept, (kept, positions).
+            positions: which coefficients of c₀ are sent.
+        """
+        of, count = self._library.of, len(positions)
+        if masks.shape != (self._kept, count) or zero.shape != (2, self._own[0], DEGREE):
+            raise CryptoError(f"masks of shape {masks.shape}, an encryption of {zero.shape}")
+        sizes = self._bits[: self._kept].astype(np.int64)
+        out = np.empty(int(sizes.sum()) * (DEGREE + count) // 8, np.uint8)
+        self._library.call(
+            "reply",
+            self._engine,
+            of("uint64_t", sums, out=True),
+            of("uint64_t", zero),
+            of("uint64_t", np.ascontiguousarray(masks)),
+            of("int64_t", positions),
+            count,
+            of("int", self._bits),
+            of("uint8_t", out, out=True),
+        )
+        return out.tobytes()

@@ -1,0 +1,222 @@
+/* The evaluator's arithmetic on BFV ciphertexts of Microsoft SEAL, degree 8192: from the bytes of
+ * inputs to the bytes of replies.
+ *
+ * Reply (rows, g) = sum over chunks c of plain(rows, c) * input(c, g) + zero, where `zero` is an
+ * encryption of zero by SEAL. Its coefficients at the positions get the given masks. Layouts are in
+ * bfv_parameters.py and ring_layout.py, the bytes in bfv_core.py; the words are SEAL's.
+ *
+ * No branch and no address depends on the matrix, an encryption of zero or a mask. Whoever calls has
+ * checked all sizes; a peer's numbers are checked here.
+ */
+#include "native.h"
+
+typedef struct {
+    u64 p, one;                           /* a ciphertext's prime; floor(2^64/p) */
+    u64 base[2], bases[2], shift;         /* r0 and r0*r1 modulo p, with quotients; (1 - R)/2 */
+    u64 over[PRIMES], overs[PRIMES], half[PRIMES]; /* 1/p' and (p' - 1)/2 modulo p, p' dropped */
+} modulus;
+/* The product R = r0*r1(*r2) of the transforms' primes exceeds twice every sum. */
+typedef struct {
+    int primes, kept, transforms, vector;
+    u64 moduli[PRIMES], garner[TRANSFORMS], garners[TRANSFORMS], r0, r0s; /* r0 modulo r2 */
+    modulus at[PRIMES];
+} engine;
+
+INLINE size_t width(const engine *e) { return e->vector ? N : 2 * N; } /* cells of a polynomial's sums */
+INLINE size_t each(const engine *e) { return (size_t)e->primes * e->transforms; }
+
+API void *svfl_new(int primes, int kept, const u64 *moduli, int transforms, int vector) {
+    engine *e = calloc(1, sizeof *e);
+    const u64 *r = TRANSFORM;
+    if (!e) return 0;
+    e->primes = primes, e->kept = kept, e->transforms = transforms, e->vector = vector;
+    e->garner[1] = power(r[0] % r[1], r[1] - 2, r[1]), e->garners[1] = shoup(e->garner[1], r[1]);
+    e->r0 = r[0] % r[2], e->r0s = shoup(e->r0, r[2]);
+    e->garner[2] = power((u64)((u128)e->r0 * r[1] % r[2]), r[2] - 2, r[2]);
+    e->garners[2] = shoup(e->garner[2], r[2]);
+    for (int k = 0; k < primes; k++) {
+        modulus *q = e->at + k;
+        u64 p = q->p = e->moduli[k] = moduli[k], whole;
+        q->one = shoup(1, p);
+        q->base[0] = r[0] % p, q->base[1] = (u64)((u128)r[0] * r[1] % p);
+        for (int i = 0; i < 2; i++) q->bases[i] = shoup(q->base[i], p);
+        whole = transforms == 2 ? q->base[1] : (u64)((u128)q->base[1] * (r[2] % p) % p);
+        q->shift = (u64)((u128)(p + 1 - whole) * ((p + 1) / 2) % p);
+        for (int l = kept > k + 1 ? kept : k + 1; l < primes; l++) {
+            q->over[l] = power(moduli[l] % p, p - 2, p), q->overs[l] = shoup(q->over[l], p);
+            q->half[l] = (moduli[l] >> 1) % p;
+        }
+    }
+    return e;
+}
+API void svfl_free(void *e) { free(e); }
+
+/* ---- packed words: two residues of b bits in b/4 bytes, 32 <= b <= 60 ---- */
+static const uint8_t *unpack(const uint8_t *in, int bits, u64 *out) {
+    u64 mask = ((u64)1 << bits) - 1;
+    for (int j = 0; j < N; j += 2, in += bits / 4) {
+        u64 a, b;
+        memcpy(&a, in, 8), memcpy(&b, in + bits / 4 - 8, 8);
+        out[j] = a & mask, out[j + 1] = b >> (64 - bits);
+    }
+    return in;
+}
+static uint8_t *pack(const u64 *in, int64_t count, int bits, uint8_t *out) {
+    for (int64_t j = 0; j < count; j += 2, out += bits / 4) {
+        u64 a = in[j], b = a >> (2 * bits - 64) | in[j + 1] << (64 - bits);
+        memcpy(out, &a, 8), memcpy(out + bits / 4 - 8, &b, 8);
+    }
+    return out;
+}
+
+/* Cells [prime][transform][poly][N] of a ciphertext, words [poly][prime][N]. */
+API void svfl_cells(const engine *e, const u64 *words, cell *out) {
+    for (int k = 0; k < e->primes; k++)
+        for (int t = 0; t < e->transforms; t++)
+            for (int poly = 0; poly < 2; poly++, out += N)
+                of_words(t, e->vector, words + (size_t)N * (poly * e->primes + k), out);
+}
+/* An input as it travels: c0 packed, by primes; and the seed of c1. Returns 1 where a word is no
+ * residue, 2 without memory. */
+API int svfl_intake(const engine *e, const uint8_t *wire, const uint8_t *seed, const int *bits,
+                    cell *out) {
+    size_t half = (size_t)N * e->primes;
+    u64 *words = scratch(16 * half), beyond = 0;
+    if (!words) return 2;
+    for (int k = 0; k < e->primes; k++) {
+        u64 *c0 = words + (size_t)N * k;
+        wire = unpack(wire, bits[k], c0);
+        for (int j = 0; j < N; j++) beyond |= c0[j] >= e->at[k].p;
+    }
+    if (!beyond) {
+        expand(seed, e->moduli, e->primes, e->vector, words + half);
+        svfl_cells(e, words, out);
+    }
+    free(words);
+    return (int)beyond;
+}
+
+/* Rows of M as a plaintext: each reversed, at the end of its own chunk. */
+static void place(const int32_t *rows, int64_t count, int64_t inner, int64_t chunk, int64_t first,
+                  int32_t *out) {
+    int64_t length = inner - first < chunk ? inner - first : chunk;
+    memset(out, 0, 4 * N);
+    for (int64_t o = 0; o < count; o++) {
+        const int32_t *from = rows + o * inner + first;
+        int32_t *to = out + (o + 1) * chunk - 1;
+        for (int64_t i = 0; i < length; i++) to[-i] = from[i];
+    }
+}
+/* Add products of rows of M, (count, inner), with the inputs of chunks first to last - 1.
+ * inputs: cells [chunk][group][prime][transform][poly][N]; sums: [group][prime][transform][poly].
+ * Returns 2 without memory. */
+API int svfl_multiply(const engine *e, const int32_t *rows, int64_t count, int64_t inner,
+                      int64_t chunk, int64_t first, int64_t last, const cell *inputs, int64_t groups,
+                      cell *sums) {
+    size_t own = each(e) * 2, stride = (size_t)groups * own * N, room = 8 * TILE * N + 4 * N;
+    cell *plain = scratch(room);
+    int32_t *coefficients = (int32_t *)(plain + TILE * N);
+    if (!plain) return 2;
+    for (int t = 0; t < e->transforms; t++)
+        for (int64_t c = first; c < last; c += TILE) {
+            int some = last - c < TILE ? (int)(last - c) : TILE;
+            const cell *from = inputs + (size_t)(c - first) * stride;
+            for (int i = 0; i < some; i++) {
+                place(rows, count, inner, chunk, (c + i) * chunk, coefficients);
+                of_integers(t, e->vector, coefficients, plain + (size_t)i * N);
+            }
+            for (int64_t at = t; at < groups * (int64_t)each(e); at += e->transforms)
+                add_products(t, e->vector, sums + (size_t)at * 2 * width(e), plain,
+                             from + (size_t)at * 2 * N, stride, some);
+        }
+    forget(plain, room);
+    free(plain);
+    return 0;
+}
+
+/* The residue modulo a ciphertext's prime of the integer with residues `a` less (R - 1)/2, plus
+ * `zero`; t1 and t2 are its mixed digits. */
+INLINE u64 joined(const modulus *q, u64 a, u64 t1, u64 t2, u64 zero) {
+    u64 p = q->p, sum = a - high(a, q->one) * p + q->shift + zero;
+    sum += times(t1, q->base[0], q->bases[0], p) + times(t2, q->base[1], q->bases[1], p);
+    return below(sum - high(sum, q->one) * p, p);
+}
+/* One coefficient modulo all primes, from its residues x[prime][transform] at a distance of N. */
+INLINE void coefficient(const engine *e, int primes, int kept, int transforms, const u64 *x,
+                        const u64 *zero, u64 *out) {
+    const u64 *r = TRANSFORM;
+    for (int k = 0; k < primes; k++, x += (size_t)transforms * N) {
+        u64 a0 = below(x[0] + (r[0] - 1) / 2, r[0]), a1 = below(x[N] + (r[1] - 1) / 2, r[1]), t2 = 0;
+        u64 t1 = times(a1 + 2 * r[1] - a0, e->garner[1], e->garners[1], r[1]);
+        if (transforms == 3) {
+            u64 a2 = below(x[2 * N] + (r[2] - 1) / 2, r[2]), u = times(t1, e->r0, e->r0s, r[2]);
+            t2 = times(a2 + 3 * r[2] - a0 - u, e->garner[2], e->garners[2], r[2]);
+        }
+        out[k] = joined(e->at + k, a0, t1, t2, zero[(size_t)k * N]);
+    }
+    /* SEAL's step to fewer primes: (x - x')/p' for x' = x modulo p', rounded as it does. */
+    for (int l = primes - 1; l >= kept; l--) {
+        u64 last = below(out[l] + (e->at[l].p >> 1), e->at[l].p);
+        for (int k = 0; k < l; k++) {
+            const modulus *q = e->at + k;
+            u64 part = below(last - high(last, q->one) * q->p, q->p);
+            out[k] = times(out[k] + q->p - part + q->half[l], q->over[l], q->overs[l], q->p);
+        }
+    }
+}
+/* Coefficients at these positions, or the first ones, to words [prime kept][N]. */
+INLINE void coefficients(const engine *e, int primes, int kept, int transforms, const u64 *x,
+                         const u64 *zero, const int64_t *positions, int64_t count, u64 *words) {
+    u64 some[PRIMES];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = positions ? positions[i] : i;
+        coefficient(e, primes, kept, transforms, x + at, zero + at, some);
+        for (int k = 0; k < kept; k++) words[(size_t)k * N + i] = some[k];
+    }
+}
+/* The usual sizes are compiled by themselves: loops over a few primes cost half of the time. */
+static void joined_all(const engine *e, const u64 *x, const u64 *zero, const int64_t *positions,
+                       int64_t count, u64 *words) {
+#define WHERE(primes_, kept_, transforms_) \
+    if (e->primes == primes_ && e->kept == kept_ && e->transforms == transforms_) { \
+        coefficients(e, primes_, kept_, transforms_, x, zero, positions, count, words); \
+        return; \
+    }
+    WHERE(2, 2, 2)
+    WHERE(3, 3, 2)
+    coefficients(e, e->primes, e->kept, e->transforms, x, zero, positions, count, words);
+}
+/* The reply of one group. zero: words [poly][prime][N]; masks: [kept prime][count]; sums are used up.
+ * Returns 2 without memory. */
+API int svfl_reply(const engine *e, cell *sums, const u64 *zero, const u64 *masks,
+                   const int64_t *positions, int64_t count, const int *bits, uint8_t *out) {
+    size_t room = 8 * ((each(e) + 2 * (size_t)e->kept) * N);
+    u64 *x = scratch(room), *made = x + each(e) * N;
+    if (!x) return 2;
+    for (int poly = 0; poly < 2; poly++) {
+        u64 *words = made + (size_t)poly * e->kept * N;
+        for (size_t i = 0; i < each(e); i++)
+            back((int)(i % e->transforms), e->vector, sums + (2 * i + poly) * width(e), x + i * N);
+        joined_all(e, x, zero + (size_t)poly * e->primes * N, poly ? 0 : positions, poly ? N : count,
+                   words);
+    }
+    for (int k = 0; k < e->kept; k++) {
+        u64 *c0 = made + (size_t)k * N, *c1 = made + (size_t)(e->kept + k) * N;
+        for (int64_t i = 0; i < count; i++) c0[i] = below(c0[i] + masks[k * count + i], e->at[k].p);
+        out = pack(c0, count, bits[k], pack(c1, N, bits[k], out));
+    }
+    forget(x, room);
+    free(x);
+    return 0;
+}
+/* (sum of limbs * factors + offset) modulo p below 2^61, for up to 5 rows of words below 2^32. */
+API void svfl_combined(const u64 *limbs, int rows, int64_t count, const u64 *factors, u64 offset,
+                       u64 p, u64 *out) {
+    u64 one = shoup(1, p);
+    for (int64_t j = 0; j < count; j++) out[j] = offset;
+    for (int i = 0; i < rows; i++) {
+        u64 w = factors[i], ws = shoup(w, p);
+        for (int64_t j = 0; j < count; j++) out[j] += times(limbs[i * count + j], w, ws, p);
+    }
+    for (int64_t j = 0; j < count; j++) out[j] = below(out[j] - high(out[j], one) * p, p);
+}

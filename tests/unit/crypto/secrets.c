@@ -1,0 +1,44 @@
+/* Under valgrind's memcheck: a matrix, masks and an encryption of zero are undefined memory, so that
+ * every branch and every address that depends on them is reported. "leak" adds one, as a control. */
+#include <stdio.h>
+#include <valgrind/memcheck.h>
+
+#include "native.h"
+
+void svfl_start(void);
+void *svfl_new(int, int, const u64 *, int, int);
+void svfl_cells(const void *, const u64 *, cell *);
+int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, int64_t,
+                  const cell *, int64_t, cell *);
+int svfl_reply(const void *, cell *, const u64 *, const u64 *, const int64_t *, int64_t, const int *,
+               uint8_t *);
+void svfl_combined(const u64 *, int, int64_t, const u64 *, u64, u64, u64 *);
+
+enum { K = 3, COUNT = 64, ROWS = 3, INNER = 1000, CHUNK = 500 };
+static u64 words[2 * K * N], masks[K * COUNT], limbs[2 * COUNT];
+static int32_t matrix[ROWS * INNER];
+static uint8_t reply[K * 8 * (N + COUNT)];
+
+int main(int count, char **arguments) {
+    const u64 primes[K] = {1152921504606683137, 72057594037616641, 4503599627289601}, factors[2] = {5, 7};
+    const int bits[K] = {60, 56, 52};
+    int vector = arguments[1][0] - '0', transforms = arguments[2][0] - '0', kept = arguments[3][0] - '0';
+    size_t input = (size_t)K * transforms * 2 * N;
+    cell *inputs = scratch(16 * input), *sums = scratch(16 * input);
+    int64_t positions[COUNT];
+    svfl_start();
+    void *engine = svfl_new(K, kept, primes, transforms, vector);
+    memset(sums, 0, 16 * input);
+    for (int i = 0; i < COUNT; i++) positions[i] = 100 * i;
+    for (int i = 0; i < 2 * K * N; i++) words[i] = i * 0x9e3779b97f4a7c15u % primes[K - 1];
+    for (int c = 0; c < 2; c++) svfl_cells(engine, words, inputs + c * input);
+    VALGRIND_MAKE_MEM_UNDEFINED(matrix, sizeof matrix);
+    VALGRIND_MAKE_MEM_UNDEFINED(masks, sizeof masks);
+    VALGRIND_MAKE_MEM_UNDEFINED(words, sizeof words);
+    VALGRIND_MAKE_MEM_UNDEFINED(limbs, sizeof limbs);
+    int failed = svfl_multiply(engine, matrix, ROWS, INNER, CHUNK, 0, 2, inputs, 1, sums) |
+                 svfl_reply(engine, sums, words, masks, positions, COUNT, bits, reply);
+    svfl_combined(limbs, 2, COUNT, factors, 3, primes[0], words);
+    if (count > 4 && (reply[0] || words[0] > 5)) puts("leaked");
+    return failed;
+}
