@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_replies_are_seals_to_the_byte_whatever_the_number_of_threads(
         with spread_over(threads):
             found.append(ends.reply(evaluator))
     for reply, share in found[1:]:
-        assert reply == found[0][0]
+        assert sha256(reply).digest() == sha256(found[0][0]).digest()  # differences are quick
         assert np.array_equal(share, found[0][1])
 
 
@@ -161,7 +162,7 @@ def test_bytes_of_a_peer_are_read_and_refused_as_seal_does(
         for each in sent:
             with_known_randomness(evaluator, monkeypatch)
             try:
-                found.append(ends.reply(evaluator, each)[0])
+                found.append(sha256(ends.reply(evaluator, each)[0]).digest())
             except CryptoError as error:
                 found.append((type(error), str(error)))
     assert outcomes[True] == outcomes[False]
