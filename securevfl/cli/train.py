@@ -347,6 +347,7 @@ def _run(
     quiet: bool,
 ) -> "TrainingResult":
     """Train, and say after a round or two how long it will take."""
+    from securevfl.parties.link_costs import measured_link_costs
     from securevfl.reports.training import Forecast, SetupWatch
     from securevfl.training import Environment
     from securevfl.training import train as run_training
@@ -378,6 +379,7 @@ def _run(
                 guard_directory=options.guard_directory(),
                 checkpoints=job.output.directory,
                 stopwatch=watch,
+                links=measured_link_costs(),
                 progress=on_round,
                 resume=session,
                 pads=places,

@@ -29,6 +29,7 @@ from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.workplace import PartyData, Workplace
 from securevfl.protocols.vertical.runner import MadeOffline, MakeOffline, run_offline
 from securevfl.runtime.costs import JobCosts, Pace, Stopwatch, job_costs
+from securevfl.runtime.line import LinkCosts
 from securevfl.runtime.simulation import Program, Simulated, T, Tamper, simulate
 from securevfl.sparse import Matrix
 from securevfl.training.result import TrainingResult, model_files, save_models
@@ -56,6 +57,7 @@ class Environment:
     Attributes:
         keys: makes homomorphic keys.
         stopwatch: measures computation.
+        links: what real links cost besides their lines (`parties.link_costs`); None counts nothing.
         record_views: record every party's view.
         tamper: fault injection into the network.
         guard_directory: records of earlier jobs' leakage, by which this job may be refused; None
@@ -73,6 +75,7 @@ class Environment:
 
     keys: KeyMaker = field(default_factory=KeyMaker)
     stopwatch: Stopwatch | None = None
+    links: LinkCosts | None = None
     record_views: bool = False
     tamper: Tamper | None = None
     guard_directory: Path | None = None
@@ -171,6 +174,7 @@ def _simulated(
     return simulate(
         programs,
         plan.line,
+        links=environment.links,
         job_hash=plan.hash,
         stopwatch=environment.stopwatch,
         record_views=environment.record_views,

@@ -440,7 +440,13 @@ def test_what_arrives_while_the_program_computes_on_the_transports_loop_made_nob
     async def run() -> RealChannel:
         loop = asyncio.get_running_loop()
         channel = RealChannel(
-            "a", {"b"}, job_hash=JOB, loop=loop, carry=lambda *_: None, passes=passes
+            "a",
+            {"b"},
+            job_hash=JOB,
+            loop=loop,
+            carry=lambda *_: None,
+            passes=passes,
+            arriving=lambda: True,
         )
         data = sealed(0, path={"encrypt": 1e-9})
         loop.call_soon(loop.call_soon, loop.call_soon, channel.deliver, "b", data)
