@@ -12,7 +12,6 @@ import time
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -59,8 +58,8 @@ async def _measured(address: str) -> LinkCosts:
         sent, received = await asyncio.gather(
             threads[HERE].run(_send(channels[HERE])), threads[THERE].run(_receive(channels[THERE]))
         )
-    took = [after - before for before, after in zip(sent, received, strict=True)]
-    small, large = (median(each[WARM:]) for each in (took[: len(took) // 2], took[len(took) // 2 :]))
+    took = np.subtract(received, sent).reshape(2, -1)[:, WARM:]
+    small, large = map(float, np.median(took, axis=1))
     return LinkCosts(small, max(large - small, 0.0) / (8 * (LARGE - SMALL)))
 
 

@@ -146,17 +146,18 @@ def train(
         known = _answer(plan, places)
         places = {name: replace(place, answer=known) for name, place in places.items()}
     started = time.perf_counter()
-    simulated = _simulated(plan, plan.algorithm.programs(plan, places), environment)
+    finished = simulated(plan, plan.algorithm.programs(plan, places), environment)
     wall = time.perf_counter() - started
     return TrainingResult(
         plan=plan,
-        outcomes={name: simulated.results[name] for name in places},
-        ledgers=simulated.costs,
+        outcomes={name: finished.results[name] for name in places},
+        ledgers=finished.costs,
         wall_s=wall,
         data=dataset,
         rounds_before=max((each.rounds for each in environment.resume.values()), default=0),
-        views=simulated.views,
-        others={name: each for name, each in simulated.results.items() if name not in places},
+        views=finished.views,
+        others={name: each for name, each in finished.results.items() if name not in places},
+        links=environment.links,
     )
 
 
@@ -168,7 +169,7 @@ def _answer(plan: Plan, places: Mapping[str, Workplace]) -> str:
     return digest.hexdigest()
 
 
-def _simulated(
+def simulated(
     plan: Plan, programs: Mapping[str, Program[T]], environment: Environment
 ) -> Simulated[T]:
     return simulate(
@@ -246,9 +247,9 @@ def make_offline(job: Job, dataset: VerticalDataset[Matrix], environment: Enviro
             name: partial(run_offline, plan=plan, workplace=place, make=make)
             for name, place in places.items()
         }
-        simulated = _simulated(plan, programs, environment)
+        finished = simulated(plan, programs, environment)
     except BaseException:
         for store in stores:
             store.discard()
         raise
-    return Made(simulated.results, job_costs(simulated.costs, 1))
+    return Made(finished.results, job_costs(finished.costs, 1))

@@ -1,0 +1,313 @@
+"""What a job will cost, from a dry run: its first rounds, or all rounds of few of its rows.
+
+A dry run is the job itself, with all parties in this process and real keys; its numbers are thrown
+away, and no guard counts it, as nobody sees them. So it follows whatever algorithm, exchange and
+engine runs. Where rounds cost alike, some tell all; the first visit of a batch prepares it, and is
+counted apart. `blind` does most of its work before its rounds, for all of them at once. There all
+rounds are run on few rows, twice, and costs are taken to grow in a straight line.
+"""
+
+import ctypes
+import gc
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from securevfl.arrays import FloatArray
+from securevfl.data.tables import VerticalDataset, some_rows, some_test_rows
+from securevfl.job import Job
+from securevfl.protocols.blind.rehearsal import Doublings
+from securevfl.protocols.exchange import TrainsOnShares
+from securevfl.protocols.plan import Plan
+from securevfl.protocols.session.keys import PublicKey
+from securevfl.runtime.channel import Channel, ChannelAround
+from securevfl.runtime.costs import SCORING, SETUP, Costs, job_costs
+from securevfl.runtime.simulation import Program, Tamper
+from securevfl.sparse import Matrix
+from securevfl.training import Environment, resolved, simulated, workplace_of
+from securevfl.wire.codec import Message, encode
+
+FEWEST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 4, 0.5, 5.0
+"""Rounds that are run at least; seconds for them, and where no batch comes twice until then."""
+FEW_ROWS, MORE_ROWS = 1000, 3000
+KIND_BYTES = 6
+
+
+@dataclass(frozen=True)
+class PartyCosts:
+    """One party's own computation, what it sends, and the memory of its process at most."""
+
+    name: str
+    compute_s: float
+    bytes_sent: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What all rounds of a job are expected to cost; times as in `runtime.costs.JobCosts`.
+
+    Attributes:
+        exact_bytes: bytes are exact, if no round is cut short; else scaled up.
+        parties: and servers.
+    """
+
+    rounds: int
+    setup_s: float
+    compute_s: float
+    communication_s: float
+    exact_bytes: bool
+    parties: tuple[PartyCosts, ...]
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the critical path after the set-up."""
+        return self.compute_s + self.communication_s
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of all parties."""
+        return sum(each.bytes_sent for each in self.parties)
+
+
+def dry_run(job: Job, dataset: VerticalDataset[Matrix], environment: Environment) -> Expected:
+    """Find what a job will cost.
+
+    Of the environment only `keys`, `links`, `modules` and `stopwatch` are used. Errors are those
+    of `training.train` in these rounds.
+    """
+    plan, taken = resolved(job, dataset, environment.modules)
+    prepares = isinstance(plan.exchange, TrainsOnShares)
+    return (_of_few_rows if prepares else _of_rounds)(plan, taken, environment)
+
+
+class _Enough(Exception):
+    """The dry run has seen what it needs."""
+
+
+class _Metered(ChannelAround):
+    """Notes how this process grows while its party's program runs, in bytes; at most so far."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(channel)
+        self._now = self.most = 0
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        """The program begins or goes on."""
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is that from now on
+        self._before = _resident("VmRSS")
+
+    @override
+    async def receive(self, *args: Any, **named: Any) -> Any:
+        self.most = max(self.most, self._now + _resident("VmHWM") - self._before)
+        self._now += _resident("VmRSS") - self._before
+        try:
+            return await super().receive(*args, **named)
+        finally:
+            self.goes_on()
+
+
+class _Run:
+    """A job's programs in this process, and what they cost.
+
+    Attributes:
+        ledgers: by party, and server.
+    """
+
+    def __init__(
+        self, plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment
+    ) -> None:
+        self._plan, self._dataset, self._environment = plan, dataset, environment
+        self._channels: dict[str, _Metered] = {}
+        self.ledgers: dict[str, Costs] = {}
+        self._own: list[FloatArray] = []
+
+    def until(self, enough: Callable[[int], bool], tamper: Tamper | None = None) -> None:
+        """Run until so many rounds are `enough`, or to the end; `tamper` may replace messages."""
+        plan, tables, given = self._plan, self._dataset.parties, self._environment
+        gc.collect()
+        with suppress(AttributeError):  # glibc keeps freed memory, in which nothing seems to grow
+            ctypes.CDLL(None).malloc_trim(0)
+        self._tables = {each.name: each.train.nbytes + each.test.nbytes for each in tables}
+        self._base = _resident("VmRSS") - sum(self._tables.values())
+
+        def progress(done: int) -> None:
+            self._own.append(np.array([_own_seconds(each) for each in self.ledgers.values()]))
+            if enough(done):
+                raise _Enough
+
+        environment = Environment(
+            keys=given.keys,
+            stopwatch=given.stopwatch,
+            links=given.links,
+            modules=given.modules,
+            progress=progress,
+            tamper=tamper,
+        )
+        places = {
+            each.name: workplace_of(plan, self._dataset, each, environment) for each in tables
+        }
+        programs = plan.algorithm.programs(plan, places)
+        with suppress(_Enough):
+            simulated(plan, {n: self._metered(each) for n, each in programs.items()}, environment)
+
+    def _metered(self, program: Program[Any]) -> Program[Any]:
+        async def run(channel: Channel, costs: Costs) -> Any:  # noqa: ANN401
+            self.ledgers[channel.name] = costs
+            self._channels[channel.name] = metered = _Metered(channel)
+            return await program(metered, costs)
+
+        return run
+
+    @property
+    def at_once(self) -> int:
+        """Rounds that end together."""
+        snapshots = next(iter(self.ledgers.values())).snapshots
+        return max(sum(each is snapshots[0] for each in snapshots), 1)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds all have ended."""
+        done = min(len(self._own), *(len(each.snapshots) for each in self.ledgers.values()))
+        return done - done % self.at_once
+
+    def seconds(self, rounds: int) -> FloatArray:
+        """Computation and communication of so many rounds, and each party's own computation."""
+        if not rounds:
+            return np.zeros(2 + len(self.ledgers))
+        costs = job_costs(self.ledgers, rounds)
+        return np.array([costs.compute_s, costs.communication_s, *self._own[rounds - 1]])
+
+    def sent(self, rounds: int) -> NDArray[np.int64]:
+        """Bytes that each party has sent after so many rounds."""
+        of = [[0, *(s.bytes_sent for s in each.snapshots)] for each in self.ledgers.values()]
+        return np.array([each[rounds] for each in of])
+
+    @property
+    def growth(self) -> NDArray[np.int64]:
+        """By how many bytes each party's program made this process grow at most."""
+        return np.array([each.most for each in self._channels.values()])
+
+    def expected(
+        self, seconds: FloatArray, sent: NDArray[Any], growth: NDArray[Any], *, exact: bool
+    ) -> Expected:
+        """The figures of all rounds."""
+        compute, communication, *own = map(float, seconds)
+        memory = growth + [self._base + self._tables.get(name, 0) for name in self.ledgers]
+        parties = tuple(map(PartyCosts, self.ledgers, own, map(int, sent), map(int, memory)))
+        setup = max(each.path.get(SETUP, 0.0) for each in self.ledgers.values())
+        return Expected(self._plan.rounds, setup, compute, communication, exact, parties)
+
+
+def _of_rounds(plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment) -> Expected:
+    keys = [plan.schedule.batch_key(each) for each in range(plan.rounds)]
+    first_visits = {key: place for place, key in reversed([*enumerate(keys)])}
+    again = np.array([first_visits[key] < place for place, key in enumerate(keys)])
+    run, began = _Run(plan, dataset, environment), time.perf_counter()
+
+    def enough(done: int) -> bool:
+        ready = again[:done].any() or not plan.schedule.repeats
+        longest = LEAST_SECONDS if ready else MOST_SECONDS
+        return done >= FEWEST_ROUNDS * run.at_once and time.perf_counter() - began > longest
+
+    run.until(enough)
+    done, size = run.rounds, run.at_once
+    ends = range(0, done + 1, size)
+    steps = np.repeat(np.diff([run.seconds(each) for each in ends], axis=0) / size, size, axis=0)
+    seconds = steps.sum(axis=0)
+    for repeated in (False, True):
+        # The first round has more to do, and is taken for others only where there is no other.
+        like = np.flatnonzero(again[:done] == repeated)
+        like = like[like > 0] if len(like[like > 0]) else np.arange(min(1, done - 1), done)
+        seconds += np.count_nonzero(again[done:] == repeated) * steps[like].mean(axis=0)
+    sent, exact = _all_bytes(plan, np.array([run.sent(each) for each in range(done + 1)]), size)
+    return run.expected(seconds, sent, run.growth, exact=exact)
+
+
+def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArray[Any], bool]:
+    """Bytes of all rounds by party, from those after each of the first ones; whether exactly.
+
+    Exactly where each party sends so many bytes in a round, and so many for each row of the batch.
+    """
+    done, steps = len(sent) - 1, np.diff(sent, axis=0)
+    if done == plan.rounds:
+        return sent[-1], True
+    rows = np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
+    least, most = rows[:done].argmin(), rows[:done].argmax()
+    spread = rows[most] - rows[least]
+    by_row = (steps[most] - steps[least]) // max(spread, 1)
+    of_rounds = steps[least] + np.outer(rows - rows[least], by_row)
+    if np.array_equal(of_rounds[:done], steps) and (spread or np.all(rows == rows[least])):
+        return of_rounds.sum(axis=0), True
+    before = min(at_once, done - 1)
+    a_round = (sent[-1] - sent[before]) / (done - before)
+    return sent[-1] + (plan.rounds - done) * a_round, False
+
+
+def _of_few_rows(
+    plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment
+) -> Expected:
+    run, rows = _Run(plan, dataset, environment), plan.facts.rows
+    if rows <= MORE_ROWS:
+        run.until(lambda done: False)
+        seconds, sent = run.seconds(plan.rounds), run.sent(plan.rounds)
+        return run.expected(seconds, sent, run.growth, exact=True)
+    doublings, found = _doublings(run), list[tuple[FloatArray, NDArray[Any], NDArray[Any]]]()
+    for few in (FEW_ROWS, MORE_ROWS):
+        settings: dict[str, Any] = {"allow_label_leak": True, "allow_feature_leak": True}
+        if not plan.full_batches:
+            settings["batch_size"] = max(plan.most_batch_rows * few // rows, 1)
+        run = _Run(
+            *resolved(
+                plan.job.with_settings(**settings),
+                some_test_rows(some_rows(dataset, few), few),
+                environment.modules,
+            ),
+            environment,
+        )
+        # Not to the end, which checks a model that few rows may have led astray.
+        run.until(lambda done: done == plan.rounds > 1, doublings)
+        done = run.rounds
+        scale = plan.rounds / done
+        found.append((run.seconds(done) * scale, run.sent(done) * scale, run.growth))
+    more = (rows - MORE_ROWS) / (MORE_ROWS - FEW_ROWS)
+    line = [after + more * (after - before) for before, after in zip(*found, strict=True)]
+    return run.expected(*line, exact=False)
+
+
+def _doublings(run: _Run) -> Tamper:
+    """Makes few rows take the period of logistic residuals that all rows, which `run` has, need."""
+    found: list[bytes] = []
+
+    def until_keys(_sender: str, _to: str, data: bytes) -> bytes:
+        if _is_like(Doublings(0), data):
+            found.append(data)
+        if _is_like(PublicKey("", b""), data):
+            raise _Enough
+        return data
+
+    run.until(lambda done: False, until_keys)
+    return lambda sender, to, data: max(found) if _is_like(Doublings(0), data) else data
+
+
+def _is_like(message: Message, data: bytes) -> bool:
+    """Whether these are the bytes of a message of the same kind."""
+    return data.startswith(encode(message)[:KIND_BYTES])
+
+
+def _own_seconds(costs: Costs) -> float:
+    return sum(s for phase, s in costs.seconds.items() if phase not in (SETUP, SCORING))
+
+
+def _resident(what: str) -> int:
+    """Memory that this process takes, VmRSS, or took at most, VmHWM, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(each.split()[1]) * 1024 for each in lines if each.startswith(what))
