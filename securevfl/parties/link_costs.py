@@ -10,7 +10,7 @@ import asyncio
 import tempfile
 import time
 from contextlib import AsyncExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +30,9 @@ SMALL, LARGE = 1, 1 << 15
 WARM, MEASURED, PAUSE_SECONDS = 5, 30, 0.003
 
 
+@cache
 def measured_link_costs() -> LinkCosts:
-    """The costs on this machine, in a third of a second."""
+    """The costs on this machine; measured once by a process, in a third of a second."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_measured(f"unix:{Path(folder) / 'link'}"))
 

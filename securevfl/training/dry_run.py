@@ -222,14 +222,22 @@ def _of_rounds(plan: Plan, dataset: VerticalDataset[Matrix], environment: Enviro
     done, size = run.rounds, run.at_once
     ends = range(0, done + 1, size)
     steps = np.repeat(np.diff([run.seconds(each) for each in ends], axis=0) / size, size, axis=0)
-    seconds = steps.sum(axis=0)
-    for repeated in (False, True):
-        # The first round has more to do, and is taken for others only where there is no other.
-        like = np.flatnonzero(again[:done] == repeated)
-        like = like[like > 0] if len(like[like > 0]) else np.arange(min(1, done - 1), done)
-        seconds += np.count_nonzero(again[done:] == repeated) * steps[like].mean(axis=0)
     sent, exact = _all_bytes(plan, np.array([run.sent(each) for each in range(done + 1)]), size)
-    return run.expected(seconds, sent, run.growth, exact=exact)
+    return run.expected(all_seconds(steps, again), sent, run.growth, exact=exact)
+
+
+def all_seconds(steps: FloatArray, again: NDArray[np.bool_]) -> FloatArray:
+    """Seconds of all rounds, from the first ones' `steps`, shape (rounds, n).
+
+    A round whose batch comes `again` costs what others like it do, and a first visit likewise. The
+    first round has more to do, and is taken for others only where there is no other.
+    """
+    done, seconds = len(steps), steps.sum(axis=0)
+    for repeated in (False, True):
+        like = np.flatnonzero(again[1:done] == repeated) + 1
+        like = like if len(like) else np.arange(min(1, done - 1), done)
+        seconds += np.count_nonzero(again[done:] == repeated) * steps[like].mean(axis=0)
+    return seconds
 
 
 def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArray[Any], bool]:
