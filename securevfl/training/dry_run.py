@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,7 @@ class _Run:
     def until(self, enough: Callable[[int], bool], tamper: Tamper | None = None) -> None:
         """Run until so many rounds are `enough`, or to the end; `tamper` may replace messages."""
         plan, tables, given = self._plan, self._dataset.parties, self._environment
+        import_module("scipy.optimize")  # a party loads it at the end, where models are compared
         gc.collect()
         with suppress(AttributeError):  # glibc keeps freed memory, in which nothing seems to grow
             ctypes.CDLL(None).malloc_trim(0)
@@ -232,7 +234,8 @@ def all_seconds(steps: FloatArray, again: NDArray[np.bool_]) -> FloatArray:
     A round whose batch comes `again` costs what others like it do, and a first visit likewise. The
     first round has more to do, and is taken for others only where there is no other.
     """
-    done, seconds = len(steps), steps.sum(axis=0)
+    done = len(steps)
+    seconds: FloatArray = steps.sum(axis=0)
     for repeated in (False, True):
         like = np.flatnonzero(again[1:done] == repeated) + 1
         like = like if len(like) else np.arange(min(1, done - 1), done)
