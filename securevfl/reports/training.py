@@ -82,14 +82,14 @@ def forecast_table(plan: Plan, expected: "Expected") -> "Table":
 def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]:
     """What to know of these figures, in lines."""
     may_end = plan.stops_early or plan.job.job.target_auc is not None
-    exact = "to the byte" if expected.exact_bytes else "scaled up"
+    sizes = "bytes are exact" if expected.exact_bytes else "bytes are scaled up"
     notes = [
-        f"forecast of {expected.rounds} rounds, from a dry run of {seconds(took_s)}"
+        f"forecast of {expected.rounds} rounds from a dry run of {seconds(took_s)}"
         + ("; training may end sooner" if may_end else ""),
-        f"set-up {seconds(expected.setup_s)}, not part of the total; bytes {exact}"
-        + ("; a step that is taken back sends less" if plan.stops_early else ""),
-        "the job's compute is that of the longest chain of work and messages, as parties work at "
-        "the same time; memory is that of a party's process at most",
+        f"set-up takes {seconds(expected.setup_s)} more; {sizes}"
+        + (", and fewer where a step is taken back" if plan.stops_early else ""),
+        "compute of the job is that of the longest chain of work, as parties work at the same "
+        "time; memory is that of a party's process at most",
     ]
     return [line for text in notes for line in wrapped(text)]
 
