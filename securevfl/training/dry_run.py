@@ -12,7 +12,7 @@ import gc
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
-from securevfl.data.tables import VerticalDataset, some_rows, some_test_rows
+from securevfl.data.tables import VerticalDataset, some_rows
 from securevfl.job import Job
 from securevfl.protocols.blind.rehearsal import Doublings
 from securevfl.protocols.exchange import TrainsOnShares
@@ -33,7 +33,7 @@ from securevfl.runtime.costs import SCORING, SETUP, Costs, job_costs
 from securevfl.runtime.simulation import Program, Tamper
 from securevfl.sparse import Matrix
 from securevfl.training import Environment, resolved, simulated, workplace_of
-from securevfl.wire.codec import Message, encode
+from securevfl.wire.codec import encode
 
 FEWEST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 4, 0.5, 5.0
 """Rounds that are run at least; seconds for them, and where no batch comes twice until then."""
@@ -79,14 +79,17 @@ class Expected:
 
 
 def dry_run(job: Job, dataset: VerticalDataset[Matrix], environment: Environment) -> Expected:
-    """Find what a job will cost.
+    """Find what a job will cost; errors as those of `training.train` in these rounds.
 
-    Of the environment only `keys`, `links`, `modules` and `stopwatch` are used. Errors are those
-    of `training.train` in these rounds.
+    The environment has no folder and nothing to resume from, and hears of no progress.
     """
     plan, taken = resolved(job, dataset, environment.modules)
-    prepares = isinstance(plan.exchange, TrainsOnShares)
-    return (_of_few_rows if prepares else _of_rounds)(plan, taken, environment)
+    if not isinstance(plan.exchange, TrainsOnShares):
+        return _of_rounds(plan, taken, environment)
+    if plan.facts.rows > MORE_ROWS:
+        return _of_few_rows(plan, taken, environment)
+    run = _Run(plan, taken, environment, lambda run, done: False)
+    return run.expected(run.seconds[-1], run.sent[-1], run.growth, exact=True)
 
 
 class _Enough(Exception):
@@ -99,10 +102,9 @@ class _Metered(ChannelAround):
     def __init__(self, channel: Channel) -> None:
         super().__init__(channel)
         self._now = self.most = 0
-        self.goes_on()
+        self._go_on()
 
-    def goes_on(self) -> None:
-        """The program begins or goes on."""
+    def _go_on(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # the peak is that from now on
         self._before = _resident("VmRSS")
 
@@ -113,50 +115,43 @@ class _Metered(ChannelAround):
         try:
             return await super().receive(*args, **named)
         finally:
-            self.goes_on()
+            self._go_on()
 
 
 class _Run:
-    """A job's programs in this process, and what they cost.
+    """A job's programs, until so many rounds of this run are `enough`, or to the end.
 
     Attributes:
         ledgers: by party, and server.
+        at_once: rounds that end together.
     """
 
     def __init__(
-        self, plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment
+        self,
+        plan: Plan,
+        dataset: VerticalDataset[Matrix],
+        environment: Environment,
+        enough: "Callable[[_Run, int], bool]",
+        tamper: Tamper | None = None,
     ) -> None:
-        self._plan, self._dataset, self._environment = plan, dataset, environment
-        self._channels: dict[str, _Metered] = {}
-        self.ledgers: dict[str, Costs] = {}
-        self._own: list[FloatArray] = []
-
-    def until(self, enough: Callable[[int], bool], tamper: Tamper | None = None) -> None:
-        """Run until so many rounds are `enough`, or to the end; `tamper` may replace messages."""
-        plan, tables, given = self._plan, self._dataset.parties, self._environment
+        self._plan, tables = plan, dataset.parties
         import_module("scipy.optimize")  # a party loads it at the end, where models are compared
         gc.collect()
         with suppress(AttributeError):  # glibc keeps freed memory, in which nothing seems to grow
             ctypes.CDLL(None).malloc_trim(0)
         self._tables = {each.name: each.train.nbytes + each.test.nbytes for each in tables}
         self._base = _resident("VmRSS") - sum(self._tables.values())
+        self._channels: dict[str, _Metered] = {}
+        self.ledgers: dict[str, Costs] = {}
+        self._own: list[list[float]] = []
 
         def progress(done: int) -> None:
-            self._own.append(np.array([_own_seconds(each) for each in self.ledgers.values()]))
-            if enough(done):
+            self._own.append([_own_seconds(each) for each in self.ledgers.values()])
+            if enough(self, done):
                 raise _Enough
 
-        environment = Environment(
-            keys=given.keys,
-            stopwatch=given.stopwatch,
-            links=given.links,
-            modules=given.modules,
-            progress=progress,
-            tamper=tamper,
-        )
-        places = {
-            each.name: workplace_of(plan, self._dataset, each, environment) for each in tables
-        }
+        environment = replace(environment, progress=progress, tamper=tamper)
+        places = {each.name: workplace_of(plan, dataset, each, environment) for each in tables}
         programs = plan.algorithm.programs(plan, places)
         with suppress(_Enough):
             simulated(plan, {n: self._metered(each) for n, each in programs.items()}, environment)
@@ -171,7 +166,6 @@ class _Run:
 
     @property
     def at_once(self) -> int:
-        """Rounds that end together."""
         snapshots = next(iter(self.ledgers.values())).snapshots
         return max(sum(each is snapshots[0] for each in snapshots), 1)
 
@@ -181,17 +175,20 @@ class _Run:
         done = min(len(self._own), *(len(each.snapshots) for each in self.ledgers.values()))
         return done - done % self.at_once
 
-    def seconds(self, rounds: int) -> FloatArray:
-        """Computation and communication of so many rounds, and each party's own computation."""
-        if not rounds:
-            return np.zeros(2 + len(self.ledgers))
-        costs = job_costs(self.ledgers, rounds)
-        return np.array([costs.compute_s, costs.communication_s, *self._own[rounds - 1]])
+    @property
+    def seconds(self) -> FloatArray:
+        """Computation and communication, and each party's computation, after 0, 1, … rounds."""
+        found = [[0.0] * (2 + len(self.ledgers))]
+        for done, own in enumerate(self._own[: self.rounds], 1):
+            costs = job_costs(self.ledgers, done)
+            found.append([costs.compute_s, costs.communication_s, *own])
+        return np.array(found)
 
-    def sent(self, rounds: int) -> NDArray[np.int64]:
-        """Bytes that each party has sent after so many rounds."""
-        of = [[0, *(s.bytes_sent for s in each.snapshots)] for each in self.ledgers.values()]
-        return np.array([each[rounds] for each in of])
+    @property
+    def sent(self) -> NDArray[np.int64]:
+        """Bytes that each party has sent after 0, 1, … rounds."""
+        done, ledgers = self.rounds, self.ledgers.values()
+        return np.array([[0, *(s.bytes_sent for s in e.snapshots[:done])] for e in ledgers]).T
 
     @property
     def growth(self) -> NDArray[np.int64]:
@@ -210,21 +207,20 @@ class _Run:
 
 
 def _of_rounds(plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment) -> Expected:
-    keys = [plan.schedule.batch_key(each) for each in range(plan.rounds)]
-    first_visits = {key: place for place, key in reversed([*enumerate(keys)])}
-    again = np.array([first_visits[key] < place for place, key in enumerate(keys)])
-    run, began = _Run(plan, dataset, environment), time.perf_counter()
+    keys = np.array([plan.schedule.batch_key(each) for each in range(plan.rounds)])
+    again = np.ones(plan.rounds, bool)
+    again[np.unique(keys, return_index=True)[1]] = False
+    began = time.perf_counter()
 
-    def enough(done: int) -> bool:
+    def enough(run: _Run, done: int) -> bool:
         ready = again[:done].any() or not plan.schedule.repeats
         longest = LEAST_SECONDS if ready else MOST_SECONDS
         return done >= FEWEST_ROUNDS * run.at_once and time.perf_counter() - began > longest
 
-    run.until(enough)
-    done, size = run.rounds, run.at_once
-    ends = range(0, done + 1, size)
-    steps = np.repeat(np.diff([run.seconds(each) for each in ends], axis=0) / size, size, axis=0)
-    sent, exact = _all_bytes(plan, np.array([run.sent(each) for each in range(done + 1)]), size)
+    run = _Run(plan, dataset, environment, enough)
+    size = run.at_once
+    steps = np.repeat(np.diff(run.seconds[::size], axis=0) / size, size, axis=0)
+    sent, exact = _all_bytes(plan, run.sent, size)
     return run.expected(all_seconds(steps, again), sent, run.growth, exact=exact)
 
 
@@ -266,52 +262,50 @@ def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArr
 def _of_few_rows(
     plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment
 ) -> Expected:
-    run, rows = _Run(plan, dataset, environment), plan.facts.rows
-    if rows <= MORE_ROWS:
-        run.until(lambda done: False)
-        seconds, sent = run.seconds(plan.rounds), run.sent(plan.rounds)
-        return run.expected(seconds, sent, run.growth, exact=True)
-    doublings, found = _doublings(run), list[tuple[FloatArray, NDArray[Any], NDArray[Any]]]()
-    for few in (FEW_ROWS, MORE_ROWS):
+    rows, doublings = plan.facts.rows, _doublings(plan, dataset, environment)
+
+    def of(few: int) -> _Run:
         settings: dict[str, Any] = {"allow_label_leak": True, "allow_feature_leak": True}
         if not plan.full_batches:
             settings["batch_size"] = max(plan.most_batch_rows * few // rows, 1)
-        run = _Run(
-            *resolved(
-                plan.job.with_settings(**settings),
-                some_test_rows(some_rows(dataset, few), few),
-                environment.modules,
-            ),
-            environment,
-        )
+        job, taken = plan.job.with_settings(**settings), some_rows(dataset, few)
         # Not to the end, which checks a model that few rows may have led astray.
-        run.until(lambda done: done == plan.rounds > 1, doublings)
-        done = run.rounds
-        scale = plan.rounds / done
-        found.append((run.seconds(done) * scale, run.sent(done) * scale, run.growth))
-    more = (rows - MORE_ROWS) / (MORE_ROWS - FEW_ROWS)
-    line = [after + more * (after - before) for before, after in zip(*found, strict=True)]
-    return run.expected(*line, exact=False)
+        return _Run(
+            *resolved(job, taken, environment.modules),
+            environment,
+            lambda run, done: done == plan.rounds > 1,
+            doublings,
+        )
+
+    few, more = of(FEW_ROWS), of(MORE_ROWS)
+
+    def line(figures: Callable[[_Run], NDArray[Any]]) -> NDArray[Any]:
+        before, after = figures(few), figures(more)
+        found: NDArray[Any] = after + (rows - MORE_ROWS) / (MORE_ROWS - FEW_ROWS) * (after - before)
+        return found
+
+    return more.expected(
+        line(lambda run: run.seconds[-1] * plan.rounds / run.rounds),
+        line(lambda run: run.sent[-1] * plan.rounds / run.rounds),
+        line(lambda run: run.growth),
+        exact=False,
+    )
 
 
-def _doublings(run: _Run) -> Tamper:
-    """Makes few rows take the period of logistic residuals that all rows, which `run` has, need."""
+def _doublings(plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment) -> Tamper:
+    """Makes few rows take the period of logistic residuals that all rows need."""
+    period, key = (encode(each)[:KIND_BYTES] for each in (Doublings(0), PublicKey("", b"")))
     found: list[bytes] = []
 
     def until_keys(_sender: str, _to: str, data: bytes) -> bytes:
-        if _is_like(Doublings(0), data):
+        if data.startswith(period):
             found.append(data)
-        if _is_like(PublicKey("", b""), data):
+        if data.startswith(key):
             raise _Enough
         return data
 
-    run.until(lambda done: False, until_keys)
-    return lambda sender, to, data: max(found) if _is_like(Doublings(0), data) else data
-
-
-def _is_like(message: Message, data: bytes) -> bool:
-    """Whether these are the bytes of a message of the same kind."""
-    return data.startswith(encode(message)[:KIND_BYTES])
+    _Run(plan, dataset, environment, lambda run, done: False, until_keys)
+    return lambda sender, to, data: max(found) if data.startswith(period) else data
 
 
 def _own_seconds(costs: Costs) -> float:

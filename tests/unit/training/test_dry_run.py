@@ -44,7 +44,6 @@ def sent(result: TrainingResult) -> dict[str, int]:
         (2, "plain", BATCHES),
         (3, "masked", BATCHES),
         (2, "bfv", STEPS),
-        (3, "bfv", BATCHES),
         (2, {"scheme": "bfv", "hide": "both"}, {**STEPS, "loss": "taylor-logistic"}),
         (2, "blind", {"rounds": 3}),
     ],
@@ -85,6 +84,7 @@ def test_rounds_that_end_together_are_scaled() -> None:
     assert expected.bytes_sent == pytest.approx(result.costs().bytes_sent, rel=0.2)
 
 
+@pytest.mark.slow
 def test_pads_for_few_rows_tell_of_those_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only roughly here: ciphertexts of so few rows are mostly empty."""
     monkeypatch.setattr(dry_run, "FEW_ROWS", 100)
