@@ -240,19 +240,22 @@ def all_seconds(steps: FloatArray, again: NDArray[np.bool_]) -> FloatArray:
 
 
 def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArray[Any], bool]:
-    """Bytes of all rounds by party, from those after each of the first ones; whether exactly.
+    """Bytes of all rounds by party, from those after 0, 1, … rounds; whether exactly.
 
     Exactly where each party sends so many bytes in a round, and so many for each row of the batch.
+    A round in which a step is taken back has fewer, and counts as one of the others.
     """
     done, steps = len(sent) - 1, np.diff(sent, axis=0)
     if done == plan.rounds:
         return sent[-1], True
     rows = np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
-    least, most = rows[:done].argmin(), rows[:done].argmax()
-    spread = rows[most] - rows[least]
-    by_row = (steps[most] - steps[least]) // max(spread, 1)
-    of_rounds = steps[least] + np.outer(rows - rows[least], by_row)
-    if np.array_equal(of_rounds[:done], steps) and (spread or np.all(rows == rows[least])):
+    later, ends = rows[1:done], (rows[1:done].min(), rows[1:done].max())
+    least, most = (steps[1:][later == each].max(axis=0) for each in ends)
+    by_row = (most - least) // max(ends[1] - ends[0], 1)
+    of_rounds = least + np.outer(rows - ends[0], by_row)
+    known = ends[1] > ends[0] or bool(np.all(rows == ends[0]))
+    usual = np.all(steps == of_rounds[:done], axis=1)
+    if known and np.all(steps <= of_rounds[:done]) and 2 * np.count_nonzero(usual) > done:
         return of_rounds.sum(axis=0), True
     before = min(at_once, done - 1)
     a_round = (sent[-1] - sent[before]) / (done - before)
