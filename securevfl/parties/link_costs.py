@@ -2,16 +2,14 @@
 
 A simulated network counts latency and bandwidth of lines. Real parties also spend time on each
 message that no line explains: its envelope, TLS, framing, and threads that wake one another. A
-message between two ends in this process goes through all of that, over a socket without a line.
-Pauses let all threads fall asleep before each, as they do where a line has latency.
+message between two ends in this process goes through all of that, over loopback. Pauses let all
+threads fall asleep before each, as they do where a line has latency.
 """
 
 import asyncio
-import tempfile
 import time
 from contextlib import AsyncExitStack
 from functools import cache, partial
-from pathlib import Path
 
 import numpy as np
 
@@ -24,7 +22,7 @@ from securevfl.protocols.session.gathering import Predictions
 from securevfl.runtime.line import LinkCosts
 from securevfl.runtime.real import ProgramThread, RealChannel
 
-HERE, THERE = "here", "there"
+HERE, THERE, LOOPBACK = "here", "there", "127.0.0.1:0"
 SMALL, LARGE = 1, 1 << 15
 """Numbers in a message: a decision, and a quarter of a megabyte."""
 WARM, MEASURED, PAUSE_SECONDS = 5, 30, 0.003
@@ -33,26 +31,25 @@ WARM, MEASURED, PAUSE_SECONDS = 5, 30, 0.003
 @cache
 def measured_link_costs() -> LinkCosts:
     """The costs on this machine; measured once by a process, in a third of a second."""
-    with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_measured(f"unix:{Path(folder) / 'link'}"))
+    return asyncio.run(_measured())
 
 
-async def _measured(address: str) -> LinkCosts:
-    identities = {name: Identity.generate() for name in (HERE, THERE)}
+async def _measured() -> LinkCosts:
+    identities = {name: Identity.generate() for name in (THERE, HERE)}
     public = {name: identity.public for name, identity in identities.items()}
-    agreement = Agreement(b"", Job(), public, {THERE: address}, relay=None)
     async with AsyncExitStack() as stack:
-        ends = {
-            name: await stack.enter_async_context(
-                Links(agreement, name, identity, listen=listen, proxy=None, say=lambda line: None)
-            )
-            for (name, identity), listen in zip(identities.items(), (None, address), strict=True)
-        }
+        ends, address = dict[str, Links](), LOOPBACK
+        for name, identity in identities.items():
+            at = LOOPBACK if name == THERE else None
+            agreement = Agreement(b"", Job(), public, {THERE: f"ws://{address}"}, relay=None)
+            links = Links(agreement, name, identity, listen=at, proxy=None, say=lambda line: None)
+            ends[name] = await stack.enter_async_context(links)
+            address = links.listens or address
         connected = await asyncio.gather(*(each.connect() for each in ends.values()))
         threads = {name: stack.enter_context(ProgramThread()) for name in ends}
         channels = {}
-        for name, links in zip(ends, connected, strict=True):
-            meeting = Meeting(name, links, Programs({each: each for each in ends}))
+        for name, peers in zip(ends, connected, strict=True):
+            meeting = Meeting(name, peers, Programs({each: each for each in ends}))
             await stack.enter_async_context(meeting)
             made = partial(RealChannel, job_hash=bytes(32), loop=threads[name].loop)
             channels[name] = meeting.channel(TRAINING, name, made)

@@ -385,7 +385,7 @@ def test_a_forecast_says_what_each_party_will_cost_and_leaves_nothing_behind(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[2:5]] == ["bank", "shop", "the"]
-    assert "forecast of 6 rounds, from a dry run of" in lines[5]
+    assert "forecast of 6 rounds from a dry run of" in lines[5]
     assert not Path("models").exists()
     (expected,) = rows_of("forecast.json", "train --forecast")
     (row,) = rows_from("train", path)
