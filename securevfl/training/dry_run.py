@@ -246,8 +246,8 @@ def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArr
     A round in which a step is taken back has fewer, and counts as one of the others.
     """
     done, steps = len(sent) - 1, np.diff(sent, axis=0)
-    if done == plan.rounds:
-        return sent[-1], True
+    if done in (1, plan.rounds):  # after one round the job may have reached its target
+        return sent[-1] * (plan.rounds // done), done == plan.rounds
     rows = np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
     later, ends = rows[1:done], (rows[1:done].min(), rows[1:done].max())
     least, most = (steps[1:][later == each].max(axis=0) for each in ends)

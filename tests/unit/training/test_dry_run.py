@@ -84,6 +84,13 @@ def test_rounds_that_end_together_are_scaled() -> None:
     assert expected.bytes_sent == pytest.approx(result.costs().bytes_sent, rel=0.2)
 
 
+def test_a_job_that_ends_after_one_round_is_told_of_at_its_full_length() -> None:
+    expected, result = both(2, "plain", **{**STEPS, "target_auc": 0.5})
+    assert (result.rounds, expected.rounds) == (1, 12)
+    assert expected.bytes_sent == 12 * result.costs().bytes_sent
+    assert not expected.exact_bytes
+
+
 @pytest.mark.slow
 def test_pads_for_few_rows_tell_of_those_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only roughly here: ciphertexts of so few rows are mostly empty."""
