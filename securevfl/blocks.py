@@ -5,7 +5,7 @@ work as for an array. Columns are held as they came (float32, int16, …) and ne
 (X − 1·sᵀ)D⁻¹θ = X(D⁻¹θ) − 1·(sᵀD⁻¹θ). A block of rows becomes float64 when it is needed. Blocks
 have fixed sizes, one BLAS thread each, and are added in their order (`threads`), so results are
 equal to the byte for any number of threads. What fits one block is an array, as everywhere else.
-Source: docs/decisions/0057-tables-by-block.md.
+Source: docs/decisions/0058-tables-by-block.md.
 """
 
 from collections.abc import Iterator, Sequence

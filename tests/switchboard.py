@@ -42,6 +42,10 @@ class End:
     open: bool = True
 
     @property
+    def waiting_bytes(self) -> int:
+        return 0
+
+    @property
     def has_data(self) -> bool:
         return False
 

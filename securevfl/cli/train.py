@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -111,8 +111,13 @@ class Elsewhere:
         """Whether there are any."""
         return self.processes or self.ray is not None
 
-    def require_fit(self, *, offline: bool) -> None:
-        """Refuse options that have no meaning with one another."""
+    def require_fit(self, *, offline: bool, forecast: bool, trained: bool) -> None:
+        """Refuse options that have no meaning with one another; some need a job to be `trained`."""
+        if forecast and (self.wanted or offline or trained):
+            raise ConfigError(
+                "--forecast is a dry run of the job in this process: drop --processes, --ray, "
+                "--offline, --resume and --html"
+            )
         if self.ray is not None and self.processes:
             raise ConfigError(
                 "--processes runs the parties on this machine, --ray on a cluster: give only one"
@@ -204,6 +209,10 @@ def train(
         bool,
         typer.Option("--offline", help="Only make a blind job's pads; the next run uses them."),
     ] = False,
+    forecast: Annotated[
+        bool,
+        typer.Option("--forecast", help="Only find out what it will cost, from a short dry run."),
+    ] = False,
     processes: Annotated[
         bool, typer.Option("--processes", help="Run each party as a separate process.")
     ] = False,
@@ -246,11 +255,15 @@ def train(
     described = read_job(job)
     catalogue.check_names(described)
     elsewhere = Elsewhere(job.parent, data_dir, listen, restarts, processes, ray, silence)
-    elsewhere.require_fit(offline=offline)
+    trained = resume or html is not None
+    elsewhere.require_fit(offline=offline, forecast=forecast, trained=trained)
     if seed is not None:
         described = described.with_settings(seed=seed)
     dataset = options.job_dataset(described, job, data_dir)
     _tell(dataset, described, quiet=quiet)
+    if forecast:
+        _forecast(described, dataset, json, quiet=quiet)
+        return
 
     from securevfl.cli import outputs
     from securevfl.training import Environment, make_offline, plan_for, save_models
@@ -262,8 +275,7 @@ def train(
     outputs.require_room_for(plan, dataset, folder, [json, html])
     places = outputs.pad_places(folder)
     on_pads = outputs.settle_pads(plan, places, offline=offline, resume=resume, force=force)
-    if not quiet:
-        _tell_first(plan, dataset, session, on_pads)
+    _tell_first(plan, dataset, session, on_pads, quiet=quiet)
     if offline:
         records = options.guard_directory()
         made = make_offline(described, dataset, Environment(guard_directory=records, pads=places))
@@ -293,6 +305,28 @@ def train(
     options.end_with(result.warnings)
 
 
+def _forecast(
+    job: Job, dataset: "VerticalDataset[Matrix]", json: Path | None, *, quiet: bool
+) -> None:
+    """Say what a job will cost."""
+    from rich.console import Console
+
+    from securevfl.parties.link_costs import measured_link_costs
+    from securevfl.reports.training import forecast_notes, forecast_table
+    from securevfl.training import Environment, plan_for
+    from securevfl.training.dry_run import dry_run
+
+    links, began = measured_link_costs(), time.perf_counter()
+    expected = dry_run(job, dataset, Environment(links=links))
+    took, plan = time.perf_counter() - began, plan_for(job, dataset)
+    row = {**asdict(expected), "total_s": expected.total_s, "bytes_sent": expected.bytes_sent}
+    settings = job.model_dump(mode="json")
+    keep(json, command="train --forecast", seed=job.job.seed, settings=settings, rows=[row])
+    if not quiet:
+        Console().print(forecast_table(plan, expected))
+        _write(sys.stdout, *forecast_notes(plan, expected, took))
+
+
 def _tell(dataset: "VerticalDataset[Matrix]", job: Job, *, quiet: bool) -> None:
     """What was noticed in the parties' files, and how much bounds clip, on standard error only."""
     from securevfl.data.scaling import clipped
@@ -309,7 +343,11 @@ def _tell_first(
     dataset: "VerticalDataset[Matrix]",
     session: Mapping[str, "SessionState"],
     on_pads: str | None,
+    *,
+    quiet: bool,
 ) -> None:
+    if quiet:
+        return
     from rich.console import Console
 
     from securevfl.reports.training import before, parties_table
@@ -338,13 +376,15 @@ def _run(
     quiet: bool,
 ) -> "TrainingResult":
     """Train, and say after a round or two how long it will take."""
-    from securevfl.reports.training import Forecast, SetupWatch
+    from securevfl.parties.link_costs import measured_link_costs
+    from securevfl.reports.training import Forecast, SetupWatch, WithinRounds
     from securevfl.training import Environment
     from securevfl.training import train as run_training
 
     account, before = plan.account, _rounds_of(session)
     may_end = plan.stops_early or plan.job.job.target_auc is not None
-    watch = SetupWatch()
+    links = None if elsewhere.wanted else measured_link_costs()
+    watch = SetupWatch(lambda phase: within.worked(phase, time.perf_counter()))
     forecast = Forecast(plan.rounds - before, may_end, watch, time.perf_counter())
 
     def spending(rounds: int) -> str:
@@ -352,13 +392,19 @@ def _run(
 
     with options.progress(quiet) as report:
 
+        def show(what: str, done: float) -> None:
+            report(spending(within.done) + what, done, plan.rounds)
+
+        within = WithinRounds(show, before, time.perf_counter())
+
         def on_round(done: int) -> None:
             told = None
+            within.ended(done, time.perf_counter())
             if not elsewhere.wanted:  # what set-up takes there is not seen here
                 told = forecast.after(done - before, time.perf_counter())
             if told and not quiet:
                 _write(sys.stderr, *wrapped(told))
-            report(spending(done), done, plan.rounds)
+            show("", done)
 
         if elsewhere.wanted:
             return elsewhere.train(job, dataset, session, places, progress=on_round, quiet=quiet)
@@ -369,6 +415,7 @@ def _run(
                 guard_directory=options.guard_directory(),
                 checkpoints=job.output.directory,
                 stopwatch=watch,
+                links=links,
                 progress=on_round,
                 resume=session,
                 pads=places,
@@ -429,7 +476,7 @@ def _show(row: TrainRow, paths: list[Path], failure: float) -> None:
     notes = [ENDINGS[row["ended"]]]
     if row["rounds_before"]:
         notes.append(f"times and bytes cover the rounds after {row['rounds_before']}")
-    notes += [*comparison_notes(row), *tables.tradeoff_notes([row])]
+    notes += [*comparison_notes(row), *tables.tradeoff_notes([row]), *tables.link_notes(row)]
     if failure:
         notes.append(f"a truncation fails, and the result with it, with probability {failure:.1g}")
     _write(sys.stdout, *notes)

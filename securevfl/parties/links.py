@@ -101,8 +101,8 @@ class Link:
 
     @property
     def has_data(self) -> bool:
-        """Whether anything has come that the loop has not read."""
-        return self._stream.has_data
+        """Whether anything has come that the loop has not read, or a frame whose rest is due."""
+        return bool(self._came) or self._stream.has_data
 
     async def receive(self) -> bytes:
         """The next frame.

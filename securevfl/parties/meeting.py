@@ -175,6 +175,10 @@ class Link(Protocol):
     def has_data(self) -> bool:
         """Whether anything has come that nobody has looked at."""
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Posted and not yet sent."""
+
     async def receive(self) -> bytes:
         """The next frame, or a PeerError."""
 
@@ -297,7 +301,7 @@ class Meeting:
                 self._links[host].post(bytes((stage,)) + header + envelope)
 
         channel = self._channels[stage, name] = made(
-            name, peers, carry=carry, arriving=self._arriving
+            name, peers, carry=carry, arriving=self._arriving, leaving=self._sending
         )
         if self._error is not None:
             self._lose(channel, self._error)
@@ -305,6 +309,9 @@ class Meeting:
 
     def _arriving(self) -> bool:
         return any(link.has_data for link in self._links.values())
+
+    def _sending(self) -> bool:
+        return any(link.waiting_bytes for link in self._links.values())
 
     async def _read(self, peer: str, link: Link) -> None:
         try:

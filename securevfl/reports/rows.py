@@ -161,9 +161,11 @@ class TrainRow(JobRow, CalibrationFigures):
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
     `losses` are those of each round since, where the label party sees them.
+    `links` says what messages cost besides their lines, where a simulated network counted that.
     The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
     """
 
+    links: NotRequired[Mapping[str, float] | None]
     curve: Sequence[ScoredPoint]
     losses: Sequence[float]
     learned: bool

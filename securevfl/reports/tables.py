@@ -231,6 +231,17 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
     return notes
 
 
+def link_notes(row: TrainRow) -> list[str]:
+    """What links cost in a simulated network, if that was counted."""
+    links = row.get("links")
+    if not links:
+        return []
+    message, byte = seconds(links["message_seconds"]), seconds(links["byte_seconds"] * 1e6)
+    return wrapped(
+        f"network: lines, and {message} a message and {byte} a MB for links, as measured here"
+    )
+
+
 def varied(rows: Sequence[TradeoffRow]) -> tuple[Column[TradeoffRow], ...]:
     """The columns of a grid's table: those of `TRADEOFF`, and one per other key that it varies."""
     values: dict[str, set[str]] = {}

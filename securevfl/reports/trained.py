@@ -1,6 +1,7 @@
 """Jobs as pages, with what `securevfl train` reports of one, and `bench tradeoff` of many."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from securevfl.reports.page import lines, render, rows_page
@@ -94,6 +95,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "mae": score.mae if score else None,
         "binormal": score is not None and score.binormal,
         **cost_figures(result.costs()),
+        "links": asdict(result.links) if result.links else None,
         "label_guard_ratio": result.label_guard_ratio,
         "learning_rate": rate,
         "learning_rate_chosen": "given" if rate else DERIVED,

@@ -2,9 +2,9 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from operator import itemgetter
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -18,12 +18,14 @@ from securevfl.protocols.guards.label_ends import BITS, label_bits, visited
 from securevfl.protocols.guards.person_record import label_variance
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
-from securevfl.reports.tables import seconds, spent_text, table, wrapped
+from securevfl.reports.tables import seconds, size, spent_text, table, wrapped
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, OFFLINE, SETUP, Stopwatch
 from securevfl.sparse import Matrix
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from securevfl.training.dry_run import Expected
 
 MOST_CLASSES, MOST_NAMES = 3, 3
 # Where peers' own parts of the model rank training rows by some 0.02 AUC better than others.
@@ -31,6 +33,7 @@ BY_HEART = 1 / 25
 # A round that took as long says enough; after a shorter one the next, which has nothing to prepare,
 # is worth waiting for.
 LONG_SECONDS = 10.0
+OFTEN_SECONDS, ALMOST = 0.5, 0.95
 SYMBOLS = {
     r"H_k": "H_k is party k's part of the prediction of a row",
     r"ΣH": "ΣH the sum of all parts",
@@ -55,6 +58,40 @@ def parties_table(plan: Plan, dataset: VerticalDataset[Matrix]) -> "Table":
         rows.append((each.name + labels, *map(str, figures)))
     headings = ("party", "columns", "rows", "in common", "left out")
     return table([(name, itemgetter(place)) for place, name in enumerate(headings)], rows)
+
+
+def forecast_table(plan: Plan, expected: "Expected") -> "Table":
+    """What each party, and the job, is expected to cost."""
+    rows = [
+        (
+            each.name + (" (labels)" if each.name == plan.facts.label_party else ""),
+            seconds(each.compute_s),
+            "",
+            "",
+            size(each.bytes_sent),
+            size(each.memory_bytes),
+        )
+        for each in expected.parties
+    ]
+    times = (expected.compute_s, expected.communication_s, expected.total_s)
+    job = ("the job", *map(seconds, times), size(expected.bytes_sent), "")
+    headings = ("", "compute", "network", "total", "sent", "memory")
+    return table([(n, itemgetter(place)) for place, n in enumerate(headings)], [*rows, job])
+
+
+def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]:
+    """What to know of these figures, in lines."""
+    may_end = plan.stops_early or plan.job.job.target_auc is not None
+    sizes = "bytes are exact" if expected.exact_bytes else "bytes are scaled up"
+    notes = [
+        f"forecast of {expected.rounds} rounds from a dry run of {seconds(took_s)}"
+        + ("; training may end sooner" if may_end else ""),
+        f"set-up takes {seconds(expected.setup_s)} more; {sizes}"
+        + (", and fewer where a step is taken back" if plan.stops_early else ""),
+        "compute of the job is that of the longest chain of work, as parties work at the same "
+        "time; memory is that of a party's process at most",
+    ]
+    return [line for text in notes for line in wrapped(text)]
 
 
 def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
@@ -204,10 +241,12 @@ class SetupWatch(Stopwatch):
     """Measures as any other, and notes when set-up was over: keys are made, rounds begin.
 
     Of the seconds in which something was made offline, `offline_s`, some were before rounds began.
+    `worked` is called after every section, with its phase.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, worked: Callable[[str], None] = lambda phase: None) -> None:
         super().__init__()
+        self._worked = worked
         self.rounds_began: float | None = None
         self.offline_s = self.offline_before_s = 0.0
 
@@ -219,7 +258,37 @@ class SetupWatch(Stopwatch):
         elif phase not in {SETUP, OFFLINE} and self.rounds_began is None:
             self.rounds_began = time.perf_counter() - elapsed
             self.offline_before_s = self.offline_s
+        self._worked(phase)
         return elapsed
+
+
+@dataclass
+class WithinRounds:
+    """Progress within rounds that take long, measured by the round before.
+
+    Attributes:
+        show: takes what to say beside, and how many rounds are done, with a part of one.
+        done: rounds.
+        began: when the current round did, or work before the first.
+    """
+
+    show: Callable[[str, float], None]
+    done: int
+    began: float
+    _one: float = inf
+    _told: float = 0.0
+
+    def ended(self, done: int, now: float) -> None:
+        """So many rounds have ended."""
+        self.done, self._one, self.began, self._told = done, now - self.began, now, now
+
+    def worked(self, phase: str, now: float) -> None:
+        """A section of this phase has ended; says so now and then."""
+        if now - max(self._told, self.began) < OFTEN_SECONDS:
+            return
+        self._told, spent = now, now - self.began
+        part = min(spent / self._one, ALMOST)
+        self.show(f", {phase.replace('_', ' ')}, {seconds(spent)} so far", self.done + part)
 
 
 @dataclass

@@ -289,14 +289,20 @@ class Costs:
             left -= spent
         return max(-left, 0.0)
 
-    async def work_until(self, over_for: Callable[[], float | None], passes: int = 1) -> float:
+    async def work_until(
+        self,
+        over_for: Callable[[], float | None],
+        passes: int = 1,
+        arriving: Callable[[], bool] = lambda: False,
+    ) -> float:
         """Fill a wait of unknown end with offline work; returns the overrun as `work_for`.
 
         `over_for` returns for how many seconds the wait has been over; None while it lasts. Within
-        so many passes of the loop, messages that have arrived are let in.
+        so many passes of the loop, messages that have arrived are let in. No piece begins once
+        anything is `arriving`.
         """
         outlasted = 0.0
-        while over_for() is None and (spent := self._piece()) is not None:
+        while over_for() is None and not arriving() and (spent := self._piece()) is not None:
             for _ in range(passes):
                 await asyncio.sleep(0)
             outlasted = min(over_for() or 0.0, spent)

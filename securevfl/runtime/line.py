@@ -35,6 +35,23 @@ class Line:
         return size * 8 / (self.bandwidth_mbit * 1e6)
 
 
+@dataclass(frozen=True)
+class LinkCosts:
+    """What a message costs at its two ends besides its line, half of it at each.
+
+    Attributes:
+        message_seconds: for any message.
+        byte_seconds: for each byte of it.
+    """
+
+    message_seconds: float = 0.0
+    byte_seconds: float = 0.0
+
+    def seconds(self, size: int) -> float:
+        """Seconds for a message of `size` bytes, both ends together."""
+        return self.message_seconds + size * self.byte_seconds
+
+
 PRESETS = {
     "lan": Line(latency_ms=0.5, bandwidth_mbit=1000),
     "wan": Line(latency_ms=20, bandwidth_mbit=100),

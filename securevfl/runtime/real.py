@@ -28,6 +28,7 @@ Carry = Callable[[str, bytes], None]
 """Sends an envelope to a peer without blocking, on the program's thread; or PeerUnreachable."""
 MOST_HELD_BYTES = MAX_MESSAGE_BYTES + (1 << 20)
 """Of one peer's messages that the program has not received yet."""
+MOMENT_SECONDS = 1e-3
 ENTRY_BYTES = 1024
 """What a message takes beside its own bytes, so that many small ones count as what they hold."""
 
@@ -89,6 +90,9 @@ class RealChannel(NetworkEnd):
         passes: of the loop, within which what has arrived is delivered if the transport runs on the
             loop as well, where it stands still while the program computes.
         arriving: whether anything has arrived there that is not delivered yet.
+        leaving: whether anything that was sent is still here. Work in waits begins once it has
+            left, and pauses while something arrives: it holds the interpreter's lock, without which
+            the transport stands still.
     """
 
     def __init__(
@@ -103,7 +107,8 @@ class RealChannel(NetworkEnd):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         most_held_bytes: int = MOST_HELD_BYTES,
         stopwatch: Stopwatch | None = None,
-        arriving: Callable[[], bool] = lambda: True,
+        arriving: Callable[[], bool] = lambda: False,
+        leaving: Callable[[], bool] = lambda: False,
         passes: int = 0,
     ) -> None:
         super().__init__(
@@ -115,7 +120,7 @@ class RealChannel(NetworkEnd):
         )
         self.loop = loop
         self._peers, self._carry = frozenset(peers), carry
-        self._arriving, self._passes = arriving, passes
+        self._arriving, self._leaving, self._passes = arriving, leaving, passes
         self._inbox, self._inbox_offline = Inbox(), Inbox()
         self._arrivals = count()
         self._taken: Counter[str] = Counter()
@@ -162,7 +167,9 @@ class RealChannel(NetworkEnd):
         asked = await self._let_in(inbox, senders)
         if stage != "evaluation" and costs.idle_work:
             over_for = partial(self._over_for, inbox, senders, deadline)
-            overrun = await costs.work_until(over_for, max(self._passes, 1))
+            while self._leaving() and over_for() is None:
+                await asyncio.sleep(MOMENT_SECONDS)
+            overrun = await costs.work_until(over_for, max(self._passes, 1), self._arriving)
         try:
             # The loop's clock is time.monotonic, too.
             sender, arrived = await inbox.take(senders, deadline)

@@ -19,7 +19,7 @@ from typing_extensions import override
 from securevfl.errors import PeerTimeout, PeerUnreachable
 from securevfl.runtime.channel import Arrived, Channel, Inbox, M, NetworkEnd, expect
 from securevfl.runtime.costs import Costs, Pace, Stopwatch, steady
-from securevfl.runtime.line import Line
+from securevfl.runtime.line import Line, LinkCosts
 from securevfl.runtime.views import View
 from securevfl.wire.codec import JOB_HASH_BYTES, MAX_MESSAGE_BYTES, Message, Stage, encode
 
@@ -178,7 +178,8 @@ class _End(NetworkEnd):
     catches up: its messages are in the loop's future, and the loop advances only when every party
     waits for a message. Messages are therefore carried in the order of sending.
 
-    A transfer takes latency + bytes / bandwidth, without the bytes of the envelope.
+    A transfer takes latency + bytes / bandwidth, without the bytes of the envelope. What links cost
+    takes turns at each end, half at the sender and half at the receiver.
     """
 
     def __init__(self, name: str, net: "_Network", costs: Costs, view: View | None) -> None:
@@ -208,14 +209,14 @@ class _End(NetworkEnd):
         if stage == "evaluation":
             loop.call_at(sent, deliver, sent)
             return
-        transfer = net.line.transfer_seconds(len(data))
-        departure = max(sent, self._outgoing_free)
+        transfer, half = net.line.transfer_seconds(len(data)), net.links.seconds(len(data)) / 2
+        departure = max(sent, self._outgoing_free) + half
         self._outgoing_free = departure + transfer
         first_bit = departure + net.line.latency_seconds
 
         def occupy_receiver() -> None:
             # Not before the first bit arrives: until then another message may come first.
-            arrival = max(first_bit, receiver._incoming_free) + transfer
+            arrival = max(first_bit, receiver._incoming_free) + transfer + half
             receiver._incoming_free = arrival
             # Its arrival time is fixed, so the receiver's clock can advance at once.
             deliver(arrival)
@@ -253,6 +254,7 @@ class _End(NetworkEnd):
 @dataclass(frozen=True)
 class _Network:
     line: Line
+    links: LinkCosts
     job: bytes
     tamper: Tamper | None
     max_bytes: int
@@ -281,6 +283,7 @@ def simulate(
     programs: Mapping[str, Program[T]],
     network: Line,
     *,
+    links: LinkCosts | None = None,
     job_hash: bytes = bytes(JOB_HASH_BYTES),
     stopwatch: Stopwatch | None = None,
     record_views: bool = False,
@@ -293,6 +296,7 @@ def simulate(
     Args:
         programs: by party name: a coroutine function of the party's channel and ledger.
         network: the model of the lines between parties.
+        links: what messages cost besides; nothing by default.
         job_hash: of the job, for its envelopes.
         stopwatch: measures computation; `FixedCosts` makes a run deterministic to the bit.
         record_views: record what every party receives and decrypts.
@@ -305,7 +309,7 @@ def simulate(
         PeerTimeout: every party waits for a message and none has been sent.
         Exception: the first error of a program; the others are cancelled.
     """
-    net = _Network(network, job_hash, tamper, max_message_bytes)
+    net = _Network(network, links or LinkCosts(), job_hash, tamper, max_message_bytes)
     stopwatch = stopwatch or Stopwatch()
     for name in programs:
         costs = Costs(stopwatch, (paces or {}).get(name, steady))

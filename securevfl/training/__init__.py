@@ -29,6 +29,7 @@ from securevfl.protocols.session.pad_store import PadPlaces
 from securevfl.protocols.session.workplace import PartyData, Workplace
 from securevfl.protocols.vertical.runner import MadeOffline, MakeOffline, run_offline
 from securevfl.runtime.costs import JobCosts, Pace, Stopwatch, job_costs
+from securevfl.runtime.line import LinkCosts
 from securevfl.runtime.simulation import Program, Simulated, T, Tamper, simulate
 from securevfl.sparse import Matrix
 from securevfl.threads import spread_over
@@ -57,6 +58,7 @@ class Environment:
     Attributes:
         keys: makes homomorphic keys.
         stopwatch: measures computation.
+        links: what real links cost besides their lines (`parties.link_costs`); None counts nothing.
         record_views: record every party's view.
         tamper: fault injection into the network.
         guard_directory: records of earlier jobs' leakage, by which this job may be refused; None
@@ -74,6 +76,7 @@ class Environment:
 
     keys: KeyMaker = field(default_factory=KeyMaker)
     stopwatch: Stopwatch | None = None
+    links: LinkCosts | None = None
     record_views: bool = False
     tamper: Tamper | None = None
     guard_directory: Path | None = None
@@ -144,18 +147,18 @@ def train(
         known = _answer(plan, places)
         places = {name: replace(place, answer=known) for name, place in places.items()}
     started = time.perf_counter()
-    with spread_over(job.exchange.workers):
-        simulated = _simulated(plan, plan.algorithm.programs(plan, places), environment)
+    finished = simulated(plan, plan.algorithm.programs(plan, places), environment)
     wall = time.perf_counter() - started
     return TrainingResult(
         plan=plan,
-        outcomes={name: simulated.results[name] for name in places},
-        ledgers=simulated.costs,
+        outcomes={name: finished.results[name] for name in places},
+        ledgers=finished.costs,
         wall_s=wall,
         data=dataset,
         rounds_before=max((each.rounds for each in environment.resume.values()), default=0),
-        views=simulated.views,
-        others={name: each for name, each in simulated.results.items() if name not in places},
+        views=finished.views,
+        others={name: each for name, each in finished.results.items() if name not in places},
+        links=environment.links,
     )
 
 
@@ -167,18 +170,20 @@ def _answer(plan: Plan, places: Mapping[str, Workplace]) -> str:
     return digest.hexdigest()
 
 
-def _simulated(
+def simulated(
     plan: Plan, programs: Mapping[str, Program[T]], environment: Environment
 ) -> Simulated[T]:
-    return simulate(
-        programs,
-        plan.line,
-        job_hash=plan.hash,
-        stopwatch=environment.stopwatch,
-        record_views=environment.record_views,
-        tamper=environment.tamper,
-        paces=environment.paces,
-    )
+    with spread_over(plan.job.exchange.workers):
+        return simulate(
+            programs,
+            plan.line,
+            links=environment.links,
+            job_hash=plan.hash,
+            stopwatch=environment.stopwatch,
+            record_views=environment.record_views,
+            tamper=environment.tamper,
+            paces=environment.paces,
+        )
 
 
 def plan_for(job: Job, dataset: VerticalDataset[Matrix], modules: Collection[str] = ()) -> Plan:
@@ -244,10 +249,9 @@ def make_offline(job: Job, dataset: VerticalDataset[Matrix], environment: Enviro
             name: partial(run_offline, plan=plan, workplace=place, make=make)
             for name, place in places.items()
         }
-        with spread_over(job.exchange.workers):
-            simulated = _simulated(plan, programs, environment)
+        finished = simulated(plan, programs, environment)
     except BaseException:
         for store in stores:
             store.discard()
         raise
-    return Made(simulated.results, job_costs(simulated.costs, 1))
+    return Made(finished.results, job_costs(finished.costs, 1))

@@ -19,6 +19,7 @@ from securevfl.protocols.session.privacy_account import Promise
 from securevfl.protocols.session.scoring import Score
 from securevfl.protocols.session.workplace import Ending, PartyOutcome
 from securevfl.runtime.costs import Costs, JobCosts, job_costs
+from securevfl.runtime.line import LinkCosts
 from securevfl.runtime.views import View
 from securevfl.shown import Shown
 from securevfl.sparse import Matrix
@@ -39,6 +40,7 @@ class TrainingResult(Shown):
         rounds_before: rounds of an earlier run that this one resumed.
         views: each party's view, if recorded.
         others: results of programs without data, by name.
+        links: what links cost in the simulated network, if that was counted.
     """
 
     plan: Plan
@@ -49,6 +51,7 @@ class TrainingResult(Shown):
     rounds_before: int = 0
     views: dict[str, View] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
+    links: LinkCosts | None = None
 
     @override
     def shown(self) -> dict[str, object]:

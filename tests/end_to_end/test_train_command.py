@@ -375,3 +375,24 @@ def test_data_list_and_where_say_what_is_here(capsys: Capture) -> None:
     (row,) = rows_from("data where", "a9a")
     assert "securevfl data get a9a" in capsys.readouterr().out
     assert row["present"] is False
+
+
+def test_a_forecast_says_what_each_party_will_cost_and_leaves_nothing_behind(
+    capsys: Capture,
+) -> None:
+    path = job("bfv", learning_rate=0.1, local_steps=2, rounds=6)
+    assert run("train", path, "--forecast", "--json", "forecast.json") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[2:5]] == ["bank", "shop", "the"]
+    assert "forecast of 6 rounds from a dry run of" in lines[5]
+    assert not Path("models").exists()
+    (expected,) = rows_of("forecast.json", "train --forecast")
+    (row,) = rows_from("train", path)
+    assert expected["bytes_sent"] == row["bytes_sent"]
+    assert expected["exact_bytes"]
+
+
+@pytest.mark.parametrize("option", ["--processes", "--resume", "--offline", "--html=page.html"])
+def test_a_forecast_takes_no_options_of_a_run(capsys: Capture, option: str) -> None:
+    assert "--forecast is a dry run" in refused(capsys, "train", job(), "--forecast", option)

@@ -44,6 +44,7 @@ class Says:
     """A peer's end of a link: it sends some frames, and then it is gone."""
 
     has_data = False
+    waiting_bytes = 0
 
     def __init__(self, frames: Sequence[bytes]) -> None:
         self._frames, self.posted = list(frames), 0
@@ -129,6 +130,7 @@ class Scripted:
     """A link whose peer sends these frames, and then breaks off if it is told to."""
 
     has_data = False
+    waiting_bytes = 0
 
     def __init__(self, *frames: bytes, breaks_off: bool = False) -> None:
         self._frames, self._breaks_off = list(frames), breaks_off

@@ -2,7 +2,7 @@
 
 import time
 
-from securevfl.reports.training import Forecast, SetupWatch
+from securevfl.reports.training import Forecast, SetupWatch, WithinRounds
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, OFFLINE, SETUP
 
 
@@ -67,3 +67,28 @@ def test_a_stopwatch_tells_what_was_made_offline_from_rounds() -> None:
     stopwatch.charge("local", 1.0)
     stopwatch.charge(CORRELATED_RANDOMNESS, 4.0)
     assert (stopwatch.offline_before_s, stopwatch.offline_s) == (2.0, 6.0)
+
+
+def test_progress_moves_within_a_long_round_by_the_time_of_the_round_before() -> None:
+    shown: list[tuple[str, float]] = []
+    within = WithinRounds(lambda what, done: shown.append((what, done)), done=3, began=100.0)
+    within.worked("setup", 100.1)  # too soon to say anything
+    within.worked("setup", 101.0)
+    within.ended(4, 110.0)
+    within.worked("evaluate", 115.0)
+    within.worked("decrypt", 115.2)
+    within.worked("decrypt", 140.0)  # longer than the round before
+    assert shown == [
+        (", setup, 1 s so far", 3.0),
+        (", evaluate, 5 s so far", 4.5),
+        (", decrypt, 30 s so far", 4.95),
+    ]
+
+
+def test_a_watch_tells_of_every_section() -> None:
+    phases: list[str] = []
+    watch = SetupWatch(phases.append)
+    for phase in (SETUP, "local"):
+        watch.start()
+        watch.stop(phase)
+    assert phases == [SETUP, "local"]

@@ -326,6 +326,29 @@ def test_work_offline_ends_with_its_supply_the_deadline_or_the_peer() -> None:
     alone(works)
 
 
+@pytest.mark.parametrize("busy", ["leaving", "arriving"])
+def test_no_work_begins_while_a_message_leaves_or_arrives(busy: str) -> None:
+    """It would keep the interpreter's lock from the thread that carries the message."""
+
+    async def run() -> RealChannel:
+        loop = asyncio.get_running_loop()
+        channel = RealChannel(
+            "a",
+            {"b"},
+            job_hash=JOB,
+            loop=loop,
+            carry=lambda *_: None,
+            **{busy: lambda: True},  # type: ignore[arg-type]
+        )
+        channel.costs.idle_work.append(lambda: pytest.fail("a piece was done"))
+        loop.call_later(0.01, channel.deliver, "b", sealed())
+        await channel.receive(["b"], Predictions)
+        return channel
+
+    costs = asyncio.run(run()).costs
+    assert costs.path["communication"] == pytest.approx(costs.now)
+
+
 def test_scoring_waits_are_not_filled_with_work() -> None:
     """What would be done in them is on no ledger's path, and scoring shall not change it."""
 
@@ -440,7 +463,13 @@ def test_what_arrives_while_the_program_computes_on_the_transports_loop_made_nob
     async def run() -> RealChannel:
         loop = asyncio.get_running_loop()
         channel = RealChannel(
-            "a", {"b"}, job_hash=JOB, loop=loop, carry=lambda *_: None, passes=passes
+            "a",
+            {"b"},
+            job_hash=JOB,
+            loop=loop,
+            carry=lambda *_: None,
+            passes=passes,
+            arriving=lambda: True,
         )
         data = sealed(0, path={"encrypt": 1e-9})
         loop.call_soon(loop.call_soon, loop.call_soon, channel.deliver, "b", data)

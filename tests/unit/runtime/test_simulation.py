@@ -13,7 +13,7 @@ from securevfl.protocols.session.gathering import Predictions
 from securevfl.protocols.session.keys import PublicKey
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import COMMUNICATION, SCORING, SETUP, Costs, FixedCosts
-from securevfl.runtime.line import PRESETS, Line
+from securevfl.runtime.line import PRESETS, Line, LinkCosts
 from securevfl.runtime.simulation import Program, Simulated, simulate
 from securevfl.wire.codec import Message
 from tests.programs import party, predictions, receives, sends, size, works
@@ -43,6 +43,16 @@ def test_a_message_arrives_after_latency_and_its_bytes_over_the_bandwidth() -> N
     assert done.results["b"] == [arrival]
     assert done.costs["a"].path == {}
     assert done.costs["b"].path == {COMMUNICATION: arrival}
+
+
+def test_what_links_cost_takes_turns_at_each_end_half_at_each() -> None:
+    links, messages = LinkCosts(2.0, 0.5), [predictions(0), predictions(1, rows=9)]
+    first, second = (links.seconds(size(each)) for each in messages)
+    programs = {"a": party(sends("b", *messages)), "b": party(receives("a"), receives("a"))}
+    done = simulate(programs, INSTANT, stopwatch=FixedCosts({}), links=links)
+    # The receiver's half of the first is over before the sender's half of the second.
+    assert done.results["b"] == pytest.approx([first, first / 2 + second])
+    assert done.costs["b"].path == {COMMUNICATION: pytest.approx(first / 2 + second)}
 
 
 def test_a_wait_is_used_for_work_offline_and_only_what_outlasts_it_is_on_the_path() -> None:

@@ -1,0 +1,108 @@
+"""What a dry run of a few rounds, or rows, says of the whole job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securevfl.runtime.costs import FixedCosts
+from securevfl.runtime.line import LinkCosts
+from securevfl.training import Environment, TrainingResult, dry_run, train
+from tests.jobs import SmallKeys, breast_cancer, job_of
+
+SECONDS = {"local": 1.0, "encrypt": 2.0, "evaluate": 4.0, "decrypt": 8.0, "setup": 16.0}
+STEPS = {"rounds": 12, "learning_rate": 0.1, "local_steps": 2, "allow_label_leak": True}
+BATCHES = {**STEPS, "batch_size": 60}
+
+
+@pytest.fixture(autouse=True)
+def as_short_as_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(dry_run, "MOST_SECONDS", 0.0)
+
+
+def environment() -> Environment:
+    return Environment(keys=SmallKeys(), stopwatch=FixedCosts(SECONDS), links=LinkCosts(1e-3, 1e-9))
+
+
+def both(
+    parties: int, exchange: str | Mapping[str, Any], **settings: object
+) -> tuple[dry_run.Expected, TrainingResult]:
+    job = job_of(exchange, **{"tolerance": 0.0, **settings})
+    dataset = breast_cancer(parties)
+    return dry_run.dry_run(job, dataset, environment()), train(job, dataset, environment())
+
+
+def sent(result: TrainingResult) -> dict[str, int]:
+    return {name: each.snapshots[-1].bytes_sent for name, each in result.ledgers.items()}
+
+
+@pytest.mark.parametrize(
+    ("parties", "exchange", "settings"),
+    [
+        (2, "plain", BATCHES),
+        (3, "masked", BATCHES),
+        (2, "bfv", STEPS),
+        (2, {"scheme": "bfv", "hide": "both"}, {**STEPS, "loss": "taylor-logistic"}),
+        (2, "blind", {"rounds": 3}),
+    ],
+)
+def test_bytes_are_exact_and_seconds_follow_where_rounds_cost_alike(
+    parties: int, exchange: str | Mapping[str, Any], settings: dict[str, object]
+) -> None:
+    expected, result = both(parties, exchange, **settings)
+    assert expected.exact_bytes
+    assert {each.name: each.bytes_sent for each in expected.parties} == sent(result)
+    costs = result.costs()
+    assert expected.setup_s == pytest.approx(costs.setup_s)
+    assert expected.compute_s == pytest.approx(costs.compute_s, rel=0.1)
+    # Batches differ in size, and bytes take time.
+    assert expected.communication_s == pytest.approx(costs.communication_s, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "again", "total"),
+    [
+        ([9, 2, 1], [0, 0, 1, 0, 1, 1], 12 + 2 + 2 * 1),
+        ([9, 2, 2], [0, 0, 0, 1, 0], 13 + 2 * 2),  # none came again: those are taken for it
+        ([9], [0, 1, 1], 27),
+    ],
+)
+def test_first_visits_of_batches_are_counted_apart(
+    steps: list[float], again: list[int], total: float
+) -> None:
+    found = dry_run.all_seconds(np.array(steps, float)[:, None], np.array(again, bool))
+    assert found == pytest.approx([total])
+
+
+def test_rounds_that_end_together_are_scaled() -> None:
+    settings = {**BATCHES, "algorithm": "fdml", "rounds": 40, "local_steps": 1}
+    expected, result = both(2, "plain", **settings, fdml={"batches_per_message": 4, "staleness": 3})
+    assert not expected.exact_bytes
+    assert [each.name for each in expected.parties] == [*result.ledgers]
+    assert expected.bytes_sent == pytest.approx(result.costs().bytes_sent, rel=0.2)
+
+
+def test_a_job_that_ends_after_one_round_is_told_of_at_its_full_length() -> None:
+    expected, result = both(2, "plain", **{**STEPS, "target_auc": 0.5})
+    assert (result.rounds, expected.rounds) == (1, 12)
+    assert expected.bytes_sent == 12 * result.costs().bytes_sent
+    assert not expected.exact_bytes
+
+
+@pytest.mark.slow
+def test_pads_for_few_rows_tell_of_those_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only roughly here: ciphertexts of so few rows are mostly empty."""
+    monkeypatch.setattr(dry_run, "FEW_ROWS", 100)
+    monkeypatch.setattr(dry_run, "MORE_ROWS", 200)
+    expected, result = both(2, "blind", rounds=3)
+    assert not expected.exact_bytes
+    assert expected.bytes_sent == pytest.approx(result.costs().bytes_sent, rel=1)
+
+
+def test_a_party_takes_at_least_the_memory_of_its_columns() -> None:
+    expected, _ = both(2, "plain", **STEPS)
+    for table, each in zip(breast_cancer(2).parties, expected.parties, strict=True):
+        assert each.memory_bytes > table.train.nbytes
+        assert each.compute_s > 0
