@@ -9,10 +9,11 @@ left to SEAL, which reads or refuses them.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from functools import cache
+from itertools import chain, pairwise
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -36,6 +37,7 @@ from securevfl.errors import CryptoError, RangeExceeded
 
 T = TypeVar("T")
 V = TypeVar("V")
+_TOGETHER = 8  # chunks whose products are added at once, as in products.c
 _WINDOW = 4  # blocks of rows a thread, whose encryptions of zero are taken together
 
 
@@ -128,13 +130,13 @@ class NativeProducts:
             held = self._taken_in(encrypted, 0, chunks, pool)
             return lambda block: add(block, 0, held, arithmetic.sums(groups))
         totals = [arithmetic.sums(groups) for _ in starts]
-        for index in range(chunks):
-            held = self._taken_in(encrypted, index, index + 1, pool)
+        for first in range(0, chunks, _TOGETHER):
+            held = self._taken_in(encrypted, first, min(first + _TOGETHER, chunks), pool)
 
-            def more(block: int, held: RingArray = held, index: int = index) -> None:
-                add(block, index, held, totals[block])
+            def more(block: int, held: RingArray = held, first: int = first) -> None:
+                add(block, first, held, totals[block])
 
-            list(pool.map(more, range(len(totals))))
+            pool.map(more, range(len(totals)))
         return totals.__getitem__
 
     def _taken_in(self, encrypted: bytes, first: int, last: int, pool: "_Threads") -> RingArray:
@@ -152,7 +154,7 @@ class NativeProducts:
                 words = polynomials_of(self._by_seal(bytes(view[at : at + size])))
                 self._arithmetic.take_words(words, room[index])
 
-        list(pool.map(take, range(len(room))))
+        pool.map(take, range(len(room)))
         return room.reshape(last - first, groups, *room.shape[1:])
 
 
@@ -160,11 +162,17 @@ class _Threads:
     """Maps over threads, or in this one where one is enough."""
 
     def __init__(self, threads: int) -> None:
+        self._threads = threads
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
-    def map(self, work: Callable[[T], V], tasks: Iterable[T]) -> Iterator[V]:
-        """Results in order."""
-        return map(work, tasks) if self._pool is None else self._pool.map(work, tasks)
+    def map(self, work: Callable[[T], V], tasks: Sequence[T]) -> list[V]:
+        """Results in order. A thread has one share of tasks: it is woken once."""
+        if self._pool is None:
+            return [work(task) for task in tasks]
+        ends = [len(tasks) * share // self._threads for share in range(self._threads + 1)]
+        shares = (tasks[start:end] for start, end in pairwise(ends))
+        done = self._pool.map(lambda share: [work(task) for task in share], shares)
+        return list(chain.from_iterable(done))
 
     def __enter__(self) -> Self:
         return self
