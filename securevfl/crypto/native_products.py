@@ -33,6 +33,7 @@ from securevfl.crypto.seal_codec import (
 from securevfl.errors import CryptoError, RangeExceeded
 from securevfl.threads import by_block
 
+_TOGETHER = 8  # chunks whose products are added at once, as in products.c
 _WINDOW = 32  # blocks of rows whose encryptions of zero are taken together
 
 
@@ -124,11 +125,11 @@ class NativeProducts:
             held = self._taken_in(encrypted, 0, chunks)
             return lambda block: add(block, 0, held, arithmetic.sums(groups))
         totals = [arithmetic.sums(groups) for _ in starts]
-        for index in range(chunks):
-            held = self._taken_in(encrypted, index, index + 1)
+        for first in range(0, chunks, _TOGETHER):
+            held = self._taken_in(encrypted, first, min(first + _TOGETHER, chunks))
 
-            def more(part: slice, held: RingArray = held, index: int = index) -> None:
-                add(part.start, index, held, totals[part.start])
+            def more(part: slice, held: RingArray = held, first: int = first) -> None:
+                add(part.start, first, held, totals[part.start])
 
             by_block(more, len(totals), 1)
         return totals.__getitem__
