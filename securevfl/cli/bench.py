@@ -182,9 +182,7 @@ def crypto(
     network: Annotated[
         str, typer.Option(help="lan, wan, intercontinental, or LATENCY_MS:MBIT_PER_S.")
     ] = "20:1000",  # fast, and long enough to hide what is made offline
-    engine: Annotated[
-        str, typer.Option(help="Engines, by commas; by default all but variants of another.")
-    ] = "",
+    engine: Annotated[str, typer.Option(help="By commas; native,seal compares those of bfv.")] = "",
     workers: Annotated[
         int, typer.Option(min=1, help="Measure on so many cores as well, where engines spread.")
     ] = 1,
