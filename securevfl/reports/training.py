@@ -88,8 +88,8 @@ def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]
         + ("; training may end sooner" if may_end else ""),
         f"set-up takes {seconds(expected.setup_s)} more; {sizes}"
         + (", and fewer where a step is taken back" if plan.stops_early else ""),
-        "compute of the job is that of the longest chain of work, as parties work at the same "
-        "time; memory is that of a party's process at most",
+        "the job's compute is its longest chain of work: parties work at the same time, and some "
+        "of their work is done while they wait; memory is that of a party's process at most",
     ]
     return [line for text in notes for line in wrapped(text)]
 
