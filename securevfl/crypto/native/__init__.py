@@ -55,9 +55,10 @@ class Library:
             self._ffi = cffi.FFI()
             self._ffi.cdef(_DECLARATIONS)
             self._functions = self._ffi.dlopen(str(build.LIBRARY))
-        except (ImportError, OSError) as error:
+            sources = self._ffi.string(self._functions.svfl_sources())
+        except (ImportError, OSError, AttributeError) as error:
             raise Missing(str(error)) from error
-        if self._ffi.string(self._functions.svfl_sources()).decode() != build.digest():
+        if sources != build.digest().encode():
             raise Missing(f"{build.LIBRARY} was made of other sources: install again")
         self._functions.svfl_start()
         self.has_vector = bool(self._functions.svfl_has_vector())
