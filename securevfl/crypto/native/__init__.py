@@ -17,6 +17,7 @@ from securevfl.crypto.native import build
 from securevfl.errors import CryptoError, RangeExceeded
 
 DEGREE = 8192
+MOST_PRIMES = 3
 LARGEST_ENTRY = (1 << 31) - 1
 TRANSFORM_PRIMES = (0xFFFFFFFFC001, 0xFFFFFFFD8001, 0xFFFFFFFA0001)
 _TOP, _LARGEST = (1 << 32) - 1, (1 << 61) - 1
@@ -55,9 +56,10 @@ class Library:
             self._ffi = cffi.FFI()
             self._ffi.cdef(_DECLARATIONS)
             self._functions = self._ffi.dlopen(str(build.LIBRARY))
-        except (ImportError, OSError) as error:
+            sources = self._ffi.string(self._functions.svfl_sources())
+        except (ImportError, OSError, AttributeError) as error:
             raise Missing(str(error)) from error
-        if self._ffi.string(self._functions.svfl_sources()).decode() != build.digest():
+        if sources != build.digest().encode():
             raise Missing(f"{build.LIBRARY} was made of other sources: install again")
         self._functions.svfl_start()
         self.has_vector = bool(self._functions.svfl_has_vector())
@@ -89,10 +91,11 @@ class Library:
         self, limbs: RingArray, factors: Sequence[int], offset: int, prime: int
     ) -> RingArray:
         """See `residues.combined`; factors and offset are residues."""
+        _require("factors", len(factors), len(limbs))
         of, out = self.of, np.empty(limbs.shape[1], np.uint64)
         self.call(
             "combined",
-            of("uint64_t", np.ascontiguousarray(limbs)),
+            of("uint64_t", np.ascontiguousarray(limbs, np.uint64)),
             *limbs.shape,
             of("uint64_t", np.array(factors, np.uint64)),
             offset,
@@ -100,6 +103,12 @@ class Library:
             of("uint64_t", out, out=True),
         )
         return out
+
+
+def _require(what: str, found: object, expected: object) -> None:
+    """C would read or write elsewhere."""
+    if found != expected:
+        raise CryptoError(f"{what}: {found}, {expected} expected")
 
 
 @cache
@@ -131,13 +140,14 @@ class Arithmetic:
     """Products of one job: primes of ciphertexts, and how they are computed.
 
     Args:
-        primes: of ciphertexts, up to 60 bits, and how many of them a reply keeps.
-        prime_bits: their sizes on the wire.
+        primes: of ciphertexts, up to three, and how many of them a reply keeps.
+        prime_bits: their sizes on the wire, 32 to 60 and multiples of 4.
         largest: bound on a sum's coefficients as integers, residues being between 0 and p.
         vector: the path of AVX2 and FMA.
 
     Raises:
         Missing: there is no library.
+        CryptoError: primes of other sizes, here; arrays and bytes of other sizes, in every call.
         RangeExceeded: sums that all transforms together cannot hold.
     """
 
@@ -151,12 +161,18 @@ class Arithmetic:
         vector: bool,
     ) -> None:
         self._library = library()
+        sizes = [bits for bits in prime_bits if bits in range(32, 61, 4)]
+        if not 1 <= kept <= len(primes) == len(sizes) == len(prime_bits) <= MOST_PRIMES or any(
+            prime >> bits for prime, bits in zip(primes, sizes, strict=True)
+        ):
+            raise CryptoError(f"{len(primes)} primes of {prime_bits} bits, {kept} kept")
         fitting = (count for count in (2, 3) if 2 * largest < prod(TRANSFORM_PRIMES[:count]))
         transforms = next(fitting, None)
         if transforms is None:
             raise RangeExceeded(f"sums of {largest.bit_length()} bits")
         self._own = (len(primes), transforms, 2)
         self._kept, self._bits = kept, np.array(prime_bits, np.int32)
+        self._input = (DEGREE * sum(prime_bits) // 8, 64), (*self._own, DEGREE)
         moduli = np.array(primes, np.uint64)
         self._engine = self._library.engine(
             len(primes), kept, self._library.of("uint64_t", moduli), transforms, vector
@@ -173,6 +189,7 @@ class Arithmetic:
 
     def take_in(self, c0: bytes | memoryview, seed: bytes | memoryview, out: RingArray) -> bool:
         """An input's cells, from c₀ as it travels and the 64 bytes of c₁; False for no residues."""
+        _require("an input", ((len(c0), len(seed)), out.shape), self._input)
         of = self._library.of
         return not self._library.call(
             "intake",
@@ -185,6 +202,8 @@ class Arithmetic:
 
     def take_words(self, words: RingArray, out: RingArray) -> None:
         """A ciphertext's cells, from its words, (2, primes, DEGREE)."""
+        expected = (2, self._own[0], DEGREE), self._input[1]
+        _require("words", (words.shape, out.shape), expected)
         of = self._library.of
         self._library.call(
             "cells", self._engine, of("uint64_t", words), of("uint64_t", out, out=True)
@@ -194,6 +213,10 @@ class Arithmetic:
         self, rows: NDArray[np.int32], chunk: int, first: int, inputs: RingArray, sums: RingArray
     ) -> None:
         """Add rows of M, (rows, inner), times inputs (chunks, groups, …) from `first` on."""
+        expected = self._input[1], (inputs.shape[1], *self._own, self._width)
+        _require("inputs and sums", (inputs.shape[2:], sums.shape), expected)
+        if first < 0 or not 0 < chunk * len(rows) <= DEGREE:
+            raise CryptoError(f"{len(rows)} rows of {chunk} entries from chunk {first} on")
         of = self._library.of
         self._library.call(
             "multiply",
@@ -220,8 +243,10 @@ class Arithmetic:
             positions: which coefficients of c₀ are sent.
         """
         of, count = self._library.of, len(positions)
-        if masks.shape != (self._kept, count) or zero.shape != (2, self._own[0], DEGREE):
-            raise CryptoError(f"masks of shape {masks.shape}, an encryption of {zero.shape}")
+        expected = (*self._own, self._width), (2, self._own[0], DEGREE), (self._kept, count)
+        _require("sums, zero and masks", (sums.shape, zero.shape, masks.shape), expected)
+        if count % 2 or count > DEGREE or np.any(positions.astype(np.uint64) >= DEGREE):
+            raise CryptoError(f"{count} positions: an even number below {DEGREE} expected")
         sizes = self._bits[: self._kept].astype(np.int64)
         out = np.empty(int(sizes.sum()) * (DEGREE + count) // 8, np.uint8)
         self._library.call(

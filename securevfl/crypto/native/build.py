@@ -28,22 +28,22 @@ def digest() -> str:
 
 def compiled(target: Path = LIBRARY, *more: str) -> str | None:
     """Compile to `target` with further flags; returns one line where that fails."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
     sources = [str(path) for path in sorted(HERE.glob("*.c"))]
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
-        command = [*compiler, *FLAGS, f'-DSOURCES="{digest()}"', *more, *sources, "-o", str(made)]
-        try:
+    try:
+        compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            command = [*compiler, *FLAGS, f'-DSOURCES="{digest()}"', *more, *sources]
             done = subprocess.run(  # noqa: S603
-                command, check=False, capture_output=True, text=True, timeout=SECONDS
+                [*command, "-o", str(made)], check=False, capture_output=True, timeout=SECONDS
             )
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"no C compiler: {error}"
-        if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            said = next((line for line in lines if "error" in line), "nothing said")
-            return f"{compiler[0]} failed: {said}"
-        made.replace(target)
+            if done.returncode:
+                lines = done.stderr.decode(errors="replace").strip().splitlines()
+                said = next((line for line in lines if "error" in line), "nothing said")
+                return f"{compiler[0]} failed: {said}"
+            made.replace(target)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return f"nothing compiled: {error}"
     return None
 
 

@@ -1,6 +1,7 @@
 """Products in C against SEAL and against exact numbers, word for word, on both paths."""
 
 import os
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -21,7 +22,7 @@ from securevfl.crypto.native import (
 from securevfl.crypto.native_products import _agrees
 from securevfl.crypto.residues import pack, unpack
 from securevfl.crypto.seal_codec import SEED_START, ciphertext_of, from_seeded, polynomials_of
-from securevfl.errors import RangeExceeded
+from securevfl.errors import CryptoError, RangeExceeded
 
 missing = isinstance(native.found(), Missing)
 pytestmark = pytest.mark.skipif(missing, reason=f"not compiled: {native.found()}")
@@ -151,3 +152,51 @@ def test_words_that_are_no_residues_are_told() -> None:
                 residues[k, at] = word
                 packed = b"".join(map(pack, residues, SIZES.prime_bits))
                 assert arithmetic.take_in(packed, seed, room[0]) == fits
+
+
+@pytest.mark.parametrize(
+    ("count", "kept", "bits"),
+    [(3, 0, None), (3, 4, None), (3, 2, (60, 56)), (2, 2, (28, 56)), (2, 2, (60, 64)),
+     (2, 2, (60, 54)), (2, 2, (60, 52)), (4, 2, None)],
+)  # fmt: skip
+def test_primes_that_c_has_no_room_for_are_refused(
+    count: int, kept: int, bits: tuple[int, ...] | None
+) -> None:
+    primes = (SIZES.primes() * 2)[:count]
+    with pytest.raises(CryptoError, match="primes of"):
+        Arithmetic(primes, kept, bits or (60,) * count, 1 << 90, vector=False)
+
+
+def test_sizes_that_do_not_fit_never_reach_c() -> None:
+    arithmetic = Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, 1 << 90, vector=False)
+    size, room, sums = SIZES.input_bytes, arithmetic.inputs(1), arithmetic.sums(1)
+    words, rows = np.zeros((2, 3, DEGREE), np.uint64), np.zeros((2, DEGREE), np.int32)
+    masks, few = np.zeros((3, 4), np.uint64), np.arange(4)
+
+    def take_in(c0: int, seed: int, out: RingArray = room[0]) -> None:
+        arithmetic.take_in(bytes(c0), bytes(seed), out)
+
+    wrong: list[Callable[[], object]] = [  # those first that do no harm where nothing is checked
+        lambda: take_in(size - 1, 64),
+        lambda: take_in(size, 63),
+        lambda: take_in(size, 64, room[0, :2]),
+        lambda: arithmetic.take_words(words[:, :2], room[0]),
+        lambda: arithmetic.multiply(rows, 0, 0, room[:, None], sums),
+        lambda: arithmetic.multiply(rows, DEGREE, 0, room[:, None], sums),
+        lambda: arithmetic.multiply(rows[:1], DEGREE, -1, room[:, None], sums),
+        lambda: arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None, :2], sums),
+        lambda: arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums[:, :2]),
+        lambda: arithmetic.reply(sums[0, :2], words, masks, few),
+        lambda: arithmetic.reply(sums[0], words[:1], masks, few),
+        lambda: arithmetic.reply(sums[0], words, masks[:2], few),
+        lambda: arithmetic.reply(sums[0], words, masks, few + DEGREE - 3),
+        lambda: arithmetic.reply(sums[0], words, masks[:, :3], few[:3]),
+        lambda: arithmetic.reply(sums[0], words, masks, few - 1),
+        lambda: library().combined(words[0], [1, 2], 0, 5),
+    ]
+    for each in wrong:
+        with pytest.raises(CryptoError, match=r"expected|rows of"):
+            each()
+    take_in(size, 64)
+    arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums)
+    assert arithmetic.reply(sums[0], words, masks, few + DEGREE - 4)

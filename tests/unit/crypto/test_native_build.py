@@ -69,7 +69,8 @@ def test_a_wheel_is_for_this_platform_and_carries_the_library(
 @pytest.mark.parametrize(
     ("compiler", "says"),
     [
-        ("no-such-compiler", "no C compiler: .*no-such-compiler"),
+        ("no-such-compiler", "nothing compiled: .*no-such-compiler"),
+        ("cc '", "nothing compiled: No closing quotation"),
         ("false", "false failed: nothing said"),
         ("sh -c 'echo sources >&2; echo error: no stdint.h >&2; exit 1'", "error: no stdint.h"),
     ],
@@ -90,6 +91,19 @@ def test_without_a_compiler_the_installation_is_pure_python_and_says_so_in_a_lin
     assert "\n" not in line
     assert data == {"artifacts": [], "pure_python": True}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_written_the_installation_goes_on(
+    hook: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    compiles_to(tmp_path / "missing" / "native.so", monkeypatch, hook)
+    data: dict[str, Any] = {"artifacts": [], "pure_python": True}
+    hook.initialize("standard", data)
+    (line,) = hook.said
+    assert re.search("nothing compiled: .*missing", line)
+    assert data == {"artifacts": [], "pure_python": True}
 
 
 CHECKS = """

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import _cffi_backend
 import numpy as np
 import pytest
 
@@ -200,6 +201,13 @@ def test_without_a_library_products_are_seals_and_the_reason_is_known(
     assert engine_of_a_product() == "seal"
     assert "native.so" in str(native_products.why_not())
     assert running_engine("bfv") == running_engine("bfv", "native") == "seal"
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_library_with_other_functions_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "LIBRARY", Path(_cffi_backend.__file__))
+    assert engine_of_a_product() == "seal"
+    assert "svfl_sources" in str(native_products.why_not())
 
 
 @compiled
