@@ -10,6 +10,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from securevfl import __version__
+from securevfl.crypto.schemes import why_slower
 from securevfl.data.read import read_party
 from securevfl.data.shards import is_shard, read_header
 from securevfl.errors import PeerError, PeerUnreachable, SecureVFLError
@@ -88,6 +89,9 @@ class Check:
         self.say(f"policy: {'; '.join(refused) or 'accepts this job'}", not refused)
         self._tell("data", self._data)
         self._tell("signatures", self._signatures)
+        exchange = self.agreement.job.exchange
+        if (slower := why_slower(exchange.scheme, exchange.engine)) is not None:
+            self.say(slower, True)
         for peer in sorted(set(self.agreement.names) - {self.own.name}):
             try:
                 seen = await self._peer(peer)

@@ -34,7 +34,7 @@ from securevfl.errors import CryptoError, RangeExceeded
 from securevfl.threads import by_block
 
 _TOGETHER = 8  # chunks whose products are added at once, as in products.c
-_WINDOW = 32  # blocks of rows whose encryptions of zero are taken together
+_WINDOW = 64  # encryptions of zero that are taken together
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ class NativeProducts:
 
         groups = self._layout.groups
         sums_of = self._sums(encrypted, matrix, starts)
-        for first in range(0, len(starts), _WINDOW):
-            blocks = starts[first : first + _WINDOW]
+        window = max(_WINDOW // groups, 4)
+        for first in range(0, len(starts), window):
+            blocks = starts[first : first + window]
             zeros = [blinder() for _ in range(len(blocks) * groups)]
 
             def answer(

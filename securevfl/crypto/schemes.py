@@ -204,6 +204,19 @@ def running_engine(scheme: str, engine: str | None = None) -> str:
     return name
 
 
+def why_slower(scheme: str, engine: str | None = None) -> str | None:
+    """One line where products are SEAL's though native ones are wanted, as by default; or None.
+
+    `blind` makes the same products as bfv, and has no choice of engines.
+    """
+    if scheme not in ("bfv", "blind") or engine not in (None, "native"):
+        return None
+    from securevfl.crypto.native_products import why_not  # noqa: PLC0415
+
+    missing = why_not()
+    return missing and f"products are SEAL's, and slower than native ones: {missing}"
+
+
 def require_choice(scheme: str, key_bits: int | None, engine: str | None) -> None:
     """Refuse key sizes and engines that a scheme does not have."""
     _choose(scheme, key_bits, engine)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from typing_extensions import override
 
+from securevfl.crypto.schemes import why_slower
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.protocols.guards.label_ends import BITS, label_bits, visited
@@ -110,7 +111,9 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
         *_by_heart(plan, dataset),
         *_told_at_the_end(plan, dataset),
     ]
-    output = plan.job.output
+    output, exchange = plan.job.output, plan.job.exchange
+    if (slower := why_slower(exchange.scheme, exchange.engine)) is not None:
+        lines.append(slower)
     if plan.account is not None:
         lines.append(f"noise after all rounds: {spent_text(plan.account.after(plan.rounds).row())}")
     if plan.never_resumes is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from securevfl.crypto import native_products
 from securevfl.errors import DataError
 from securevfl.protocols.session.checkpoints import Checkpoints
 from tests.end_to_end.commands import LONG, refused, run, started, wait_until
@@ -218,7 +219,7 @@ def one_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_a_check_says_what_is_ready_at_whoever_checks_or_runs(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     who = Organizations()
     job, words = who.agree(), "shop: reachable, is who it says, securevfl "
@@ -239,6 +240,12 @@ def test_a_check_says_what_is_ready_at_whoever_checks_or_runs(
         ends(shop)
     assert run("party", "check", job, *who.own("bank"), "--wait", "0.1") == 1
     assert "NOT READY shop: not reached" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr(native_products, "why_not", lambda: "no C compiler")
+    who.exchange["scheme"] = "bfv"
+    job = who.agree(sign=False)
+    assert run("party", "check", job, *who.own("bank"), "--wait", "0.1") == 1
+    slower = "products are SEAL's, and slower than native ones: no C compiler"
+    assert slower in " ".join(capsys.readouterr().out.split())
 
 
 def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

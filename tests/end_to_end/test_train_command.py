@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from securevfl.crypto import native_products
 from securevfl.models.storage import load_model
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.reports.training import Forecast
@@ -189,7 +190,10 @@ def test_a_disk_without_room_is_found_before_training(
     assert not Path("models").exists()
 
 
-def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> None:
+def test_it_says_first_what_it_will_do_and_who_learns_what(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_products, "why_not", lambda: "no C compiler")
     (row,) = rows_from("train", job("bfv"), "--html", "page.html")
     assert (row["auc"] > 0.97, row["dropped_rows"]) == (True, {"bank": 20, "shop": 0})
     printed = capsys.readouterr()
@@ -215,6 +219,7 @@ def test_it_says_first_what_it_will_do_and_who_learns_what(capsys: Capture) -> N
         "shop learns: only its own gradient",
         "H_k is party k's part of the prediction",
         "to do first: hide = 'both' with loss = 'taylor-logistic' shows nobody a number per person",
+        "products are SEAL's, and slower than native ones: no C compiler",
         "a checkpoint every 3 rounds in models, from which --resume continues",
         r"set-up took [\d.]+ m?s, a round takes [\d.]+ m?s: at most 12 rounds take about",
     ):

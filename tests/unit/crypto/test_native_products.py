@@ -18,7 +18,7 @@ from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.native import build
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.schemes import make_evaluator, running_engine
+from securevfl.crypto.schemes import make_evaluator, running_engine, why_slower
 from securevfl.crypto.seal_codec import SEED_BYTES, ciphertext_of
 from securevfl.errors import CryptoError
 from securevfl.threads import spread_over
@@ -201,6 +201,9 @@ def test_without_a_library_products_are_seals_and_the_reason_is_known(
     assert engine_of_a_product() == "seal"
     assert "native.so" in str(native_products.why_not())
     assert running_engine("bfv") == running_engine("bfv", "native") == "seal"
+    assert str(why_slower("bfv")).startswith("products are SEAL's, and slower than native ones: ")
+    assert why_slower("blind") == why_slower("bfv", "native") == why_slower("bfv")
+    assert why_slower("bfv", "seal") is why_slower("plain") is why_slower("paillier") is None
 
 
 @pytest.mark.usefixtures("forgetful")
