@@ -69,7 +69,7 @@ def forecast_table(plan: Plan, expected: "Expected") -> "Table":
             "",
             "",
             size(each.bytes_sent),
-            size(each.memory_bytes),
+            "-" if each.memory_bytes is None else size(each.memory_bytes),
         )
         for each in expected.parties
     ]
@@ -83,13 +83,16 @@ def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]
     """What to know of these figures, in lines."""
     may_end = plan.stops_early or plan.job.job.target_auc is not None
     sizes = "bytes are exact" if expected.exact_bytes else "bytes are scaled up"
+    memory = "memory is that of a party's process at most"
+    if any(each.memory_bytes is None for each in expected.parties):
+        memory = "this system does not tell how much memory parties take"
     notes = [
         f"forecast of {expected.rounds} rounds from a dry run of {seconds(took_s)}"
         + ("; training may end sooner" if may_end else ""),
         f"set-up takes {seconds(expected.setup_s)} more; {sizes}"
         + (", and fewer where a step is taken back" if plan.stops_early else ""),
         "compute of the job is that of the longest chain of work, as parties work at the same "
-        "time; memory is that of a party's process at most",
+        f"time; {memory}",
     ]
     return [line for text in notes for line in wrapped(text)]
 
@@ -287,7 +290,8 @@ class WithinRounds:
         if now - max(self._told, self.began) < OFTEN_SECONDS:
             return
         self._told, spent = now, now - self.began
-        part = min(spent / self._one, ALMOST)
+        # Rounds that end together take no time.
+        part = spent / self._one if spent < ALMOST * self._one else ALMOST
         self.show(f", {phase.replace('_', ' ')}, {seconds(spent)} so far", self.done + part)
 
 
