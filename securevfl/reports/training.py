@@ -86,8 +86,9 @@ def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]
     memory = "memory is that of a party's process at most"
     if any(each.memory_bytes is None for each in expected.parties):
         memory = "this system does not tell how much memory parties take"
+    rounds = "1 round" if expected.rounds == 1 else f"{expected.rounds} rounds"
     notes = [
-        f"forecast of {expected.rounds} rounds from a dry run of {seconds(took_s)}"
+        f"forecast of {rounds} from a dry run of {seconds(took_s)}"
         + ("; training may end sooner" if may_end else ""),
         f"set-up takes {seconds(expected.setup_s)} more; {sizes}"
         + (", and fewer where a step is taken back" if plan.stops_early else ""),
