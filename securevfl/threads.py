@@ -30,11 +30,12 @@ class _Setting:
     def threads(self) -> int:
         if not self.runs:  # BLAS may have several
             return 1
-        wanted = self.wanted or _cores()
+        wanted = self.wanted or cores()
         return wanted if self.most is None else min(wanted, self.most)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system

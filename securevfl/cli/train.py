@@ -1,6 +1,5 @@
 """`securevfl train`: all parties of a job, in this process or elsewhere (--processes, --ray)."""
 
-import os
 import shlex
 import sys
 import time
@@ -154,6 +153,7 @@ class Elsewhere:
     ) -> "TrainingResult":
         """Train a job there, see `train_locally`."""
         from securevfl.parties.local import RESTARTS, Places, Supervision, train_locally
+        from securevfl.threads import cores
 
         with self._host() as host:
             return train_locally(
@@ -173,7 +173,7 @@ class Elsewhere:
                     restarts=RESTARTS if self.restarts is None else self.restarts,
                     progress=progress,
                     say=lambda line: None if quiet else options.say(f"securevfl: {line}"),
-                    threads=max(len(os.sched_getaffinity(0)) // len(dataset.parties), 1),
+                    threads=max(cores() // len(dataset.parties), 1),
                 ),
             )
 

@@ -1,3 +1,4 @@
+import os
 import warnings
 from contextlib import ExitStack
 from threading import Event
@@ -27,6 +28,15 @@ def test_results_come_in_the_order_of_the_blocks_whichever_ends_first() -> None:
 
     with spread_over(2):
         assert by_block(work, 25, 10) == [0, 10, 20]
+
+
+@pytest.mark.parametrize(("counted", "cores"), [(3, 3), (None, 1)])
+def test_a_system_that_tells_no_affinity_has_cores_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, counted: int | None, cores: int
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: counted)
+    assert threads.cores() == cores
 
 
 def test_an_error_in_any_block_is_raised() -> None:
