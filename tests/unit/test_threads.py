@@ -39,6 +39,15 @@ def test_a_system_that_tells_no_affinity_has_cores_all_the_same(
     assert threads.cores() == cores
 
 
+def test_few_blocks_and_many_are_the_same_threads_work() -> None:
+    with spread_over(4):
+        by_block(lambda rows: rows.start, 8, 1)
+        begun = threads._pool.cache_info().misses
+        for rows in (2, 8, 3):
+            by_block(lambda rows: rows.start, rows, 1)
+        assert threads._pool.cache_info().misses == begun
+
+
 def test_an_error_in_any_block_is_raised() -> None:
     with spread_over(3), pytest.raises(ZeroDivisionError):
         by_block(lambda rows: 1 // (rows.start - 50), 100, 10)
