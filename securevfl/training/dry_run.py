@@ -142,11 +142,12 @@ class _Run:
         self._plan, tables = plan, dataset.parties
         import_module("scipy.optimize")  # a party loads it at the end, where models are compared
         gc.collect()
-        with suppress(AttributeError):  # glibc keeps freed memory, in which nothing seems to grow
-            ctypes.CDLL(None).malloc_trim(0)
         self._tables = {each.name: each.train.nbytes + each.test.nbytes for each in tables}
         self._tells_memory = _tells_memory()
         if self._tells_memory:
+            # glibc keeps freed memory, in which nothing seems to grow.
+            with suppress(AttributeError):
+                ctypes.CDLL(None).malloc_trim(0)
             self._base = _resident("VmRSS") - sum(self._tables.values())
         self._channels: dict[str, _Metered] = {}
         self.ledgers: dict[str, Costs] = {}
