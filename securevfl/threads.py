@@ -30,11 +30,12 @@ class _Setting:
     def threads(self) -> int:
         if not self.runs:  # BLAS may have several
             return 1
-        wanted = self.wanted or _cores()
+        wanted = self.wanted or cores()
         return wanted if self.most is None else min(wanted, self.most)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
@@ -78,7 +79,8 @@ def spread_over(workers: int | None) -> Iterator[None]:
 def by_block(work: Callable[[slice], T], rows: int, block: int) -> list[T]:
     """What `work` returns for each block of rows, in order."""
     blocks = [slice(at, min(at + block, rows)) for at in range(0, rows, block)]
-    threads = min(_SETTING.threads, len(blocks))
+    most = _SETTING.threads
+    threads = min(most, len(blocks))
     if threads <= 1:
         return [work(each) for each in blocks]
     found: dict[int, T] = {}
@@ -89,9 +91,8 @@ def by_block(work: Callable[[slice], T], rows: int, block: int) -> list[T]:
             found[place] = work(each)
 
     # NumPy's handling of errors is part of the context.
-    others = [
-        _pool(os.getpid(), threads).submit(copy_context().run, share) for _ in range(threads - 1)
-    ]
+    pool = _pool(os.getpid(), most)  # for few blocks too, or threads would begin anew each time
+    others = [pool.submit(copy_context().run, share) for _ in range(threads - 1)]
     try:
         share()
     finally:

@@ -1,6 +1,5 @@
 """`securevfl train`: all parties of a job, in this process or elsewhere (--processes, --ray)."""
 
-import os
 import shlex
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from securevfl.cli import options
-from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
+from securevfl.errors import ConfigError, PeerUnreachable, RangeExceeded, TrainingDiverged
 from securevfl.job import Job, JobSettings, read_job
 from securevfl.protocols import catalogue
 from securevfl.reports import tables
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
     from securevfl.protocols.session.checkpoints import SessionState
     from securevfl.protocols.session.pad_store import PadPlaces
+    from securevfl.runtime.line import LinkCosts
     from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
@@ -153,6 +153,7 @@ class Elsewhere:
     ) -> "TrainingResult":
         """Train a job there, see `train_locally`."""
         from securevfl.parties.local import RESTARTS, Places, Supervision, train_locally
+        from securevfl.threads import cores
 
         with self._host() as host:
             return train_locally(
@@ -172,7 +173,7 @@ class Elsewhere:
                     restarts=RESTARTS if self.restarts is None else self.restarts,
                     progress=progress,
                     say=lambda line: None if quiet else options.say(f"securevfl: {line}"),
-                    threads=max(len(os.sched_getaffinity(0)) // len(dataset.parties), 1),
+                    threads=max(cores() // len(dataset.parties), 1),
                 ),
             )
 
@@ -311,12 +312,11 @@ def _forecast(
     """Say what a job will cost."""
     from rich.console import Console
 
-    from securevfl.parties.link_costs import measured_link_costs
     from securevfl.reports.training import forecast_notes, forecast_table
     from securevfl.training import Environment, plan_for
     from securevfl.training.dry_run import dry_run
 
-    links, began = measured_link_costs(), time.perf_counter()
+    links, began = _links(), time.perf_counter()
     expected = dry_run(job, dataset, Environment(links=links))
     took, plan = time.perf_counter() - began, plan_for(job, dataset)
     row = {**asdict(expected), "total_s": expected.total_s, "bytes_sent": expected.bytes_sent}
@@ -325,6 +325,17 @@ def _forecast(
     if not quiet:
         Console().print(forecast_table(plan, expected))
         _write(sys.stdout, *forecast_notes(plan, expected, took))
+
+
+def _links() -> "LinkCosts | None":
+    """What links cost on this machine; None, and a warning, where there are none."""
+    from securevfl.parties.link_costs import measured_link_costs
+
+    try:
+        return measured_link_costs()
+    except PeerUnreachable as error:
+        sys.stderr.write(f"securevfl: warning: {error}: network times count lines alone\n")
+        return None
 
 
 def _tell(dataset: "VerticalDataset[Matrix]", job: Job, *, quiet: bool) -> None:
@@ -376,14 +387,13 @@ def _run(
     quiet: bool,
 ) -> "TrainingResult":
     """Train, and say after a round or two how long it will take."""
-    from securevfl.parties.link_costs import measured_link_costs
     from securevfl.reports.training import Forecast, SetupWatch, WithinRounds
     from securevfl.training import Environment
     from securevfl.training import train as run_training
 
     account, before = plan.account, _rounds_of(session)
     may_end = plan.stops_early or plan.job.job.target_auc is not None
-    links = None if elsewhere.wanted else measured_link_costs()
+    links = None if elsewhere.wanted else _links()
     watch = SetupWatch(lambda phase: within.worked(phase, time.perf_counter()))
     forecast = Forecast(plan.rounds - before, may_end, watch, time.perf_counter())
 

@@ -107,7 +107,7 @@ def _widths(
         # What replaces a missing value may be between two values of the type.
         if settings is None and kind in NARROW:
             width = kind.lower()
-        if part.kind == "category" or kind == "Boolean":
+        if part.kind == "category" or (settings is None and kind == "Boolean"):
             width = "uint8"
         found += [np.dtype(width)] * len(part.columns)
     return found

@@ -13,6 +13,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from securevfl.errors import PeerUnreachable, SecureVFLError
 from securevfl.job import Job
 from securevfl.parties.agreement import Agreement
 from securevfl.parties.identity import Identity
@@ -26,12 +27,25 @@ HERE, THERE, LOOPBACK = "here", "there", "127.0.0.1:0"
 SMALL, LARGE = 1, 1 << 15
 """Numbers in a message: a decision, and a quarter of a megabyte."""
 WARM, MEASURED, PAUSE_SECONDS = 5, 30, 0.003
+MOST_SECONDS = 15.0
 
 
 @cache
 def measured_link_costs() -> LinkCosts:
-    """The costs on this machine; measured once by a process, in a third of a second."""
-    return asyncio.run(_measured())
+    """The costs on this machine; measured once by a process, in a third of a second.
+
+    Raises:
+        PeerUnreachable: this machine does not connect to itself, as in a sandbox.
+    """
+
+    async def in_time() -> LinkCosts:
+        async with asyncio.timeout(MOST_SECONDS):
+            return await _measured()
+
+    try:
+        return asyncio.run(in_time())
+    except (OSError, SecureVFLError) as error:
+        raise PeerUnreachable("this machine does not connect to itself over loopback") from error
 
 
 async def _measured() -> LinkCosts:

@@ -70,7 +70,7 @@ def forecast_table(plan: Plan, expected: "Expected") -> "Table":
             "",
             "",
             size(each.bytes_sent),
-            size(each.memory_bytes),
+            "-" if each.memory_bytes is None else size(each.memory_bytes),
         )
         for each in expected.parties
     ]
@@ -84,13 +84,17 @@ def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]
     """What to know of these figures, in lines."""
     may_end = plan.stops_early or plan.job.job.target_auc is not None
     sizes = "bytes are exact" if expected.exact_bytes else "bytes are scaled up"
+    memory = "memory is that of a party's process at most"
+    if any(each.memory_bytes is None for each in expected.parties):
+        memory = "this system does not tell how much memory parties take"
+    rounds = "1 round" if expected.rounds == 1 else f"{expected.rounds} rounds"
     notes = [
-        f"forecast of {expected.rounds} rounds from a dry run of {seconds(took_s)}"
+        f"forecast of {rounds} from a dry run of {seconds(took_s)}"
         + ("; training may end sooner" if may_end else ""),
         f"set-up takes {seconds(expected.setup_s)} more; {sizes}"
         + (", and fewer where a step is taken back" if plan.stops_early else ""),
         "the job's compute is its longest chain of work: parties work at the same time, and some "
-        "of their work is done while they wait; memory is that of a party's process at most",
+        f"of their work is done while they wait; {memory}",
     ]
     return [line for text in notes for line in wrapped(text)]
 
@@ -290,7 +294,8 @@ class WithinRounds:
         if now - max(self._told, self.began) < OFTEN_SECONDS:
             return
         self._told, spent = now, now - self.began
-        part = min(spent / self._one, ALMOST)
+        # Rounds that end together take no time.
+        part = spent / self._one if spent < ALMOST * self._one else ALMOST
         self.show(f", {phase.replace('_', ' ')}, {seconds(spent)} so far", self.done + part)
 
 

@@ -43,12 +43,15 @@ KIND_BYTES = 6
 
 @dataclass(frozen=True)
 class PartyCosts:
-    """One party's own computation, what it sends, and the memory of its process at most."""
+    """One party's own computation, what it sends, and the memory of its process at most.
+
+    `memory_bytes` is None where the system does not tell, which only Linux does.
+    """
 
     name: str
     compute_s: float
     bytes_sent: int
-    memory_bytes: int
+    memory_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -102,11 +105,13 @@ class _Metered(ChannelAround):
     def __init__(self, channel: Channel) -> None:
         super().__init__(channel)
         self._now = self.most = 0
-        self._go_on()
+        self._before = self.begin()
 
-    def _go_on(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is that from now on
-        self._before = _resident("VmRSS")
+    @staticmethod
+    def begin() -> int:
+        """What this process takes, in bytes; the peak is that from now on."""
+        Path("/proc/self/clear_refs").write_text("5")
+        return _resident("VmRSS")
 
     @override
     async def receive(self, *args: Any, **named: Any) -> Any:
@@ -115,7 +120,7 @@ class _Metered(ChannelAround):
         try:
             return await super().receive(*args, **named)
         finally:
-            self._go_on()
+            self._before = self.begin()
 
 
 class _Run:
@@ -137,10 +142,13 @@ class _Run:
         self._plan, tables = plan, dataset.parties
         import_module("scipy.optimize")  # a party loads it at the end, where models are compared
         gc.collect()
-        with suppress(AttributeError):  # glibc keeps freed memory, in which nothing seems to grow
-            ctypes.CDLL(None).malloc_trim(0)
         self._tables = {each.name: each.train.nbytes + each.test.nbytes for each in tables}
-        self._base = _resident("VmRSS") - sum(self._tables.values())
+        self._tells_memory = _tells_memory()
+        if self._tells_memory:
+            # glibc keeps freed memory, in which nothing seems to grow.
+            with suppress(AttributeError):
+                ctypes.CDLL(None).malloc_trim(0)
+            self._base = _resident("VmRSS") - sum(self._tables.values())
         self._channels: dict[str, _Metered] = {}
         self.ledgers: dict[str, Costs] = {}
         self._own: list[list[float]] = []
@@ -159,8 +167,9 @@ class _Run:
     def _metered(self, program: Program[Any]) -> Program[Any]:
         async def run(channel: Channel, costs: Costs) -> Any:  # noqa: ANN401
             self.ledgers[channel.name] = costs
-            self._channels[channel.name] = metered = _Metered(channel)
-            return await program(metered, costs)
+            if self._tells_memory:
+                self._channels[channel.name] = channel = _Metered(channel)
+            return await program(channel, costs)
 
         return run
 
@@ -192,7 +201,7 @@ class _Run:
 
     @property
     def growth(self) -> NDArray[np.int64]:
-        """By how many bytes each party's program made this process grow at most."""
+        """By how many bytes each party's program made this process grow at most, if it is told."""
         return np.array([each.most for each in self._channels.values()])
 
     def expected(
@@ -200,8 +209,11 @@ class _Run:
     ) -> Expected:
         """The figures of all rounds."""
         compute, communication, *own = map(float, seconds)
-        memory = growth + [self._base + self._tables.get(name, 0) for name in self.ledgers]
-        parties = tuple(map(PartyCosts, self.ledgers, own, map(int, sent), map(int, memory)))
+        memory: list[int | None] = [None] * len(own)
+        if self._tells_memory:
+            before = [self._base + self._tables.get(name, 0) for name in self.ledgers]
+            memory = [int(each) for each in growth + before]
+        parties = tuple(map(PartyCosts, self.ledgers, own, map(int, sent), memory))
         setup = max(each.path.get(SETUP, 0.0) for each in self.ledgers.values())
         return Expected(self._plan.rounds, setup, compute, communication, exact, parties)
 
@@ -313,6 +325,15 @@ def _doublings(plan: Plan, dataset: VerticalDataset[Matrix], environment: Enviro
 
 def _own_seconds(costs: Costs) -> float:
     return sum(s for phase, s in costs.seconds.items() if phase not in (SETUP, SCORING))
+
+
+def _tells_memory() -> bool:
+    try:
+        _Metered.begin()
+        _resident("VmHWM")
+    except (OSError, StopIteration):
+        return False
+    return True
 
 
 def _resident(what: str) -> int:

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from securevfl.crypto import native_products
+from securevfl.errors import PeerUnreachable
 from securevfl.models.storage import load_model
+from securevfl.parties import link_costs
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.reports.training import Forecast
+from securevfl.runtime.line import LinkCosts
 from tests.end_to_end.commands import (
     example,
     killed_after,
@@ -401,3 +404,15 @@ def test_a_forecast_says_what_each_party_will_cost_and_leaves_nothing_behind(
 @pytest.mark.parametrize("option", ["--processes", "--resume", "--offline", "--html=page.html"])
 def test_a_forecast_takes_no_options_of_a_run(capsys: Capture, option: str) -> None:
     assert "--forecast is a dry run" in refused(capsys, "train", job(), "--forecast", option)
+
+
+def test_a_machine_without_loopback_trains_and_counts_lines_alone(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured() -> LinkCosts:
+        raise PeerUnreachable("no loopback")
+
+    monkeypatch.setattr(link_costs, "measured_link_costs", measured)
+    (row,) = rows_from("train", job(rounds=1))
+    assert row["links"] is None
+    assert "no loopback: network times count lines alone" in capsys.readouterr().err

@@ -1,3 +1,4 @@
+import os
 import warnings
 from contextlib import ExitStack
 from threading import Event
@@ -27,6 +28,24 @@ def test_results_come_in_the_order_of_the_blocks_whichever_ends_first() -> None:
 
     with spread_over(2):
         assert by_block(work, 25, 10) == [0, 10, 20]
+
+
+@pytest.mark.parametrize(("counted", "cores"), [(3, 3), (None, 1)])
+def test_a_system_that_tells_no_affinity_has_cores_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, counted: int | None, cores: int
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: counted)
+    assert threads.cores() == cores
+
+
+def test_few_blocks_and_many_are_the_same_threads_work() -> None:
+    with spread_over(4):
+        by_block(lambda rows: rows.start, 8, 1)
+        begun = threads._pool.cache_info().misses
+        for rows in (2, 8, 3):
+            by_block(lambda rows: rows.start, rows, 1)
+        assert threads._pool.cache_info().misses == begun
 
 
 def test_an_error_in_any_block_is_raised() -> None:

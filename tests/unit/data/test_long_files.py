@@ -105,6 +105,24 @@ def test_a_test_file_of_another_width_is_not_cut_to_that_of_the_training_file(
     np.testing.assert_array_equal(np.sort(test[:, 0]), np.sort(wide["income"].to_numpy()))
 
 
+def test_what_replaces_a_missing_value_is_not_cut_to_the_width_of_others(
+    bank: FileSource, long: Callable[[], None], tmp_path: Path
+) -> None:
+    """The median of the training rows is ½, and test rows are true, false or missing."""
+    frame = pl.read_parquet(bank.path).with_columns(owner=np.arange(ROWS) % 2)
+    frame.write_parquet(bank.path)
+    owner = [None, *[True, False] * (ROWS // 2 - 1), True]
+    test = frame.with_columns(
+        pl.Series("id", [f"q{number}" for number in range(ROWS)]), pl.Series("owner", owner)
+    )
+    test.write_parquet(tmp_path / "test.parquet")
+    own = replace(bank, test_path=tmp_path / "test.parquet", preprocess=Preprocessing(rare_count=1))
+    other = replace(own, name="other", label_column=None, drop=("default",))
+    long()
+    table = load_files([own, other]).parties[0]
+    assert set(dense(table.test)[:, table.columns.index("owner")]) == {0.0, 0.5, 1.0}
+
+
 def test_one_column_of_a_long_file_is_read_at_a_time(
     bank: FileSource, shop: FileSource, long: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,15 @@ def test_progress_moves_within_a_long_round_by_the_time_of_the_round_before() ->
     ]
 
 
+def test_progress_moves_after_rounds_that_ended_together() -> None:
+    shown: list[float] = []
+    within = WithinRounds(lambda what, done: shown.append(done), done=0, began=100.0)
+    for done in (1, 2):
+        within.ended(done, 110.0)
+    within.worked("evaluate", 115.0)
+    assert shown == [2.95]
+
+
 def test_a_watch_tells_of_every_section() -> None:
     phases: list[str] = []
     watch = SetupWatch(phases.append)

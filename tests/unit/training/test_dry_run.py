@@ -1,14 +1,17 @@
 """What a dry run of a few rounds, or rows, says of the whole job."""
 
+import ctypes
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from securevfl.reports.training import forecast_notes, forecast_table
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.line import LinkCosts
-from securevfl.training import Environment, TrainingResult, dry_run, train
+from securevfl.training import Environment, TrainingResult, dry_run, plan_for, train
 from tests.jobs import SmallKeys, breast_cancer, job_of
 
 SECONDS = {"local": 1.0, "encrypt": 2.0, "evaluate": 4.0, "decrypt": 8.0, "setup": 16.0}
@@ -104,5 +107,25 @@ def test_pads_for_few_rows_tell_of_those_for_all(monkeypatch: pytest.MonkeyPatch
 def test_a_party_takes_at_least_the_memory_of_its_columns() -> None:
     expected, _ = both(2, "plain", **STEPS)
     for table, each in zip(breast_cancer(2).parties, expected.parties, strict=True):
-        assert each.memory_bytes > table.train.nbytes
+        assert (each.memory_bytes or 0) > table.train.nbytes
         assert each.compute_s > 0
+
+
+def test_memory_is_left_out_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, told = breast_cancer(2), Path.read_text
+
+    def untold(path: Path, encoding: str | None = None) -> str:
+        if path.is_relative_to("/proc"):
+            raise FileNotFoundError
+        return told(path, encoding)
+
+    monkeypatch.setattr(Path, "read_text", untold)
+    monkeypatch.setattr(ctypes, "CDLL", None)  # Windows takes no None
+    job = job_of("plain", **STEPS)
+    expected = dry_run.dry_run(job, dataset, environment())
+    assert [each.memory_bytes for each in expected.parties] == [None, None]
+    assert expected.bytes_sent > 0
+    notes = forecast_notes(plan_for(job, dataset), expected, 1.0)
+    assert "forecast of 12 rounds from" in notes[0]
+    assert any("does not tell how much memory" in line for line in notes)
+    assert forecast_table(plan_for(job, dataset), expected).row_count == 3
