@@ -63,7 +63,7 @@ clean:
 	  { echo "securevfl needs Python 3.11 or later: make PYTHON=python3.11 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt $(wildcard securevfl/crypto/native/*.[ch])
 	$(PIP_INSTALL) --editable .
 	@touch $@
 
