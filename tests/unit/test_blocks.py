@@ -22,6 +22,8 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "LONG_CELLS", 40)
     monkeypatch.setattr(blocks, "BLOCK_CELLS", 30)
     monkeypatch.setattr(losses, "BLOCK", 7)
+    # A test of a party's process may have limited this one.
+    monkeypatch.setattr(threads._SETTING, "most", None)
 
 
 def mixed() -> tuple[BlockedRows, FloatArray]:

@@ -11,6 +11,12 @@ from securevfl import threads
 from securevfl.threads import by_block, spread_over
 
 
+@pytest.fixture(autouse=True)
+def _no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of a party's process may have limited this one."""
+    monkeypatch.setattr(threads._SETTING, "most", None)
+
+
 def blas_threads() -> set[int]:
     found = threads._libraries().info()
     return {each["num_threads"] for each in found if each["user_api"] == "blas"}
