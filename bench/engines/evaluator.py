@@ -10,7 +10,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from securevfl.crypto.ring_layout import RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.scheme import ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
+from securevfl.threads import spread_over
 
 BFV = ((256, 64), (4096, 128), (16384, 392))
 RING = ((455, 15, 20), (24_000, 12, 100))
@@ -27,8 +27,8 @@ RUNS = 7
 Product = Callable[[], object]
 
 
-def bfv(rows: int, columns: int) -> Iterator[tuple[str, Any, Product, Product]]:
-    """Engine, evaluator, what is made ahead and a product, with X prepared anew in each."""
+def bfv(rows: int, columns: int) -> Iterator[tuple[str, Product, Product]]:
+    """Engine, what is made ahead and a product, with X prepared anew in each."""
     fmt = with_fraction_bits("bfv", ProductFormat(rows, 1.0, 8.0, columns=columns, rounds=100))
     owner, drawn = BfvOwner(fmt), np.random.default_rng(0)
     matrix = drawn.integers(-fmt.largest_entry, fmt.largest_entry, (rows, columns))
@@ -44,10 +44,10 @@ def bfv(rows: int, columns: int) -> Iterator[tuple[str, Any, Product, Product]]:
         def product(end: BfvEvaluator = end) -> None:
             end.masked_product(encrypted, end.prepare(matrix))
 
-        yield engine, end, ahead, product
+        yield engine, ahead, product
 
 
-def in_ring(outputs: int, inner: int, columns: int) -> Iterator[tuple[str, Any, Product, Product]]:
+def in_ring(outputs: int, inner: int, columns: int) -> Iterator[tuple[str, Product, Product]]:
     """As above, M of shape (outputs, inner)."""
     fmt = RingProductFormat(inner, outputs, columns, 1 << 15, products=10_000)
     owner, drawn = RingProductOwner(fmt), np.random.default_rng(0)
@@ -63,23 +63,23 @@ def in_ring(outputs: int, inner: int, columns: int) -> Iterator[tuple[str, Any, 
         def product(end: RingProductEvaluator = end) -> None:
             end.product(encrypted, matrix)
 
-        yield engine, end, ahead, product
+        yield engine, ahead, product
 
 
-def measure(name: str, ends: list[tuple[str, Any, Product, Product]], runs: int) -> None:
+def measure(name: str, ends: list[tuple[str, Product, Product]], runs: int) -> None:
     """Print a row for each engine."""
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     library = native.found
     for _ in range(runs):
-        for engine, end, ahead, product in ends:
+        for engine, ahead, product in ends:
             if engine == "seal":  # masks are numpy's as well
                 native.found = lambda: native.Missing("measured without")  # type: ignore[assignment]
             for threads in (1, 2) if engine == "native" else (1,):
-                end.spread_over(threads)
                 began = time.process_time()
                 ahead()
-                started, wall = time.process_time(), time.perf_counter()
-                product()
+                with spread_over(threads):
+                    started, wall = time.process_time(), time.perf_counter()
+                    product()
                 ended, after = time.process_time(), time.perf_counter()
                 seen = (1e3 * (ended - started), 1e3 * (started - began), 1e3 * (after - wall))
                 found.setdefault((engine, threads), []).append(seen)
