@@ -5,6 +5,7 @@ meanwhile. So sums over them are equal to the byte for any number of threads.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -87,8 +88,11 @@ def by_block(work: Callable[[slice], T], rows: int, block: int) -> list[T]:
     left = iter(enumerate(blocks))
 
     def share() -> None:
-        for place, each in left:
-            found[place] = work(each)
+        try:
+            for place, each in left:
+                found[place] = work(each)
+        finally:
+            deque(left, 0)  # after an error nobody takes another block
 
     # NumPy's handling of errors is part of the context.
     pool = _pool(os.getpid(), most)  # for few blocks too, or threads would begin anew each time

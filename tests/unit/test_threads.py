@@ -1,7 +1,9 @@
 import os
 import warnings
+from concurrent.futures import wait
 from contextlib import ExitStack
-from threading import Event
+from threading import Event, current_thread, main_thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +59,27 @@ def test_few_blocks_and_many_are_the_same_threads_work() -> None:
 def test_an_error_in_any_block_is_raised() -> None:
     with spread_over(3), pytest.raises(ZeroDivisionError):
         by_block(lambda rows: 1 // (rows.start - 50), 100, 10)
+
+
+def test_after_an_error_no_thread_takes_another_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended, taken = Event(), Event(), list[int]()
+
+    def waits(others: Any) -> None:  # noqa: ANN401
+        ended.set()  # this thread's block has failed
+        wait(others)
+
+    def work(rows: slice) -> None:
+        taken.append(rows.start)
+        if current_thread() is main_thread():
+            assert begun.wait(60)
+            raise ZeroDivisionError
+        begun.set()
+        assert ended.wait(60)
+
+    monkeypatch.setattr(threads, "wait", waits)
+    with spread_over(2), pytest.raises(ZeroDivisionError):
+        by_block(work, 100, 10)
+    assert sorted(taken) == [0, 10]
 
 
 def test_numpy_handles_errors_in_threads_as_where_it_is_called() -> None:
