@@ -60,7 +60,7 @@ class Library:
         except (ImportError, OSError, AttributeError) as error:
             raise Missing(str(error)) from error
         if sources != build.digest().encode():
-            raise Missing(f"{build.LIBRARY} was made of other sources: install again")
+            raise Missing(f"{build.LIBRARY} was made of other sources or flags: install again")
         self._functions.svfl_start()
         self.has_vector = bool(self._functions.svfl_has_vector())
         limbs = np.array([[_TOP, 0], [_TOP, 1]], np.uint64)

@@ -19,8 +19,8 @@ SECONDS = 120
 
 
 def digest() -> str:
-    """SHA-256 of the sources in hex digits: the library tells which ones it was made of."""
-    found = sha256()
+    """SHA-256 of sources and flags in hex digits: the library tells of which ones it was made."""
+    found = sha256(" ".join(FLAGS).encode())
     for path in sorted([*HERE.glob("*.c"), *HERE.glob("*.h")]):
         found.update(path.read_bytes())
     return found.hexdigest()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from securevfl.crypto import native
 from securevfl.crypto.native import build
 
 ROOT = Path(__file__).parents[3]
@@ -91,6 +92,26 @@ def test_without_a_compiler_the_installation_is_pure_python_and_says_so_in_a_lin
     assert "\n" not in line
     assert data == {"artifacts": [], "pure_python": True}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_is_known_by_its_sources_and_flags(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = build.digest()
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "FLAGS", (*build.FLAGS, "-ffast-math"))
+        assert build.digest() != own
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    assert build.digest() != own
+
+
+def test_a_checkout_with_a_compiler_uses_its_library(tmp_path: Path) -> None:
+    """Or tests of products in C would be skipped, and nobody would know."""
+    failed = build.compiled(tmp_path / "native.so", "-O0")
+    if failed is not None:
+        pytest.skip(failed)
+    command = "python securevfl/crypto/native/build.py"
+    assert isinstance(native.found(), native.Library), f"{native.found()}; in a checkout: {command}"
 
 
 def test_where_nothing_can_be_written_the_installation_goes_on(

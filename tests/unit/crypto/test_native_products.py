@@ -1,9 +1,11 @@
 """Evaluators on the library in C: SEAL's replies to the byte, its errors, and how one is chosen."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import _cffi_backend
@@ -241,6 +243,24 @@ def test_a_path_that_fails_its_self_test_is_not_used(
     else:
         says = {"both": "not the installed SEAL's", "combined": "self-test failed"}[fails]
         assert says in str(native_products.why_not())
+
+
+@compiled
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("by", ["SEAL", "memory"])
+def test_an_error_in_the_self_test_is_a_reason(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by == "SEAL":  # which multiplies by no plaintext of zeros
+        ones = np.ones(2 * DEGREE, np.uint64)
+        monkeypatch.setattr(native_products, "uniform_below", lambda _, count: ones[:count])
+        says = "no self-test: .*transparent"
+    else:
+        found = native.library()._functions
+        without = SimpleNamespace(**{name: getattr(found, name) for name in dir(found)})
+        without.svfl_new = lambda *_: native.library()._ffi.NULL
+        monkeypatch.setattr(native.library(), "_functions", without)
+        says = "no self-test: .*no memory for an engine"
+    assert engine_of_a_product() == "seal"
+    assert re.search(says, str(native_products.why_not()))
 
 
 @compiled
