@@ -1,9 +1,10 @@
 """Parties that agreed on nothing but identities and addresses, for tests of their links."""
 
 import asyncio
+import random
 import socket
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,10 +16,16 @@ T = TypeVar("T")
 SECONDS = 60.0  # far above what anything here takes; a test that hangs ends
 
 
+# Not those of outgoing connections, which might take one before it is listened at.
+_ports = iter(random.SystemRandom().sample(range(10_000, 30_000), 20_000))
+
+
 def free_address() -> str:
-    """An address of loopback at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return f"127.0.0.1:{listening.getsockname()[1]}"
+    """An address of loopback at which nobody listens, each time another."""
+    for port in _ports:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return f"127.0.0.1:{port}"
+    raise OSError("no free port from 10,000 to 29,999")
 
 
 def run(program: Coroutine[Any, Any, T]) -> T:

@@ -44,7 +44,7 @@ def bfv(rows: int, columns: int) -> Iterator[tuple[str, Product, Product]]:
         def product(end: BfvEvaluator = end) -> None:
             end.masked_product(encrypted, end.prepare(matrix))
 
-        yield engine, ahead, product
+        yield end.engine, ahead, product
 
 
 def in_ring(outputs: int, inner: int, columns: int) -> Iterator[tuple[str, Product, Product]]:
@@ -63,7 +63,7 @@ def in_ring(outputs: int, inner: int, columns: int) -> Iterator[tuple[str, Produ
         def product(end: RingProductEvaluator = end) -> None:
             end.product(encrypted, matrix)
 
-        yield engine, ahead, product
+        yield end.engine, ahead, product
 
 
 def measure(name: str, ends: list[tuple[str, Product, Product]], runs: int) -> None:

@@ -20,6 +20,7 @@ pytest.importorskip("flwr", reason="the extra securevfl[flower] is not installed
 from securevfl.flower import vector_of
 from securevfl.horizontal.simulation import simulate_federation
 from tests.flower_app import of, problems, start
+from tests.link_parties import free_address
 
 pytestmark = pytest.mark.framework
 ROOT = Path(__file__).parents[2]
@@ -98,10 +99,7 @@ def test_flowers_simulation_trains_as_ours_does(
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return int(free_address().split(":")[1])
 
 
 def answers(port: int) -> bool:
