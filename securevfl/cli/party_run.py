@@ -321,7 +321,7 @@ class Run:
         """Live; a JobStopped if a party has stopped the job, here or elsewhere.
 
         Raises:
-            KeyboardInterrupt: a signal ended it.
+            KeyboardInterrupt: a signal ended it before this party had its result.
             PeerTimeout: nothing has moved for too long.
         """
         async with self.links() as links:
@@ -335,8 +335,14 @@ class Run:
                 for task in (life, watch):
                     task.cancel()
                 await asyncio.wait([life, watch])
-            if self._signals:
+            if self._signals and self.telling.kept is None:
                 raise KeyboardInterrupt
+            if self._signals:
+                self.telling.line(
+                    "interrupted: this party has its result; where a peer still lacks its own, the "
+                    "same command goes on"
+                )
+                return cast("T", self.telling.kept)
             if not watch.cancelled() and (error := watch.exception()) is not None:
                 if isinstance(error, JobStopped):
                     await self._tell_stop(links, error.stopped)

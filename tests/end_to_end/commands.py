@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @contextlib.contextmanager
-def started(*arguments: str) -> "Iterator[subprocess.Popen[str]]":
+def started(
+    *arguments: str, program: Sequence[str] = ("-m", "securevfl")
+) -> "Iterator[subprocess.Popen[str]]":
     """A command line as a process with a group of its own; nothing of it outlives the test."""
-    command = [sys.executable, "-m", "securevfl", *arguments]
+    command = [sys.executable, *program, *arguments]
     with subprocess.Popen(  # noqa: S603
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

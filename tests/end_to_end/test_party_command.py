@@ -13,6 +13,7 @@ import pytest
 
 from securevfl.crypto import native_products
 from securevfl.errors import DataError
+from securevfl.models.storage import load_model
 from securevfl.protocols.session.checkpoints import Checkpoints
 from tests.end_to_end.commands import LONG, refused, run, started, wait_until
 from tests.link_parties import free_address
@@ -107,6 +108,33 @@ def test_the_label_party_ends_with_the_status_of_its_model(
     assert (bank["status"], bank["warnings"][0]["kind"]) == (3, "learned nothing")
     assert 0.5 < bank["alone"]["auc"] < 1
     assert (shops["status"], shops["warnings"], shops["alone"]) == (0, [], None)
+
+
+HANGS = """
+import time
+from securevfl.cli import app, party_run
+party_run.Run.save = lambda *_: time.sleep(600)
+app.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_only_waits_for_a_peer_may_be_interrupted_and_ends_as_its_model_does(
+    number: int,
+) -> None:
+    who = Organizations(rounds=2, learning_rate=1e-9, local_steps=1, batch_size=10)
+    job, result = who.agree(), Path("bank/models/result.json")
+    hanging = started("party", "run", job, *who.own("shop"), program=("-c", HANGS))
+    with hanging, running(who, job, "bank") as (bank,):
+        wait_until(bank, result.exists)
+        bank.send_signal(number)
+        said = " ".join(ends(bank, 3).split())
+    assert "interrupted: this party has its result" in said
+    assert "finished: 2 rounds" in said
+    assert json.loads(result.read_text(encoding="utf-8"))["status"] == 3
+    assert load_model(Path("bank/models/bank.safetensors")).header.rounds == 2
+    (status,) = Path("bank/state").glob("*/status.json")
+    assert json.loads(status.read_text(encoding="utf-8"))["phase"] == "finished"
 
 
 def test_parties_that_nobody_reaches_meet_at_a_relay() -> None:
