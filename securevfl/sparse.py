@@ -7,7 +7,7 @@ Only `toarray` makes a dense array. Products accumulate in float64 with SciPy's 
 (docs/decisions/0038-sparse-rows.md) and process long tables in blocks, so that no table is copied.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -29,6 +29,8 @@ BATCH_ONES = 1 << 20
 """The most stored cells of a batch, whose SciPy array is cached: 4 or 12 bytes per cell."""
 BLOCK_ONES = 1 << 18
 """Stored cells per block of a longer table."""
+LARGEST = 1e150
+"""Squares and products of larger scaled cells may overflow."""
 GATHERED_ROWS = 512
 """Rows gathered at a time, so that the positions of their cells stay in the CPU cache."""
 
@@ -298,6 +300,8 @@ Matrix = FloatArray | BlockedRows | SparseRows
 """X, dense, in memory or by block, or sparse."""
 AnyRows = TypeVar("AnyRows", bound=Matrix, default=FloatArray, covariant=True)  # noqa: PLC0105
 """The kind of rows in a table; arrays by default."""
+Scale = Callable[[Matrix], Matrix]
+"""Scales rows."""
 SameRows = TypeVar("SameRows", FloatArray, SparseRows, Matrix)
 """The kind of rows that a function takes and returns."""
 
@@ -379,6 +383,34 @@ def values_of(x: Matrix) -> Iterator[FloatArray]:
         empty = -x.scaling[0] / x.scaling[1]
     yield empty[filled < len(x)]
     yield np.ones(int(x.constant))
+
+
+def scaled_for(party: str, columns: Sequence[str], x: Matrix, scale: Scale) -> Matrix:
+    """A party's rows, scaled as others were; a DataError names a column with too large a cell."""
+    with np.errstate(over="ignore"):
+        scaled = scale(x)
+        place = _too_large(scaled)
+    if place is not None:
+        raise DataError(
+            f"party {party!r}: column {columns[place]!r} has numbers that are too large for its "
+            "scale in the training rows: correct them, clip them by job.bounds, or drop the column"
+        )
+    return scaled
+
+
+def _too_large(x: Matrix) -> int | None:
+    """A column with a cell beyond `LARGEST`; None if there is none."""
+    if isinstance(x, SparseRows):
+        if x.scaling is not None and (empty := _beyond(x.scaling[0] / x.scaling[1])).any():
+            return int(np.flatnonzero(empty)[0])
+        found = (block.stored.indices[_beyond(block.cells)] for _, block in x.blocks())
+    else:
+        found = (np.flatnonzero(_beyond(rows).any(axis=0)) for _, rows in blocks_of(x))
+    return next((int(each[0]) for each in found if len(each)), None)
+
+
+def _beyond(cells: FloatArray) -> NDArray[np.bool_]:
+    return ~(np.abs(cells) <= LARGEST)
 
 
 def lengths_of(x: Matrix) -> FloatArray:

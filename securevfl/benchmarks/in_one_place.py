@@ -179,7 +179,7 @@ def score_in_one_place(dataset: VerticalDataset, c: float = 1.0) -> tuple[ScoreN
     def scaled(table: PartyTable) -> tuple[FloatArray, FloatArray]:
         if not dataset.standardize:
             return table.train, table.test
-        scaling = Scaling.fit(table.train)
+        scaling = Scaling.fit(table.train, table.name, table.columns)
         return scaling.apply(table.train), scaling.apply(table.test)
 
     train_rows, test_rows = map(

@@ -306,7 +306,7 @@ def _copies(train: Matrix, labels: Labels | None) -> NDArray[np.bool_]:
     targets -= targets.mean(axis=0)
     # Centred targets make centring the columns unnecessary.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        lengths = Scaling.fit(train).scale[:, None] * np.sqrt(len(train))
+        lengths = Scaling.estimate(train).scale[:, None] * np.sqrt(len(train))
         together = np.abs(train.T @ targets) / (lengths * np.linalg.norm(targets, axis=0))
     copies: NDArray[np.bool_] = (together > COPY).any(axis=1)
     return copies
@@ -320,5 +320,6 @@ def _is_id(column: str, values: NDArray[np.float64]) -> bool:
         return False
     if len(np.unique(values)) < len(values):
         return False
-    dense = values.max() - values.min() < 2 * len(values)
+    with np.errstate(over="ignore"):
+        dense = values.max() - values.min() < 2 * len(values)
     return bool(dense or _ID_NAME.search(column))

@@ -1,7 +1,7 @@
 """Scaling of a party's columns: by public bounds, or standardized by its own training rows."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Self
@@ -44,14 +44,21 @@ class Scaling:
     def of(
         cls, table: PartyTable[Matrix], train: Matrix, bounds: Bounds, *, standardize: bool
     ) -> Self:
-        """The scaling of a table's columns, fitted to `train` where bounds do not fix it."""
+        """The scaling of a table's columns, fitted to `train` where bounds do not fix it.
+
+        Raises:
+            DataError: a column whose squares overflow, also where nothing is standardized: guards
+                and steps take squares.
+        """
         clips = _clips(table, bounds)
         inside = np.array([column in bounds for column in table.columns])
         fitted = cls(np.zeros(len(inside)), np.ones(len(inside)))
-        if standardize and not inside.all():
+        is_binary = isinstance(train, SparseRows) and train.values is None
+        if (standardize or not is_binary) and not inside.all():
             if clips is not None:
                 train = standardized(train, fitted.mean, fitted.scale, clips)
-            fitted = cls.fit(train)
+            found = cls.fit(train, table.name, table.columns)
+            fitted = found if standardize else fitted
         if clips is None:
             return fitted
         low, high = clips
@@ -59,15 +66,30 @@ class Scaling:
         return cls(mean, np.where(inside, (high / 2 - low / 2) / sqrt(3), fitted.scale), clips)
 
     @classmethod
-    def fit(cls, train: Matrix) -> Self:
-        """Fit to training rows, shape (N, P), whose deviations must be finite."""
+    def fit(cls, train: Matrix, party: str = "", columns: Sequence[str] = ()) -> Self:
+        """Fit to a party's training rows, shape (N, P), of columns with these names, if any.
+
+        Raises:
+            DataError: a column whose squares overflow; it is named.
+        """
+        fitted = cls.estimate(train)
+        unusable = ~(np.isfinite(fitted.mean) & np.isfinite(fitted.scale))
+        if unusable.any():
+            place = int(np.flatnonzero(unusable)[0])
+            raise DataError(
+                f"party {party!r}: column {columns[place] if columns else place!r} has no finite "
+                "mean and standard deviation: correct its largest numbers, clip them by "
+                "job.bounds, or drop it"
+            )
+        return fitted
+
+    @classmethod
+    def estimate(cls, train: Matrix) -> Self:
+        """As `fit`, but a column whose squares overflow has numbers that are not finite."""
         if train.shape[0] == 0:
             raise DataError("no training rows to scale by")
         with np.errstate(over="ignore", invalid="ignore"):
             mean, scale, constant = _moments(train)
-        if not (np.isfinite(mean).all() and np.isfinite(scale).all()):
-            column = int(np.flatnonzero(~(np.isfinite(mean) & np.isfinite(scale)))[0])
-            raise DataError(f"train: column {column} has no finite mean and standard deviation")
         first = dense(train[:1])[0]
         constant |= scale == 0
         return cls(np.where(constant, first, mean), np.where(constant, 1.0, scale))

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from math import inf, isfinite
 from pathlib import Path
@@ -40,7 +41,7 @@ from securevfl.models.local_model import (
 from securevfl.models.losses import loss_for
 from securevfl.recipe import Recipe
 from securevfl.shown import Shown
-from securevfl.sparse import Matrix, SparseRows, standardized
+from securevfl.sparse import Matrix, SparseRows, scaled_for, standardized
 
 FORMAT = 1
 MOST = 1 << 63
@@ -218,7 +219,8 @@ class SavedModel(Shown):
                 f"{self.header.party}: features of shape {features.shape}, expected "
                 f"{len(self.header.columns)} columns"
             )
-        inputs = standardized(features, self.mean, self.scale, self.bounds)
+        scale = partial(standardized, shift=self.mean, scale=self.scale, bounds=self.bounds)
+        inputs = scaled_for(self.header.party, self.header.columns, features, scale)
         if self.header.is_dense and self.header.network is not None:
             layer = DenseLayer(self.weights, activation=self.header.network.activation)
             return layer.predict(layer.inputs(inputs))

@@ -313,6 +313,21 @@ def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert "diary.json cannot be read" in one_line(capsys, "party", "stop", job, *bank, "--yes")
 
 
+def test_a_column_that_cannot_be_scaled_is_named_where_it_is_and_nowhere_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    who = Organizations()
+    job, file = who.agree(), Path("shop/shop.csv")
+    head, first, *rest = file.read_text(encoding="utf-8").splitlines()
+    first = f"{first.rpartition(',')[0]},1e308"
+    file.write_text("\n".join([head, first, *rest]), encoding="utf-8")
+    with running(who, job, "shop") as (shop,):
+        said = one_line(capsys, "party", "run", job, *who.own("bank"), "--quiet")
+        assert "party 'shop': column 'shop_b' has n" in ends(shop, 2).splitlines()[-1]
+    assert "shop" in said
+    assert "shop_b" not in said
+
+
 def test_agreements_that_differ_say_in_which_key(capsys: pytest.CaptureFixture[str]) -> None:
     who = Organizations()
     ours, theirs = who.agree("ours.toml"), who.agree("theirs.toml", rounds=11)

@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray
+from securevfl.data.scaling import Scaling
 from securevfl.data.tables import row_digests
 from securevfl.errors import DataError, FeatureLeakRefused
 from securevfl.job import PartySettings
@@ -389,6 +390,7 @@ def rank_of(columns: Matrix) -> int:
     Means do not count, as whoever knows some rows can fit a constant.
     """
     rows = dense(columns[: max(1, RANKED_VALUES // columns.shape[1])])
+    rows = rows / (np.abs(rows).max() or 1.0)  # squares of large numbers overflow
     sizes = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2
     left = sizes.sum() - np.cumsum(sizes)
     return int(np.count_nonzero(left > LEFT_OUT * sizes.sum())) + 1
@@ -398,14 +400,21 @@ def reveals(inputs: Matrix, weights: FloatArray) -> bool:
     """Whether H = X·θ of one job gives away X to who knows as many rows as it has columns.
 
     X has shape (N, P), and θ of all rounds (P, C·T). Many rounds alone are not enough: those that
-    converge show the same directions again, and leave a part of X open.
+    converge show the same directions again, and leave a part of X open. Numbers that overflow give
+    away nothing, so that they are counted.
     """
     rows, columns = inputs.shape
     if rows * columns > RANKED_VALUES or not np.isfinite(weights).all():
         return False
-    factor = np.linalg.qr(dense(inputs), mode="r")
-    directions, sizes, _ = np.linalg.svd(factor @ weights, full_matrices=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        factor = np.linalg.qr(dense(inputs), mode="r")
+        shown = factor @ weights
+    if not (np.isfinite(factor).all() and np.isfinite(shown).all()):
+        return False
+    directions, sizes, _ = np.linalg.svd(shown, full_matrices=False)
     seen = directions[:, sizes > VISIBLE * sizes[0]]
+    largest = np.abs(factor).max(axis=0)
+    factor /= np.where(largest > 0, largest, 1.0)  # squares overflow, or are rounded to 0
     left = np.linalg.norm(factor - seen @ (seen.T @ factor), axis=0)
     return bool((left <= KNOWN * np.linalg.norm(factor, axis=0)).all())
 
@@ -472,9 +481,10 @@ def require_scoring_guard(
     # With fewer rows than columns the rank of the columns is unknown.
     columns = features.shape[1]
     values = digests_of_values(rows, names)
-    scales = features.std(axis=0)
-    scaled = features / np.where(scales > 0, scales, 1.0)
-    rank = columns if len(features) < columns else rank_of(scaled)
+    rank = columns
+    if len(features) >= columns:
+        header = model.header
+        rank = rank_of(Scaling.fit(features, header.party, header.columns).apply(features))
     count = HeldOutCount(1, model.header.outputs, rank, rounds_show)
 
     def counted(record: RowRecord) -> None:

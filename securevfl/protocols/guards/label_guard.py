@@ -494,14 +494,24 @@ def _rounded(labels: Labels, finer: int = 0) -> FloatArray:
 
     A number that was written and read again is the same on one of them; no single target decides
     how fine they are.
+
+    Raises:
+        DataError: targets of which float32 makes infinities or zeros, so that others seem equal.
     """
     values = labels.astype("<f8")
-    rounded = [values, values]
+    rounded, grid = [values, values], 1.0
     if is_real(labels) and values.any():
         size = np.floor(np.log10(np.median(np.abs(values[values != 0]))))
         grid = 10.0 ** (size - 5 - finer)
         rounded = [np.rint(values / grid) * grid + 0.0, np.floor(values / grid)]
-    return np.stack(rounded, axis=1).astype("<f4")
+    with np.errstate(over="ignore"):
+        found = np.stack(rounded, axis=1).astype("<f4")
+    if grid < np.finfo(np.float32).tiny or not np.isfinite(found).all():
+        raise DataError(
+            "label guard: targets are too small, too large or too far apart for float32, in which "
+            "it knows them again: give them in other units, without outliers"
+        )
+    return found
 
 
 def _own_key(directory: Path) -> bytes:

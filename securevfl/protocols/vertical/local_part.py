@@ -26,7 +26,7 @@ from securevfl.models.local_model import LocalModel, MakeModule, Network
 from securevfl.models.storage import ModelHeader, SavedModel, saved_model
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
 from securevfl.protocols.plan import Plan
-from securevfl.sparse import Matrix, SparseRows, dense
+from securevfl.sparse import Matrix, SparseRows, dense, scaled_for
 
 
 class LocalPart:
@@ -83,7 +83,8 @@ class LocalPart:
                 self.model = self.head = self._with_head(self.model, start)
         self.inputs = self.model.inputs(features)
         del features  # as large as the inputs
-        self.held_out = self.model.inputs(self.scaling.apply(held_out))
+        others = scaled_for(table.name, table.columns, held_out, self.scaling.apply)
+        self.held_out = self.model.inputs(others)
         self.row_offsets: FloatArray | None = None
         if plan.row_offsets and table.name == plan.facts.label_party:
             shape = len(table.train), plan.loss.outputs

@@ -1,9 +1,19 @@
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from securevfl import blocks
+from securevfl.blocks import BlockedRows
 from securevfl.data import Scaling
 from securevfl.data.labels import TargetScaling
+from securevfl.data.tables import PartyTable
 from securevfl.errors import DataError
+from securevfl.sparse import Matrix, dense, scaled_for
+from tests.jobs import breast_cancer, fit
+from tests.sparse_data import sparse_rows
 
 
 def test_training_rows_come_out_with_mean_zero_and_deviation_one() -> None:
@@ -38,6 +48,71 @@ def test_a_constant_column_has_scale_one_and_becomes_exactly_zero() -> None:
 def test_rows_that_cannot_be_scaled_are_refused(train: np.ndarray, told: str) -> None:
     with pytest.raises(DataError, match=told):
         Scaling.fit(train).apply(np.eye(1))
+
+
+KINDS: dict[str, Callable[[np.ndarray], Matrix]] = {
+    "array": np.array,
+    "by block": BlockedRows.of,
+    "sparse": sparse_rows,
+}
+
+
+def table_of(train: Matrix, test: Matrix) -> PartyTable[Matrix]:
+    return PartyTable("bank", ("age", "debt"), train, test)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cells", [[1e308], [1e200], [1e308, -1e308], [1e308] * 20])
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_column_whose_squares_overflow_is_refused_by_name(
+    kind: str,
+    cells: list[float],
+    standardize: bool,
+    generator: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 16)
+    train = generator.standard_normal((40, 2))
+    train[: len(cells), 1] = cells
+    rows = KINDS[kind](train)
+    with pytest.raises(DataError, match="party 'bank': column 'debt' has no finite mean"):
+        Scaling.of(table_of(rows, rows), rows, {}, standardize=standardize)
+    if kind != "sparse":
+        scaling = Scaling.of(table_of(rows, rows), rows, {"debt": (-1, 1)}, standardize=standardize)
+        assert np.isfinite(dense(scaling.apply(rows))).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("size", [-1e308, 1e150])
+def test_rows_that_are_too_large_for_the_scale_of_others_are_refused_by_name(
+    kind: str,
+    place: int,
+    size: float,
+    generator: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 16)
+    scaling = Scaling.fit(1e-3 * generator.standard_normal((40, 2)))
+    others = np.ones((20, 2))
+    scaled_for("bank", ("age", "debt"), KINDS[kind](others), scaling.apply)
+    others[17, place] = size
+    with pytest.raises(DataError, match=f"party 'bank': column '{['age', 'debt'][place]}' has n"):
+        scaled_for("bank", ("age", "debt"), KINDS[kind](others), scaling.apply)
+
+
+def test_neither_held_out_nor_new_rows_are_scored_as_infinities() -> None:
+    usual = breast_cancer()
+    first, *others = usual.parties
+    held_out = first.test.copy()
+    held_out[3, 2] = 1e308
+    cells = replace(first, test=held_out, train=first.train * 1e-3)
+    named = f"party '{first.name}': column '{first.columns[2]}' has numbers that are too large"
+    with pytest.raises(DataError, match=re.escape(named)):
+        fit(replace(usual, parties=(cells, *others)))
+    model = fit(usual, rounds=1).outcomes[first.name].model
+    with pytest.raises(DataError, match=re.escape(named)):
+        replace(model, scale=model.scale * 1e-3).predict(held_out)
 
 
 @pytest.mark.parametrize("targets", [[3.0, 3.0], [1e308, -1e308], [np.nan, 1.0]])

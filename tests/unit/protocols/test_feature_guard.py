@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 
 from securevfl.errors import FeatureLeakRefused
-from securevfl.protocols.guards.feature_guard import LIMIT, HeldOutCount, reveals
+from securevfl.protocols.guards.feature_guard import (
+    LIMIT,
+    HeldOutCount,
+    rank_of,
+    reveals,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,28 @@ def test_rounds_reveal_what_least_squares_finds(
     found = np.linalg.lstsq(shown[:20], inputs[:20], rcond=1e-9)[0]
     error = np.linalg.norm(shown @ found - inputs) / np.linalg.norm(inputs)
     assert (error < 1e-6) == known
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-200, 1.0, 1e200, 1e307])
+def test_numbers_whose_squares_overflow_have_the_rank_that_they_have(
+    size: float, generator: np.random.Generator
+) -> None:
+    inputs = generator.uniform(-1, 1, (200, 5))
+    assert rank_of(size * inputs) == 5
+    one_large = size * inputs * [1e-20, 1, 1e-20, 1e-20, 1e-20]
+    assert rank_of(one_large) == 1
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200, 1e307])
+def test_a_column_whose_squares_overflow_is_not_revealed_by_that(
+    size: float, generator: np.random.Generator
+) -> None:
+    inputs = generator.standard_normal((200, 5)) * [1, 1, 1, 1, size]
+    few = generator.standard_normal((5, 3)) * [[1], [1], [1], [1], [1 / size]]
+    assert not reveals(inputs, few)
+    assert not reveals(inputs, 1e300 * generator.standard_normal((5, 8)))
+    all_of_it = np.diag([1, 1, 1, 1, 1 / size])
+    assert reveals(inputs, all_of_it)
 
 
 def test_the_refusal_says_what_earlier_jobs_showed_and_which() -> None:

@@ -150,6 +150,29 @@ def test_one_huge_target_hides_nobody(tmp_path: Path, generator: np.random.Gener
         counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets)
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+def test_targets_are_known_again_in_any_unit(
+    unit: float, tmp_path: Path, generator: np.random.Generator
+) -> None:
+    targets = unit * generator.standard_normal(4000)
+    counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets)
+    targets[3] += 0.5 * unit
+    with pytest.raises(LabelLeakRefused, match="over jobs: 1;"):
+        counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets)
+
+
+@pytest.mark.parametrize(
+    ("unit", "outlier"), [(1e-40, 1.0), (1e40, 1.0), (1e-30, 1e40), (1.0, 1e39)]
+)
+def test_targets_that_float32_does_not_tell_apart_are_refused(
+    unit: float, outlier: float, tmp_path: Path, generator: np.random.Generator
+) -> None:
+    targets = unit * generator.standard_normal(4000)
+    targets[3] *= outlier
+    with pytest.raises(DataError, match="label guard: targets are too small, too large or too far"):
+        counted(tmp_path, guarded(), {"shop": COMMITTED}, targets=targets)
+
+
 def test_feature_parties_that_decrypt_have_records_of_their_own(tmp_path: Path) -> None:
     for party in ("shop", "lab"):
         record = counted(tmp_path, guarded(), {"bank": COMMITTED}, labels=False, party=party)
