@@ -45,6 +45,10 @@ class Transposed:
 
     def __matmul__(self, right: object) -> FloatArray:
         """Xᵀd, of shape (P, C) for d of shape (rows, C), or (P,) for (rows,); or XᵀX."""
+        if not isinstance(right, np.ndarray) and right is not self.rows:
+            raise TypeError(
+                f"Xᵀ is multiplied by arrays and X itself, not by {type(right).__name__}"
+            )
         by_array = isinstance(right, np.ndarray)
         product: FloatArray = self.rows.pulled_back(right) if by_array else self.rows.gram()
         return product
@@ -120,6 +124,8 @@ class BlockedRows(Shown):
             places, count = rows, len(range(first, end, step))
         else:
             is_mask = rows.dtype == np.bool_
+            if is_mask and rows.shape != (len(self),):
+                raise IndexError(f"a mask of shape {rows.shape} for {len(self)} rows")
             places = np.flatnonzero(rows) if is_mask else rows.astype(np.int64, copy=False)
             count = len(places)
         if count * self.columns <= LONG_CELLS:

@@ -3,6 +3,7 @@
 from functools import cached_property
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import DataError
@@ -75,7 +76,8 @@ class Curvature:
 
         start = np.random.default_rng(columns).standard_normal(columns)
         operator = LinearOperator((columns, columns), bend, dtype=np.float64)
-        found = eigsh(operator, 1, which="LA", v0=start, tol=ABOUT, return_eigenvectors=False)
+        with threadpool_limits(1, "blas"):  # SciPy has its own, loaded after a run limits others
+            found = eigsh(operator, 1, which="LA", v0=start, tol=ABOUT, return_eigenvectors=False)
         return max(float(found[0]) * (1 + ABOUT), 0.0)
 
     @cached_property

@@ -41,6 +41,16 @@ def mixed() -> tuple[BlockedRows, FloatArray]:
     return BlockedRows(parts, places), array
 
 
+def test_what_an_array_would_refuse_is_refused() -> None:
+    rows, array = mixed()
+    for mask in (np.ones(ROWS - 1, bool), np.ones(ROWS + 1, bool)):
+        for each in (rows, array):
+            with pytest.raises(IndexError):
+                each[mask]
+    with pytest.raises(TypeError, match="by arrays and X itself, not by BlockedRows"):
+        rows.T @ BlockedRows.of(array)
+
+
 BOUNDS = np.array([[-5.0, -1.0, 0.0, -1.0, 0.0], [5.0, 1.0, 2e9, 1.0, 2e9]])
 
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from securevfl.errors import DataError
 from securevfl.models import curvature
@@ -7,6 +8,7 @@ from securevfl.models.curvature import Curvature, largest_curvature
 from securevfl.models.linear import LinearModel
 from securevfl.models.local_model import Network
 from securevfl.models.neural import maker_of, neural_start
+from securevfl.sparse import SparseRows
 from tests.sparse_data import sparse_rows
 
 
@@ -87,6 +89,25 @@ def test_a_wide_model_is_measured_on_as_many_rows_as_memory_is_for(
     monkeypatch.setattr(curvature, "JACOBIAN_VALUES", 12)
     x = np.array([[2.0, 0, 0]] * 4 + [[100.0, 0, 0]] * 5)
     assert largest_curvature(model_of(3), x, 1.0) == pytest.approx(4.0)
+
+
+def test_of_many_sparse_columns_it_does_not_depend_on_threads(
+    monkeypatch: pytest.MonkeyPatch, generator: np.random.Generator
+) -> None:
+    """SciPy's own BLAS has one thread as well, though it is loaded once training runs."""
+    x = sparse_rows(np.where(generator.random((50, 9)) < 0.3, 1.0, 0.0))
+    seen, multiply = set[int](), SparseRows.__matmul__
+
+    def noted(rows: SparseRows, weights: np.ndarray) -> np.ndarray:
+        found = ThreadpoolController().info()
+        seen.update(each["num_threads"] for each in found if each["user_api"] == "blas")
+        return multiply(rows, weights)
+
+    monkeypatch.setattr(curvature, "MOST_GRAM_COLUMNS", 8)
+    monkeypatch.setattr(SparseRows, "__matmul__", noted)
+    with threadpool_limits(2, "blas"):
+        assert Curvature(model_of(9), x, 0.25, 0.1).largest > 0
+    assert seen == {1}
 
 
 @pytest.mark.parametrize("intercept", [False, True])
