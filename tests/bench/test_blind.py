@@ -1,10 +1,13 @@
 import statistics
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bench.blind import short_pads
 from bench.blind.__main__ import ROUNDING, BlindSettings, aucs_in_float, blind, job_of
 from securevfl.benchmarks.progress import silent
+from securevfl.crypto import ring
 from securevfl.data.sources import load
 from securevfl.errors import ConfigError
 from securevfl.reports.rows import offline_s
@@ -101,3 +104,15 @@ def test_blind_makes_as_many_rounds_as_its_steps_take_in_float_with_the_same_see
             assert run["auc"] == pytest.approx(curve[run["rounds"] - 1], abs=0.003)
             assert run["offline_bytes"] > 0
     assert low["rounds"] < high["rounds"]
+
+
+def test_short_secrets_give_exact_shares_of_a_product_without_its_errors() -> None:
+    drawn = np.random.default_rng(61)
+    steps = drawn.integers(-(1 << 12), 1 << 12, (3, 100))
+    _, _, size = short_pads.short(steps, 2)
+    assert size > 0
+    secrets = ring.uniform(short_pads.SECRETS, 2)
+    of_steps, pads = short_pads.in_clear(steps, secrets)
+    pads[0, 0] += np.uint64(1)
+    with pytest.raises(ValueError, match="do not add up"):
+        short_pads.require_equal(steps.view(np.uint64) @ pads, of_steps @ secrets)
