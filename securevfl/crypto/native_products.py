@@ -1,7 +1,9 @@
 """Products of a matrix with encrypted vectors in C, where this machine has the library.
 
 They are the ones that SEAL's evaluator makes of the same bytes, encryptions of zero and masks, word
-for word. Whether the library agrees with the installed SEAL is tested once in a process; if it does
+for word. A reply's own encryption of zero (p₀u + e₀, p₁u + e₁) is another product of the sum, of u
+with the public key. It is one modulo the ciphertext's primes; SEAL's is scaled down from a further
+prime, with less noise (`FRESH_NOISE` covers both). Whether the library agrees with the installed SEAL is tested once in a process; if it does
 not, or there is none, `chosen` gives None, and `why_not` the reason.
 
 Inputs whose seed is no plain one of SEAL's default generator, and words that are no residues, are
@@ -11,6 +13,7 @@ left to SEAL, which reads or refuses them.
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,21 +23,25 @@ from numpy.typing import NDArray
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
 from securevfl.crypto.native import LARGEST_ENTRY, Arithmetic, Missing, library
-from securevfl.crypto.residues import pack, uniform_below
+from securevfl.crypto.native_key import NativeKey, fresh_blinder
+from securevfl.crypto.residues import pack, scaled_message, uniform_below
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     SEED_START,
     ciphertext_of,
+    coefficients_of,
     from_seeded,
     plaintext,
     polynomials_of,
     seeded_parts,
 )
+from securevfl.crypto.seeded_keys import ternary_of
 from securevfl.errors import CryptoError, RangeExceeded
 from securevfl.threads import by_block
 
 _TOGETHER = 8  # chunks whose products are added at once, as in products.c
 _WINDOW = 64  # encryptions of zero that are taken together
+Blinder = tuple[NDArray[np.int32], NDArray[np.int32]]  # u and noise of an encryption of zero
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class NativeProducts:
         arithmetic: of its primes.
         layout: of its plaintexts.
         input_bytes: size of an input's c₀.
+        public: (p₀, p₁) modulo the primes, (2, primes, DEGREE).
         by_seal: reads an input that is not as usual, and raises what SEAL does.
     """
 
@@ -65,16 +73,19 @@ class NativeProducts:
         arithmetic: Arithmetic,
         layout: Layout,
         input_bytes: int,
+        public: RingArray,
         by_seal: Callable[[bytes], seal.Ciphertext],
     ) -> None:
         self._arithmetic, self._layout, self._by_seal = arithmetic, layout, by_seal
         self._c0_bytes = input_bytes
+        self._public = arithmetic.inputs(1)
+        arithmetic.take_words(public, self._public[0])
 
     def replies(
         self,
         encrypted: bytes,
         matrix: IntArray | NDArray[np.int32],
-        blinder: Callable[[], RingArray],
+        blinder: Callable[[], Blinder],
         mask: Callable[[int], tuple[RingArray, RingArray]],
         positions: NDArray[np.int64],
     ) -> Iterator[tuple[bytes, RingArray]]:
@@ -85,13 +96,12 @@ class NativeProducts:
         Args:
             encrypted: inputs, of the right size.
             matrix: entries of up to 31 bits and a sign.
-            blinder: the next encryption of zero, as words.
+            blinder: what the next encryption of zero is made of.
             mask: masks and shares for so many coefficients; threads call it.
             positions: which coefficients of c₀ are sent.
         """
         starts = range(0, len(matrix), self._layout.side)
-
-        groups = self._layout.groups
+        groups, arithmetic = self._layout.groups, self._arithmetic
         sums_of = self._sums(encrypted, matrix, starts)
         window = max(_WINDOW // groups, 4)
         for first in range(0, len(starts), window):
@@ -99,13 +109,14 @@ class NativeProducts:
             zeros = [blinder() for _ in range(len(blocks) * groups)]
 
             def answer(
-                part: slice, first: int = first, zeros: list[RingArray] = zeros
+                part: slice, first: int = first, zeros: list[Blinder] = zeros
             ) -> list[tuple[bytes, RingArray]]:
                 found = []
                 own = zeros[part.start * groups : part.stop * groups]
-                for sums, zero in zip(sums_of(first + part.start), own, strict=True):
+                for sums, (u, noise) in zip(sums_of(first + part.start), own, strict=True):
                     masks, share = mask(len(positions))
-                    found.append((self._arithmetic.reply(sums, zero, masks, positions), share))
+                    arithmetic.multiply(u[None], DEGREE, 0, self._public[:, None], sums[None])
+                    found.append((arithmetic.reply(sums, noise, masks, positions), share))
                 return found
 
             for replies in by_block(answer, len(blocks), 1):
@@ -159,6 +170,7 @@ def chosen(
     sizes: BfvSizes,
     layout: Layout,
     largest_entry: int,
+    public: Callable[[], RingArray],
     by_seal: Callable[[bytes], seal.Ciphertext],
 ) -> NativeProducts | None:
     """Products in C for these sizes and matrices; None where SEAL has to make them."""
@@ -171,12 +183,19 @@ def chosen(
             primes,
             sizes.reply_primes,
             sizes.prime_bits,
-            layout.chunks * DEGREE * largest_entry * max(primes),
+            (layout.chunks * largest_entry + 1) * DEGREE * max(primes),
             vector=vector,
         )
     except RangeExceeded:
         return None
-    return NativeProducts(arithmetic, layout, sizes.input_bytes, by_seal)
+    return NativeProducts(arithmetic, layout, sizes.input_bytes, public(), by_seal)
+
+
+def chosen_key(sizes: BfvSizes, secret: Callable[[], NDArray[np.int32]]) -> NativeKey | None:
+    """The owner's side in C; None where SEAL has to do it."""
+    if why_not() is not None:
+        return None
+    return NativeKey(sizes, secret(), vector=_tested()[0])
 
 
 def why_not() -> str | None:
@@ -193,45 +212,86 @@ def _tested() -> tuple[bool, str | None]:
         return False, str(error)
     try:
         for vector in paths:
-            if _agrees(3, vector=vector):
+            if _agrees(3, vector=vector) and _opens(vector=vector):
                 return vector, None
     except (CryptoError, MemoryError) as error:
         return False, f"no self-test: {error}"
     return False, "its words are not the installed SEAL's"
 
 
+_TESTED = BfvSizes(20, (60, 56, 32), 2)
+
+
 def _agrees(transforms: int, *, vector: bool) -> bool:
     """Whether one product of two inputs has the very words that SEAL computes."""
-    sizes = BfvSizes(20, (60, 56, 32), 2)
-    context, primes, bound = sizes.context(), sizes.primes(), (1 << 19) - 1
+    sizes, bound = _TESTED, (1 << 19) - 1
+    context, primes = sizes.context(), sizes.primes()
     generator = seal.KeyGenerator(context)
     encryptor, evaluator = seal.Encryptor(context, generator.secret_key()), seal.Evaluator(context)
+
+    def product_of(taken: seal.Ciphertext, row: NDArray[np.int32]) -> seal.Ciphertext:
+        plain, product = seal.Plaintext(), seal.Ciphertext()
+        words = row[::-1].astype(np.int64).view(np.uint64) & np.uint64((1 << 20) - 1)
+        evaluator.transform_to_ntt_inplace(taken)
+        evaluator.transform_to_ntt(plaintext(context, words), context.first_parms_id(), plain)
+        evaluator.multiply_plain(taken, plain, product)
+        return product
+
     signs = uniform_below(3, 2 * DEGREE).astype(np.int64) - 1
     rows = (signs * bound).astype(np.int32)[None]
     # The bound decides on the number of transforms.
-    largest = (2 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
+    largest = (3 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
     arithmetic = Arithmetic(primes, 2, sizes.prime_bits, largest, vector=vector)
-    cells, products = arithmetic.inputs(2), []
+    cells, products = arithmetic.inputs(3), []
     for index, block in enumerate(np.split(rows[0], 2)):
         c0, seed = seeded_parts(encryptor.encrypt_zero_symmetric(), len(primes), DEGREE)
         packed, start = b"".join(map(pack, c0, sizes.prime_bits)), len(SEED_START)
         if seed[:start] != SEED_START or not arithmetic.take_in(packed, seed[start:], cells[index]):
             return False
-        taken, plain, product = from_seeded(context, c0, seed), seal.Plaintext(), seal.Ciphertext()
-        words = block[::-1].astype(np.int64).view(np.uint64) & np.uint64((1 << 20) - 1)
-        evaluator.transform_to_ntt_inplace(taken)
-        evaluator.transform_to_ntt(plaintext(context, words), context.first_parms_id(), plain)
-        evaluator.multiply_plain(taken, plain, product)
-        products.append(product)
-    words_of_zero = np.array([[uniform_below(p, DEGREE) for p in primes] for _ in range(2)])
-    zero = ciphertext_of(context, context.first_parms_id(), words_of_zero)
+        products.append(product_of(from_seeded(context, c0, seed), block))
+    key = np.array([[uniform_below(p, DEGREE) for p in primes] for _ in range(2)])
+    arithmetic.take_words(key, cells[2])
+    u, noise = fresh_blinder()
+    products.append(product_of(ciphertext_of(context, context.first_parms_id(), key), u))
     sums = arithmetic.sums(1)
-    arithmetic.multiply(rows, DEGREE, 0, cells[:, None], sums)
+    arithmetic.multiply(rows, DEGREE, 0, cells[:2, None], sums)
+    arithmetic.multiply(u[None], DEGREE, 0, cells[2:, None], sums)
     masks, everywhere = np.zeros((2, DEGREE), np.uint64), np.arange(DEGREE)
-    reply = arithmetic.reply(sums[0], words_of_zero, masks, everywhere)
-    evaluator.add_inplace(products[0], products[1])
-    evaluator.transform_from_ntt_inplace(products[0])
-    evaluator.add_inplace(zero, products[0])
-    evaluator.mod_switch_to_inplace(zero, sizes.reply_level())
-    expected = zip(*polynomials_of(zero), sizes.reply_bits, strict=True)
+    reply = arithmetic.reply(sums[0], noise, masks, everywhere)
+    total = _noisy(context, primes, noise)
+    for product in products:
+        evaluator.transform_from_ntt_inplace(product)
+        evaluator.add_inplace(total, product)
+    evaluator.mod_switch_to_inplace(total, sizes.reply_level())
+    expected = zip(*polynomials_of(total), sizes.reply_bits, strict=True)
     return reply == b"".join(pack(c1, bits) + pack(c0, bits) for c0, c1, bits in expected)
+
+
+def _noisy(
+    context: seal.SEALContext, primes: list[int], noise: NDArray[np.int32]
+) -> seal.Ciphertext:
+    words = np.stack([(noise % np.int64(p)).astype(np.uint64) for p in primes], axis=1)
+    return ciphertext_of(context, context.first_parms_id(), words)
+
+
+def _opens(*, vector: bool) -> bool:
+    """Whether SEAL decrypts what the key encrypts here, and the key here what SEAL encrypts."""
+    sizes, everywhere = BfvSizes(20, (60, 56), 2), np.arange(DEGREE)
+    context, primes, plain = sizes.context(), sizes.primes(), sizes.plain_modulus
+    secret, found = seal.KeyGenerator(context).secret_key(), seal.Plaintext()
+    encryptor, decryptor = seal.Encryptor(context, secret), seal.Decryptor(context, secret)
+    key = NativeKey(sizes, ternary_of(context, secret), vector=vector)
+    message = uniform_below(plain, DEGREE)
+    fresh = encryptor.encrypt_symmetric(plaintext(context, message))
+    c0_c1 = polynomials_of(from_seeded(context, *seeded_parts(fresh, len(primes), DEGREE)))
+    sent = [
+        pack(c1, bits) + pack(c0, bits)
+        for c0, c1, bits in zip(*c0_c1, sizes.prime_bits, strict=True)
+    ]
+    opened = key.opened(b"".join(sent), everywhere)
+    zero, seed = key.zero()
+    for row, prime in zip(zero, primes, strict=True):
+        row[:] = (row + scaled_message(message, prod(primes), plain, prime)) % np.uint64(prime)
+    decryptor.decrypt(from_seeded(context, zero, seed), found)
+    both = opened, coefficients_of(found, everywhere)
+    return all(each is not None and np.array_equal(each, message) for each in both)

@@ -21,6 +21,7 @@ import os
 
 import numpy as np
 import tenseal.sealapi as seal
+from numpy.typing import NDArray
 
 from securevfl.arrays import RingArray
 from securevfl.crypto.masks import WordStream
@@ -60,6 +61,27 @@ def make_public_bytes(
     evaluator.add_inplace(total, error)
     evaluator.negate_inplace(total)
     return seed + to_bytes(public_key_of(context, polynomials_of(total)[::-1]))
+
+
+def ternary_of(context: seal.SEALContext, secret_key: seal.SecretKey) -> NDArray[np.int32]:
+    """A secret key's coefficients, −1, 0 or 1, (degree,)."""
+    primes, degree = _shape(context)
+    around, level = _with_key_level(context), context.key_parms_id()
+    ones, total = np.ones((len(primes), degree), np.uint64), seal.Ciphertext()
+    one = ciphertext_of(around, level, np.stack([ones, ones]), ntt=True)
+    evaluator = seal.Evaluator(around)
+    evaluator.multiply_plain(one, secret_key.data(), total)
+    evaluator.transform_from_ntt_inplace(total)
+    residues = polynomials_of(total)[0, 0]
+    return np.where(residues > np.uint64(1), -1, residues.view(np.int64)).astype(np.int32)
+
+
+def public_polynomials(context: seal.SEALContext, key: seal.PublicKey, primes: int) -> RingArray:
+    """The coefficients of (p₀, p₁) modulo the first primes, (2, primes, degree)."""
+    words = np.ascontiguousarray(polynomials_of(key.data())[:, :primes])
+    both = ciphertext_of(context, context.first_parms_id(), words, ntt=True)
+    seal.Evaluator(context).transform_from_ntt_inplace(both)
+    return polynomials_of(both)
 
 
 def public_key(

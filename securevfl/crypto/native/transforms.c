@@ -87,8 +87,9 @@ static void intt_words(u64 *x, const tables *q, u64 p) {
     for (int j = 0; j < N; j++) x[j] = below(x[j], p);
 }
 /* 128-bit sums, low words before high words: room for 2^32 products of 96 bits. */
-static void add_words(cell *sums, const cell *plain, const cell *inputs, size_t stride, int count) {
-    for (int poly = 0; poly < 2; poly++, sums += 2 * N, inputs += N)
+static void add_words(int polys, cell *sums, const cell *plain, const cell *inputs, size_t stride,
+                      int count) {
+    for (int poly = 0; poly < polys; poly++, sums += 2 * N, inputs += N)
         for (int from = 0; from < N; from += BLOCK)
             for (int i = 0; i < count; i++)
                 for (int j = from; j < from + BLOCK; j++) {
@@ -205,7 +206,7 @@ AVX static void ntt_full(int t, const u64 *in, double *x) {
     }
     ntt_rest(x, OF + t, p, pinv);
 }
-AVX static void add_reals(int t, double *sums, const double *plain, const double *inputs,
+AVX_INLINE void add_reals(int t, int polys, double *sums, const double *plain, const double *inputs,
                           size_t stride, int count) { /* sums end at p/2: at most 5p on the way */
     MODULUS;
     for (int from = 0; from < N; from += BLOCK)
@@ -213,11 +214,20 @@ AVX static void add_reals(int t, double *sums, const double *plain, const double
             for (int j = from; j < from + BLOCK; j += 4) {
                 const double *c = inputs + i * stride + j;
                 D y = LOAD(plain + (size_t)i * N + j);
-                D r = _mm256_add_pd(LOAD(sums + j), product(y, LOAD(c), p, pinv));
-                D s = _mm256_add_pd(LOAD(sums + N + j), product(y, LOAD(c + N), p, pinv));
-                if (i == count - 1) r = nearest(r, p, pinv), s = nearest(s, p, pinv);
-                STORE(sums + j, r), STORE(sums + N + j, s);
+                for (int poly = 0; poly < polys; poly++) {
+                    double *sum = sums + poly * N + j;
+                    D r = _mm256_add_pd(LOAD(sum), product(y, LOAD(c + poly * N), p, pinv));
+                    STORE(sum, i == count - 1 ? nearest(r, p, pinv) : r);
+                }
             }
+}
+AVX static void add_to_one(int t, double *sums, const double *plain, const double *inputs,
+                           size_t stride, int count) {
+    add_reals(t, 1, sums, plain, inputs, stride, count);
+}
+AVX static void add_to_both(int t, double *sums, const double *plain, const double *inputs,
+                            size_t stride, int count) {
+    add_reals(t, 2, sums, plain, inputs, stride, count);
 }
 AVX static void intt_reals(int t, double *x, u64 *out) {
     const tables *q = OF + t;
@@ -272,15 +282,16 @@ void of_integers(int t, int vector, const int32_t *in, cell *out) {
     for (int j = 0; j < N; j++) out[j].word = (u64)(int64_t)in[j] + (p & (u64)((int64_t)in[j] >> 63));
     ntt_words(&out->word, OF + t, p);
 }
-void add_products(int t, int vector, cell *sums, const cell *plain, const cell *inputs, size_t stride,
-                  int count) {
+void add_products(int t, int vector, int polys, cell *sums, const cell *plain, const cell *inputs,
+                  size_t stride, int count) {
 #ifdef HAVE_VECTOR
     if (vector) {
-        add_reals(t, &sums->real, &plain->real, &inputs->real, stride, count);
+        (polys == 1 ? add_to_one : add_to_both)(t, &sums->real, &plain->real, &inputs->real, stride,
+                                                count);
         return;
     }
 #endif
-    add_words(sums, plain, inputs, stride, count);
+    add_words(polys, sums, plain, inputs, stride, count);
 }
 void back(int t, int vector, cell *sums, u64 *out) {
 #ifdef HAVE_VECTOR
