@@ -1,13 +1,14 @@
 """Products of a matrix with encrypted vectors in C, where this machine has the library.
 
 They are the ones that SEAL's evaluator makes of the same bytes, encryptions of zero and masks, word
-for word. A reply's own encryption of zero (p₀u + e₀, p₁u + e₁) is another product of the sum, of u
-with the public key. It is one modulo the ciphertext's primes; SEAL's is scaled down from a further
-prime, with less noise (`FRESH_NOISE` covers both). Whether the library agrees with the installed SEAL is tested once in a process; if it does
-not, or there is none, `chosen` gives None, and `why_not` the reason.
+for word. An encryption of zero (p₀u + e₀, p₁u + e₁) is one more product of the sum, that of u with
+the public key. It is made modulo the ciphertext's primes; SEAL divides one modulo a further prime
+by this prime, which leaves less noise (bfv_parameters covers either).
 
-Inputs whose seed is no plain one of SEAL's default generator, and words that are no residues, are
-left to SEAL, which reads or refuses them.
+Whether the library agrees with the installed SEAL is tested once in a process; if it does not, or
+there is none, `chosen` gives None, and `why_not` the reason. Inputs whose seed is no plain one of
+SEAL's default generator, and words that are no residues, are left to SEAL, which reads or refuses
+them.
 """
 
 from collections.abc import Callable, Iterator

@@ -18,6 +18,7 @@ bijection.
 """
 
 import os
+from functools import cache
 
 import numpy as np
 import tenseal.sealapi as seal
@@ -121,6 +122,7 @@ def _shape(context: seal.SEALContext) -> tuple[list[int], int]:
     return primes, parameters.poly_modulus_degree()
 
 
+@cache
 def _with_key_level(context: seal.SEALContext) -> seal.SEALContext:
     """A context with a further prime, so that SEAL computes at the level of the given one's keys.
 

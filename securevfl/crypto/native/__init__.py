@@ -20,8 +20,8 @@ DEGREE = 8192
 MOST_PRIMES = 3
 LARGEST_ENTRY = (1 << 31) - 1
 TRANSFORM_PRIMES = (0xFFFFFFFFC001, 0xFFFFFFFD8001, 0xFFFFFFFA0001)
-_TOP, _LARGEST = (1 << 32) - 1, (1 << 61) - 1
-_LARGEST_PLAIN = 1 << 59
+_TOP, _LARGEST = (1 << 64) - 1, (1 << 61) - 1
+LARGEST_PLAIN = 1 << 59
 _DECLARATIONS = """
 const char *svfl_sources(void);
 void svfl_start(void);
@@ -36,6 +36,7 @@ int svfl_reply(const void *, uint64_t *, const int32_t *, const uint64_t *, cons
                int64_t, const int *, uint8_t *);
 void svfl_ternary(const uint64_t *, int64_t, int32_t *);
 void svfl_noise(const uint64_t *, int64_t, int32_t *);
+void svfl_rounded(const void *, const uint64_t *, int64_t, uint64_t *);
 void svfl_key(const void *, const int32_t *, uint64_t *);
 int svfl_zero(const void *, const uint64_t *, const uint8_t *, const int32_t *, uint64_t *);
 int svfl_open(const void *, const uint64_t *, const uint8_t *, const int *, const int64_t *,
@@ -70,11 +71,11 @@ class Library:
             raise Missing(f"{build.LIBRARY} was made of other sources: install again")
         self._functions.svfl_start()
         self.has_vector = bool(self._functions.svfl_has_vector())
-        limbs = np.array([[_TOP, 0], [_TOP, 1]], np.uint64)
-        factors, prime = [_TOP << 28, 3], _LARGEST
+        words = np.array([[_TOP, 0], [_TOP, 1]], np.uint64)
+        factors, prime = [_LARGEST - 2, 3], _LARGEST
         expected = [(_TOP * sum(factors) - 1) % prime, 2]
-        if self.combined(limbs, factors, prime - 1, prime).tolist() != expected:
-            raise Missing("a self-test failed: sums of limbs")
+        if self.combined(words, factors, prime - 1, prime).tolist() != expected:
+            raise Missing("a self-test failed: sums of words")
 
     def of(self, kind: str, array: NDArray[Any] | bytes | memoryview, *, out: bool = False) -> Any:  # noqa: ANN401
         """A pointer to an array or bytes, which it keeps alive."""
@@ -95,15 +96,15 @@ class Library:
         return self._ffi.gc(made, self._functions.svfl_free)
 
     def combined(
-        self, limbs: RingArray, factors: Sequence[int], offset: int, prime: int
+        self, words: RingArray, factors: Sequence[int], offset: int, prime: int
     ) -> RingArray:
         """See `residues.combined`; factors and offset are residues."""
-        _require("factors", len(factors), len(limbs))
-        of, out = self.of, np.empty(limbs.shape[1], np.uint64)
+        _require("factors", len(factors), len(words))
+        of, out = self.of, np.empty(words.shape[1], np.uint64)
         self.call(
             "combined",
-            of("uint64_t", np.ascontiguousarray(limbs, np.uint64)),
-            *limbs.shape,
+            of("uint64_t", np.ascontiguousarray(words, np.uint64)),
+            *words.shape,
             of("uint64_t", np.array(factors, np.uint64)),
             offset,
             prime,
@@ -197,7 +198,7 @@ class Arithmetic:
             prime >> bits for prime, bits in zip(primes, sizes, strict=True)
         ):
             raise CryptoError(f"{len(primes)} primes of {prime_bits} bits, {kept} kept")
-        if not 0 <= plain <= _LARGEST_PLAIN:
+        if not 0 <= plain <= LARGEST_PLAIN:
             raise CryptoError(f"a plaintext modulus of {plain.bit_length()} bits")
         fitting = (count for count in (2, 3) if 2 * largest < prod(TRANSFORM_PRIMES[:count]))
         transforms = next(fitting, None)
@@ -346,3 +347,16 @@ class Arithmetic:
             of("uint64_t", out, out=True),
         )
         return None if refused else out
+
+    def rounded(self, residues: RingArray) -> RingArray:
+        """round(t·x/q) modulo t, (count,), of x modulo the primes, (primes, count)."""
+        _require("residues", (len(residues), self._opens), (self._own[0], True))
+        of, out = self._library.of, np.empty(residues.shape[1], np.uint64)
+        self._library.call(
+            "rounded",
+            self._engine,
+            of("uint64_t", np.ascontiguousarray(residues)),
+            len(out),
+            of("uint64_t", out, out=True),
+        )
+        return out

@@ -288,6 +288,10 @@ INLINE u64 rounded(const engine *e, const u64 *x, int64_t stride) {
     for (int i = 0; i < PRIMES; i++) found = below(found, e->plain);
     return found;
 }
+/* The same of residues [prime][count]. */
+API void svfl_rounded(const engine *e, const u64 *x, int64_t count, u64 *out) {
+    for (int64_t i = 0; i < count; i++) out[i] = rounded(e, x + i, count);
+}
 /* Coefficients at the positions of a reply as it travels, decrypted. Returns 1 where a word is no
  * residue, 2 without memory, 3 where c1 is 0. */
 API int svfl_open(const engine *e, const cell *key, const uint8_t *wire, const int *bits,
@@ -312,14 +316,14 @@ API int svfl_open(const engine *e, const cell *key, const uint8_t *wire, const i
     free(x);
     return beyond ? 1 : any ? 0 : 3;
 }
-/* (sum of limbs * factors + offset) modulo p below 2^61, for up to 5 rows of words below 2^32. */
-API void svfl_combined(const u64 *limbs, int rows, int64_t count, const u64 *factors, u64 offset,
+/* (sum of words * factors + offset) modulo p below 2^61, for up to 5 rows of words. */
+API void svfl_combined(const u64 *words, int rows, int64_t count, const u64 *factors, u64 offset,
                        u64 p, u64 *out) {
     u64 one = shoup(1, p);
     for (int64_t j = 0; j < count; j++) out[j] = offset;
     for (int i = 0; i < rows; i++) {
         u64 w = factors[i], ws = shoup(w, p);
-        for (int64_t j = 0; j < count; j++) out[j] += times(limbs[i * count + j], w, ws, p);
+        for (int64_t j = 0; j < count; j++) out[j] += times(words[i * count + j], w, ws, p);
     }
     for (int64_t j = 0; j < count; j++) out[j] = below(out[j] - high(out[j], one) * p, p);
 }
