@@ -301,15 +301,13 @@ class BfvMultiplier:
         self._evaluator.add_inplace(total, product)
         return total
 
-    def _zero(self) -> seal.Ciphertext:
-        """A fresh encryption of zero."""
+    def _blinder(self) -> Any:  # noqa: ANN401
+        """A fresh encryption of zero, or what C makes it of: what is made offline for a reply."""
+        if self._native is not None:
+            return fresh_blinder()
         encrypted = seal.Ciphertext()
         self._encryptor.encrypt_zero(encrypted)
         return encrypted
-
-    def _blinder(self) -> Any:  # noqa: ANN401
-        """What is made offline for a reply: a fresh encryption of zero, or what C makes it of."""
-        return self._zero() if self._native is None else fresh_blinder()
 
     def _made_natively(
         self, encrypted: bytes, matrix: NDArray[Any], positions: NDArray[np.int64]

@@ -22,8 +22,16 @@ import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto import native
 from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
-from securevfl.crypto.native import LARGEST_ENTRY, Arithmetic, Missing, library
+from securevfl.crypto.native import (
+    LARGEST_ENTRY,
+    LARGEST_WIDE,
+    TRANSFORM_PRIMES,
+    Arithmetic,
+    Missing,
+    library,
+)
 from securevfl.crypto.native_key import NativeKey, fresh_blinder
 from securevfl.crypto.residues import pack, scaled_message, uniform_below
 from securevfl.crypto.seal_codec import (
@@ -37,6 +45,7 @@ from securevfl.crypto.seal_codec import (
     seeded_parts,
 )
 from securevfl.crypto.seeded_keys import ternary_of
+from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.errors import CryptoError, RangeExceeded
 from securevfl.threads import by_block
 
@@ -49,13 +58,14 @@ Blinder = tuple[NDArray[np.int32], NDArray[np.int32]]  # u and noise of an encry
 class Layout:
     """How rows of M and inputs meet, see ring_layout: `side` rows a reply, `chunk` entries each.
 
-    A vector has `chunks` times `groups` inputs.
+    A vector has `chunks` times `groups` inputs. `wide` is for `combinations`, entries up to 2^47.
     """
 
     chunk: int
     side: int
     chunks: int
     groups: int = 1
+    wide: bool = False
 
 
 class NativeProducts:
@@ -102,7 +112,7 @@ class NativeProducts:
             positions: which coefficients of c₀ are sent.
         """
         starts = range(0, len(matrix), self._layout.side)
-        groups, arithmetic = self._layout.groups, self._arithmetic
+        groups = self._layout.groups
         sums_of = self._sums(encrypted, matrix, starts)
         window = max(_WINDOW // groups, 4)
         for first in range(0, len(starts), window):
@@ -112,22 +122,48 @@ class NativeProducts:
             def answer(
                 part: slice, first: int = first, zeros: list[Blinder] = zeros
             ) -> list[tuple[bytes, RingArray]]:
-                found = []
                 own = zeros[part.start * groups : part.stop * groups]
-                for sums, (u, noise) in zip(sums_of(first + part.start), own, strict=True):
-                    masks, share = mask(len(positions))
-                    arithmetic.multiply(u[None], DEGREE, 0, self._public[:, None], sums[None])
-                    found.append((arithmetic.reply(sums, noise, masks, positions), share))
-                return found
+                each = zip(sums_of(first + part.start), own, strict=True)
+                return [self._sealed(sums, zero, mask, positions) for sums, zero in each]
 
             for replies in by_block(answer, len(blocks), 1):
                 yield from replies
+
+    def combinations(
+        self,
+        encrypted: bytes,
+        polynomials: IntArray,
+        zeros: list[Blinder],
+        mask: Callable[[int], tuple[RingArray, RingArray]],
+    ) -> list[tuple[bytes, RingArray]]:
+        """As `replies`, of the sum of inputs times polynomials, (replies, inputs, DEGREE)."""
+        held, everywhere = self._taken_in(encrypted, 0, self._layout.chunks), np.arange(DEGREE)
+
+        def answer(part: slice) -> tuple[bytes, RingArray]:
+            (sums,) = self._arithmetic.sums(1)
+            self._arithmetic.add(polynomials[part.start], held[:, 0], sums)
+            return self._sealed(sums, zeros[part.start], mask, everywhere)
+
+        return by_block(answer, len(polynomials), 1)
+
+    def _sealed(
+        self,
+        sums: RingArray,
+        zero: Blinder,
+        mask: Callable[[int], tuple[RingArray, RingArray]],
+        positions: NDArray[np.int64],
+    ) -> tuple[bytes, RingArray]:
+        """A reply and this end's share of its masks."""
+        masks, share = mask(len(positions))
+        u, noise = zero
+        self._arithmetic.multiply(u[None], DEGREE, 0, self._public[:, None], sums[None])
+        return self._arithmetic.reply(sums, noise, masks, positions), share
 
     def _sums(
         self, encrypted: bytes, matrix: NDArray[Any], starts: range
     ) -> Callable[[int], RingArray]:
         """The sums of a block of rows, by its number."""
-        arithmetic, (chunk, side, chunks, groups) = self._arithmetic, astuple(self._layout)
+        arithmetic, (chunk, side, chunks, groups, _) = self._arithmetic, astuple(self._layout)
 
         def add(block: int, first: int, held: RingArray, sums: RingArray) -> RingArray:
             rows = matrix[starts[block] : starts[block] + side]
@@ -175,9 +211,8 @@ def chosen(
     by_seal: Callable[[bytes], seal.Ciphertext],
 ) -> NativeProducts | None:
     """Products in C for these sizes and matrices; None where SEAL has to make them."""
-    if why_not() is not None or largest_entry > LARGEST_ENTRY:
+    if why_not() is not None or largest_entry > (LARGEST_WIDE if layout.wide else LARGEST_ENTRY):
         return None
-    vector, _ = _tested()
     primes = sizes.primes()
     try:
         arithmetic = Arithmetic(
@@ -185,7 +220,7 @@ def chosen(
             sizes.reply_primes,
             sizes.prime_bits,
             (layout.chunks * largest_entry + 1) * DEGREE * max(primes),
-            vector=vector,
+            vector=uses_vector(),
         )
     except RangeExceeded:
         return None
@@ -196,12 +231,17 @@ def chosen_key(sizes: BfvSizes, secret: Callable[[], NDArray[np.int32]]) -> Nati
     """The owner's side in C; None where SEAL has to do it."""
     if why_not() is not None:
         return None
-    return NativeKey(sizes, secret(), vector=_tested()[0])
+    return NativeKey(sizes, secret(), vector=uses_vector())
 
 
 def why_not() -> str | None:
     """Why products are SEAL's in this process; None if they are made in C."""
     return _tested()[1]
+
+
+def uses_vector() -> bool:
+    """Whether C takes its path of AVX2 and FMA in this process."""
+    return _tested()[0]
 
 
 @cache
@@ -213,7 +253,7 @@ def _tested() -> tuple[bool, str | None]:
         return False, str(error)
     try:
         for vector in paths:
-            if _agrees(3, vector=vector) and _opens(vector=vector):
+            if all(test(vector=vector) for test in (_agrees, _opens, _fills_slots)):
                 return vector, None
     except (CryptoError, MemoryError) as error:
         return False, f"no self-test: {error}"
@@ -223,7 +263,7 @@ def _tested() -> tuple[bool, str | None]:
 _TESTED = BfvSizes(20, (60, 56, 32), 2)
 
 
-def _agrees(transforms: int, *, vector: bool) -> bool:
+def _agrees(transforms: int = 3, *, vector: bool) -> bool:
     """Whether one product of two inputs has the very words that SEAL computes."""
     sizes, bound = _TESTED, (1 << 19) - 1
     context, primes = sizes.context(), sizes.primes()
@@ -296,3 +336,16 @@ def _opens(*, vector: bool) -> bool:
     decryptor.decrypt(from_seeded(context, zero, seed), found)
     both = opened, coefficients_of(found, everywhere)
     return all(each is not None and np.array_equal(each, message) for each in both)
+
+
+def _fills_slots(*, vector: bool) -> bool:
+    """Whether SEAL's encoder gives polynomials and values as here."""
+    parameters = SlotParameters.of(1)
+    context, drawn = parameters.context(), uniform_below(TRANSFORM_PRIMES[0], DEGREE)
+    encoder, plain = seal.BatchEncoder(context), seal.Plaintext()
+    if parameters.plain_modulus != TRANSFORM_PRIMES[0]:
+        return True  # slots are SEAL's
+    encoder.encode(drawn.tolist(), plain)
+    polynomial = coefficients_of(plain, np.arange(DEGREE))
+    same = np.array_equal(native.of_slots(drawn, vector=vector), polynomial)
+    return same and np.array_equal(native.to_slots(polynomial, vector=vector), drawn)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import RingArray
 from securevfl.crypto import native
-from securevfl.crypto.masks import WordStream
-from securevfl.crypto.scheme import KEY_SEED_BYTES, MODULUS_BITS
+from securevfl.crypto.scheme import MODULUS_BITS
 from securevfl.errors import CryptoError
 
 _HALF = np.uint64(32)
@@ -42,11 +41,6 @@ def uniform_below(
     return words
 
 
-def fresh_words(count: int) -> RingArray:
-    """Pseudorandom words, (count,): a ChaCha20 stream whose key is used for nothing else."""
-    return WordStream(os.urandom(KEY_SEED_BYTES)).words(count)
-
-
 def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[RingArray, RingArray]:
     """A mask that is uniform modulo the product q of some primes, and a share of it.
 
@@ -54,7 +48,7 @@ def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[Ri
     2^plain_bits, (count,), 2^-62 off where it is rounded by C.
     """
     # Uniform modulo each prime, so modulo q.
-    residues = np.stack([uniform_below(prime, count, fresh_words) for prime in primes])
+    residues = np.stack([uniform_below(prime, count) for prime in primes])
     rounder = _rounder(tuple(primes), 1 << plain_bits)
     if rounder is not None:
         return residues, rounder.rounded(residues)
@@ -101,7 +95,7 @@ def exact_mask(
     reach = modulus // (2 * plain) - edge - 1
     off = _uniform_words(2 * reach + 1, count)
     places = [1 << (MODULUS_BITS * place) for place in reversed(range(len(off)))]
-    found = uniform_below(plain, count, fresh_words)
+    found = uniform_below(plain, count)
     words = np.stack([_remainder(found, modulus, plain), *off])
     residues = np.empty((len(primes), count), np.uint64)
     for row, prime in zip(residues, primes, strict=True):
@@ -116,7 +110,7 @@ def _uniform_words(bound: int, count: int) -> RingArray:
     largest = [bound >> MODULUS_BITS * place & _WORD for place in range(rows)]
     found, missing = np.empty((rows, count), np.uint64), np.arange(count)
     while missing.size:
-        words = fresh_words(rows * missing.size).reshape(rows, -1)
+        words = uniform_words(rows * missing.size).reshape(rows, -1).copy()
         words[0] >>= np.uint64(-bound.bit_length() % MODULUS_BITS)
         found[:, missing] = words
         beyond = np.ones(missing.size, np.bool_)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import RingArray
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.native import build
 from securevfl.errors import CryptoError, RangeExceeded
 
@@ -22,6 +22,8 @@ LARGEST_ENTRY = (1 << 31) - 1
 TRANSFORM_PRIMES = (0xFFFFFFFFC001, 0xFFFFFFFD8001, 0xFFFFFFFA0001)
 _TOP, _LARGEST = (1 << 64) - 1, (1 << 61) - 1
 LARGEST_PLAIN = 1 << 59
+LARGEST_WIDE = 1 << 47
+_TOGETHER = 8  # as in products.c
 _DECLARATIONS = """
 const char *svfl_sources(void);
 void svfl_start(void);
@@ -32,6 +34,7 @@ void svfl_cells(const void *, const uint64_t *, uint64_t *);
 int svfl_intake(const void *, const uint8_t *, const uint8_t *, const int *, uint64_t *);
 int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, int64_t,
                   const uint64_t *, int64_t, uint64_t *);
+int svfl_add(const void *, const int64_t *, int64_t, const uint64_t *, uint64_t *);
 int svfl_reply(const void *, uint64_t *, const int32_t *, const uint64_t *, const int64_t *,
                int64_t, const int *, uint8_t *);
 void svfl_ternary(const uint64_t *, int64_t, int32_t *);
@@ -41,6 +44,8 @@ void svfl_key(const void *, const int32_t *, uint64_t *);
 int svfl_zero(const void *, const uint64_t *, const uint8_t *, const int32_t *, uint64_t *);
 int svfl_open(const void *, const uint64_t *, const uint8_t *, const int *, const int64_t *,
               int64_t, uint64_t *);
+int svfl_of_slots(int, const uint64_t *, const int64_t *, uint64_t *);
+int svfl_to_slots(int, const uint64_t *, const int64_t *, uint64_t *);
 void svfl_transform(int, int, const int32_t *, uint64_t *, uint64_t *, uint64_t *);
 void svfl_combined(const uint64_t *, int, int64_t, const uint64_t *, uint64_t, uint64_t,
                    uint64_t *);
@@ -138,6 +143,40 @@ def noise(words: RingArray) -> NDArray[np.int32]:
 def _sampled(kind: str, words: RingArray) -> NDArray[np.int32]:
     of, out = library().of, np.empty(words.shape, np.int32)
     library().call(kind, of("uint64_t", words), words.size, of("int32_t", out, out=True))
+    return out
+
+
+@cache
+def _places() -> NDArray[np.int64]:
+    """Where SEAL's transform has the value of each slot (batchencoder.cpp)."""
+    bits = DEGREE.bit_length() - 1
+    powers = [pow(3, each, 2 * DEGREE) for each in range(DEGREE // 2)]
+    at = [(each - 1) // 2 for each in (*powers, *(2 * DEGREE - each for each in powers))]
+    return np.array([int(f"{each:0{bits}b}"[::-1], 2) for each in at], np.int64)
+
+
+def of_slots(slots: RingArray, *, vector: bool) -> RingArray:
+    """The polynomial modulo `TRANSFORM_PRIMES[0]` with these slots, (DEGREE,), as SEAL encodes."""
+    return _slots("of_slots", slots, vector=vector)
+
+
+def to_slots(polynomial: RingArray, *, vector: bool) -> RingArray:
+    """The inverse of `of_slots`."""
+    return _slots("to_slots", polynomial, vector=vector)
+
+
+def _slots(name: str, residues: RingArray, *, vector: bool) -> RingArray:
+    _require("slots", residues.shape, (DEGREE,))
+    if residues.max() >= TRANSFORM_PRIMES[0]:
+        raise CryptoError("slots that are no residues")
+    of, out = library().of, np.empty(DEGREE, np.uint64)
+    library().call(
+        name,
+        vector,
+        of("uint64_t", np.ascontiguousarray(residues)),
+        of("int64_t", _places()),
+        of("uint64_t", out, out=True),
+    )
     return out
 
 
@@ -263,6 +302,24 @@ class Arithmetic:
             first + len(inputs),
             of("uint64_t", inputs),
             inputs.shape[1],
+            of("uint64_t", sums, out=True),
+        )
+
+    def add(self, polynomials: IntArray, inputs: RingArray, sums: RingArray) -> None:
+        """Add polynomials of entries up to 2^47, (inputs, DEGREE), times inputs of one group."""
+        count = len(inputs)
+        found = polynomials.shape, inputs.shape[1:], sums.shape
+        expected = (count, DEGREE), self._input[1], (*self._own, self._width)
+        _require("polynomials, inputs and sums", found, expected)
+        if count > _TOGETHER or np.abs(polynomials).max() > LARGEST_WIDE:
+            raise CryptoError(f"{count} polynomials, or an entry beyond {LARGEST_WIDE}")
+        of = self._library.of
+        self._library.call(
+            "add",
+            self._engine,
+            of("int64_t", polynomials),
+            count,
+            of("uint64_t", inputs),
             of("uint64_t", sums, out=True),
         )
 

@@ -144,6 +144,30 @@ API int svfl_multiply(const engine *e, const int32_t *rows, int64_t count, int64
     return 0;
 }
 
+/* Add up to TILE polynomials of integers up to 2^47 times as many inputs, for one group. Returns 2
+ * without memory. */
+API int svfl_add(const engine *e, const int64_t *polynomials, int64_t count, const cell *inputs,
+                 cell *sums) {
+    size_t own = each(e) * 2, room = 8 * (TILE + 1) * N;
+    cell *plain = scratch(room);
+    u64 *words = (u64 *)(plain + TILE * N);
+    if (!plain) return 2;
+    for (int t = 0; t < e->transforms; t++) {
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t *in = polynomials + i * N;
+            for (int j = 0; j < N; j++) /* times N, as of_words divides */
+                words[j] = ((u64)in[j] + (TRANSFORM[t] & (u64)(in[j] >> 63))) << LOG;
+            of_words(t, e->vector, words, plain + i * N);
+        }
+        for (size_t at = t; at < each(e); at += e->transforms)
+            add_products(t, e->vector, 2, sums + at * 2 * width(e), plain, inputs + at * 2 * N, own * N,
+                         (int)count);
+    }
+    forget(plain, room);
+    free(plain);
+    return 0;
+}
+
 /* The residue modulo a ciphertext's prime of the integer with residues `a` less (R - 1)/2, plus
  * `zero`; t1 and t2 are its mixed digits. */
 INLINE u64 joined(const modulus *q, u64 a, u64 t1, u64 t2, u64 zero) {

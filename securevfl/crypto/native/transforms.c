@@ -304,11 +304,48 @@ void back(int t, int vector, cell *sums, u64 *out) {
     memcpy(out, sums, 8 * N);
     intt_words(out, OF + t, TRANSFORM[t]);
 }
+INLINE int place_of(int vector, int64_t j) { /* of SEAL's cell j */
+    return (int)(vector ? (j & ~15) | (j & 3) << 2 | (j >> 2 & 3) : j);
+}
+/* A polynomial modulo TRANSFORM[0] from its values, which are at these places of SEAL's order, and
+ * the values from the polynomial. Returns 2 without memory. */
+API int svfl_of_slots(int vector, const u64 *in, const int64_t *places, u64 *out) {
+    const tables *q = OF;
+    u64 p = TRANSFORM[0];
+    cell *room = scratch(16 * N);
+    if (!room) return 2;
+    memset(room, 0, 16 * N);
+    for (int j = 0; j < N; j++) {
+        cell *to = room + place_of(vector, places[j]);
+        if (vector) to->real = (double)((int64_t)in[j] - (int64_t)(p & -(u64)(in[j] > p / 2)));
+        else to->word = in[j];
+    }
+    back(0, vector, room, out);
+    for (int j = 0; j < N; j++) out[j] = times(out[j], q->ninv, q->ninvs, p);
+    forget(room, 16 * N);
+    free(room);
+    return 0;
+}
+API int svfl_to_slots(int vector, const u64 *in, const int64_t *places, u64 *out) {
+    u64 p = TRANSFORM[0];
+    cell *room = scratch(16 * N);
+    if (!room) return 2;
+    for (int j = 0; j < N; j++) room[N + j].word = in[j] << LOG; /* times N, as of_words divides */
+    of_words(0, vector, &room[N].word, room);
+    for (int j = 0; j < N; j++) {
+        cell at = room[place_of(vector, places[j])];
+        int64_t centred = vector ? (int64_t)at.real : (int64_t)at.word;
+        out[j] = (u64)centred + (p & (u64)(centred >> 63));
+    }
+    forget(room, 16 * N);
+    free(room);
+    return 0;
+}
 /* For tests: a transform in SEAL's order; with `again`, N times the integers, from their transform. */
 API void svfl_transform(int t, int vector, const int32_t *in, cell *room, u64 *out, u64 *again) {
     of_integers(t, vector, in, room);
     for (int j = 0; j < N; j++) {
-        cell c = room[vector ? (j & ~15) | (j & 3) << 2 | (j >> 2 & 3) : j];
+        cell c = room[place_of(vector, j)];
         out[j] = !vector ? c.word : c.real < 0 ? TRANSFORM[t] - (u64)-c.real : (u64)c.real;
     }
     memset(room + N, 0, 8 * N);
