@@ -52,6 +52,9 @@ CARRY_BITS = 20
 NOISE_VARIANCE = 10.5
 # Rounding (c₀, c₁) leaves noise of variance (1 + ‖s‖²)/12, for a ternary s at most this.
 ROUNDING_NOISE = sqrt((1 + DEGREE) / 12)
+# A fresh encryption (p₀u + e₀, p₁u + e₁) leaves e₀ + e₁·s − e·u, ternary s and u; SEAL's leaves
+# no more than rounding, as it is scaled down from a further prime.
+FRESH_NOISE = sqrt(NOISE_VARIANCE * (1 + 2 * DEGREE))
 
 LEAST_REVEALED = 48  # fillers let the audit of replies count a few columns
 
@@ -221,7 +224,7 @@ class ExactSizes(BfvSizes):
         """
         deviations = sqrt(2 * log(2 * revealed * 2.0**STATISTICAL_BITS))
         of_inputs = deviations * sqrt(NOISE_VARIANCE * terms) + terms / 2
-        # A fresh encryption adds at most DEGREE.
+        # A fresh encryption adds at most DEGREE, 19 times FRESH_NOISE.
         noise, switch = ceil(of_inputs * entry) + DEGREE, ceil(deviations * ROUNDING_NOISE)
         # Half of the distance is the product's, half the switch's.
         modulus_bits, kept_bits = (
@@ -253,7 +256,7 @@ def _primes(
     fmt = product_format
     columns, rows = min(DEGREE // chunk, fmt.columns), inputs * chunk
     deviation = sqrt(NOISE_VARIANCE * columns * rows) * fmt.largest_entry
-    noise = deviation + rows * fmt.largest_entry / 2 + ROUNDING_NOISE
+    noise = deviation + rows * fmt.largest_entry / 2 + FRESH_NOISE
     # Half of the room is the product's, half the switch's. Primes are a little short of 2^bits.
     numbers = 2.01 * fmt.rounds * fmt.vectors * fmt.columns
     least = plain_bits + (STATISTICAL_BITS if fmt.opened else CARRY_BITS)
