@@ -218,6 +218,7 @@ static void joined_all(const engine *e, const u64 *x, const u64 *zero, const int
     }
     WHERE(2, 2, 2)
     WHERE(3, 3, 2)
+    WHERE(3, 2, 3)
     coefficients(e, e->primes, e->kept, e->transforms, x, zero, positions, count, words);
 }
 /* A polynomial of small integers modulo each prime. */
