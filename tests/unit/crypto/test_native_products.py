@@ -70,7 +70,7 @@ def in_ring(inner: int, outputs: int, columns: int, **more: Any) -> Ends:  # noq
 FORMATS: dict[str, Callable[[], Ends]] = {
     "bfv": lambda: bfv(200, 300),
     "bfv, one reply": lambda: bfv(1000, 5),
-    "ring, more inputs": lambda: in_ring(1300, 8, 10, bandwidth_mbit=1e6),
+    "ring, more inputs": lambda: in_ring(2600, 8, 10, bandwidth_mbit=1e6),
     "ring, more replies": lambda: in_ring(8, 1300, 10, bandwidth_mbit=20.0),
     "ring, groups": lambda: in_ring(12, 400, 60),
 }

@@ -87,7 +87,7 @@ def test_a_matrix_beyond_the_format_is_refused(
 @pytest.mark.parametrize(
     "fmt",
     [
-        RingProductFormat(1300, 8, 10, 9, bandwidth_mbit=1e6),
+        RingProductFormat(2600, 8, 10, 9, bandwidth_mbit=1e6),
         RingProductFormat(8, 1300, 10, 9, bandwidth_mbit=20.0),
     ],
     ids=["more inputs", "more replies"],
