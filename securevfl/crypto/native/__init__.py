@@ -4,7 +4,7 @@
 interpreter's lock. Arrays are C's arguments as they are, never copies of temporaries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from typing import Any
@@ -197,10 +197,10 @@ def library() -> Library:
     return known
 
 
-def cells(*shape: int) -> RingArray:
-    """Zeros of this shape on a cache line's edge."""
+def cells(*shape: int, of: Callable[..., RingArray] = np.empty) -> RingArray:
+    """Room of this shape on a cache line's edge; anything is in it, unless it is `of` zeros."""
     count = prod(shape)
-    room = np.zeros(count + 7, np.uint64)
+    room = of(count + 7, np.uint64)
     start = (-room.ctypes.data % 64) // 8
     return room[start : start + count].reshape(shape)
 
@@ -259,7 +259,7 @@ class Arithmetic:
 
     def sums(self, groups: int) -> RingArray:
         """Sums of nothing, one for each group."""
-        return cells(groups, *self._own, self._width)
+        return cells(groups, *self._own, self._width, of=np.zeros)
 
     def take_in(self, c0: bytes | memoryview, seed: bytes | memoryview, out: RingArray) -> bool:
         """An input's cells, from c₀ as it travels and the 64 bytes of c₁; False for no residues."""
