@@ -45,11 +45,13 @@ _TURNED = 256  # rows that are transposed together, within the cache
 class BfvOwner(BfvKeyHolder, KeyOwner):
     """The party with the secret key."""
 
-    def __init__(self, product_format: ProductFormat, seed: bytes | None = None) -> None:
+    def __init__(
+        self, product_format: ProductFormat, seed: bytes | None = None, *, native: bool = True
+    ) -> None:
         self._format = product_format
         self._parameters = parameters = BfvParameters.of(product_format)
         capacity = parameters.inputs * product_format.vectors
-        super().__init__(parameters, parameters.chunk, capacity, seed)
+        super().__init__(parameters, parameters.chunk, capacity, seed, native=native)
 
     @property
     @override

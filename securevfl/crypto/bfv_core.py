@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
 from securevfl.crypto.fixed_point import to_ring
-from securevfl.crypto.native_products import Layout, NativeProducts, chosen
+from securevfl.crypto.native_key import fresh_blinder
+from securevfl.crypto.native_products import Layout, NativeProducts, chosen, chosen_key
 from securevfl.crypto.residues import (
     pack,
     packed_size,
@@ -42,8 +43,14 @@ from securevfl.crypto.seal_codec import (
     seal_errors,
     seeded_parts,
 )
-from securevfl.crypto.seeded_keys import make_public_bytes, public_key
+from securevfl.crypto.seeded_keys import (
+    make_public_bytes,
+    public_key,
+    public_polynomials,
+    ternary_of,
+)
 from securevfl.errors import CryptoError, KeyMismatch
+from securevfl.threads import by_block
 
 
 def inputs_of(
@@ -103,16 +110,26 @@ class BfvKeyHolder:
     """
 
     def __init__(
-        self, sizes: BfvSizes, extent: int, capacity: int, seed: bytes | None = None
+        self,
+        sizes: BfvSizes,
+        extent: int,
+        capacity: int,
+        seed: bytes | None = None,
+        *,
+        native: bool = True,
     ) -> None:
         self._sizes = sizes
         self._extent = extent
         self._context = sizes.context()
         generator = seal.KeyGenerator(self._context)
-        self._public_bytes = make_public_bytes(self._context, generator.secret_key(), seed)
+        secret = generator.secret_key()
+        self._public_bytes = make_public_bytes(self._context, secret, seed)
         # Encrypting with the secret key allows c₁ to be sent as a seed.
-        self._encryptor = seal.Encryptor(self._context, generator.secret_key())
-        self._decryptor = seal.Decryptor(self._context, generator.secret_key())
+        self._encryptor = seal.Encryptor(self._context, secret)
+        self._decryptor = seal.Decryptor(self._context, secret)
+        self._native = (
+            chosen_key(sizes, lambda: ternary_of(self._context, secret)) if native else None
+        )
         self._reply_level = sizes.reply_level()
         self._primes = sizes.primes()
         self._modulus = prod(self._primes)
@@ -128,8 +145,11 @@ class BfvKeyHolder:
         return self._pool.make_one()
 
     def _encrypted_zero(self) -> _EncryptedZero:
-        fresh = self._encryptor.encrypt_zero_symmetric()
-        c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
+        if self._native is not None:
+            c0, seed = self._native.zero()
+        else:
+            fresh = self._encryptor.encrypt_zero_symmetric()
+            c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
         end = self._extent + self._extent % 2  # coefficients are packed in pairs
         tails = [
             pack(row[end:], bits) if end < DEGREE else b""
@@ -154,10 +174,17 @@ class BfvKeyHolder:
         size = reply_bytes(self._sizes, len(positions))
         if len(data) != replies * size:
             raise CryptoError(f"{len(data)} bytes, {replies} bfv replies of {size} expected")
-        parts = (data[at : at + size] for at in range(0, len(data), size))
-        return np.stack(
-            [self._coefficients(self._reply(part, positions), positions) for part in parts]
-        )
+        found, view = np.empty((replies, len(positions)), np.uint64), memoryview(data)
+
+        def decrypt(part: slice) -> None:
+            reply = view[part.start * size : part.stop * size]
+            opened = None if self._native is None else self._native.opened(reply, positions)
+            if opened is None:  # or SEAL's error
+                opened = self._coefficients(self._reply(bytes(reply), positions), positions)
+            found[part.start] = opened
+
+        by_block(decrypt, replies, 1)
+        return found
 
     def _reply(self, data: bytes, positions: NDArray[np.int64]) -> RingArray:
         """A reply's polynomials; a KeyMismatch if c₁ is 0, whose c₀ would be in clear."""
@@ -211,7 +238,14 @@ class BfvMultiplier:
         self._pool: BlinderPool[Any]
         self._native: NativeProducts | None = None
         if layout is not None:
-            self._native = chosen(sizes, layout, largest_entry, self._by_seal)
+            data_primes = len(self._primes)
+            self._native = chosen(
+                sizes,
+                layout,
+                largest_entry,
+                lambda: public_polynomials(self._context, key, data_primes),
+                self._by_seal,
+            )
 
     @property
     def engine(self) -> str:
@@ -267,16 +301,13 @@ class BfvMultiplier:
         self._evaluator.add_inplace(total, product)
         return total
 
-    def _zero(self) -> seal.Ciphertext:
-        """A fresh encryption of zero."""
+    def _blinder(self) -> Any:  # noqa: ANN401
+        """A fresh encryption of zero, or what C makes it of: what is made offline for a reply."""
+        if self._native is not None:
+            return fresh_blinder()
         encrypted = seal.Ciphertext()
         self._encryptor.encrypt_zero(encrypted)
         return encrypted
-
-    def _blinder(self) -> Any:  # noqa: ANN401
-        """What is made offline for a reply: a fresh encryption of zero, or its words."""
-        zero = self._zero()
-        return zero if self._native is None else polynomials_of(zero)
 
     def _made_natively(
         self, encrypted: bytes, matrix: NDArray[Any], positions: NDArray[np.int64]

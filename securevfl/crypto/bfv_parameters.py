@@ -52,16 +52,19 @@ CARRY_BITS = 20
 NOISE_VARIANCE = 10.5
 # Rounding (c₀, c₁) leaves noise of variance (1 + ‖s‖²)/12, for a ternary s at most this.
 ROUNDING_NOISE = sqrt((1 + DEGREE) / 12)
+# A fresh encryption (p₀u + e₀, p₁u + e₁) leaves e₀ + e₁·s − e·u, ternary s and u; SEAL's leaves
+# no more than rounding, as it is scaled down from a further prime.
+FRESH_NOISE = sqrt(NOISE_VARIANCE * (1 + 2 * DEGREE))
 
 LEAST_REVEALED = 48  # fillers let the audit of replies count a few columns
 
 SPECIAL_BITS = 30  # SEAL's special prime, which ciphertexts on the wire lack
 LARGEST_PRIME_BITS, _LEAST_PRIME_BITS = 60, 32
-# Milliseconds by data prime, measured: taking in an input; one product; the rest of a reply. Then
-# what is made offline: an encryption of zero, and what SEAL's compression adds where it finds zeros
-# to squeeze out; a blinder. They weigh computation against bytes and need not be exact.
-_INPUT_MS, _PRODUCT_MS, _REPLY_MS = 0.55, 0.08, 0.6
-_ZERO_MS, _SQUEEZE_MS, _SQUEEZED_BITS, _BLINDER_MS = 0.75, 0.2, 52, 1.4
+# Milliseconds by data prime of products in C, measured: an input, encrypted and taken in; one
+# product; a reply at both ends. Then what is made offline: an encryption of zero; a blinder. They
+# weigh computation against bytes and need not be exact.
+_INPUT_MS, _PRODUCT_MS, _REPLY_MS = 0.23, 0.032, 0.4
+_ZERO_MS, _BLINDER_MS = 0.3, 0.05
 
 
 @dataclass(frozen=True)
@@ -183,11 +186,8 @@ class BfvParameters(BfvSizes):
         size = up + down + (product_format.evaluators - 1) * max(up, down)
         transfer_ms = size * 8e-3 / product_format.bandwidth_mbit
         primes = len(self.prime_bits)
-        squeezed = sum(bits <= _SQUEEZED_BITS for bits in self.prime_bits)
         online_ms = primes * (inputs * _INPUT_MS + replies * (_REPLY_MS + inputs * _PRODUCT_MS))
-        offline_ms = max(
-            inputs * (primes * _ZERO_MS + squeezed * _SQUEEZE_MS), replies * primes * _BLINDER_MS
-        )
+        offline_ms = primes * max(inputs * _ZERO_MS, replies * _BLINDER_MS)
         waits_ms = 2 * product_format.latency_ms + transfer_ms
         return (transfer_ms + online_ms + max(0.0, offline_ms - waits_ms)) * 1e-3
 
@@ -221,7 +221,7 @@ class ExactSizes(BfvSizes):
         """
         deviations = sqrt(2 * log(2 * revealed * 2.0**STATISTICAL_BITS))
         of_inputs = deviations * sqrt(NOISE_VARIANCE * terms) + terms / 2
-        # A fresh encryption adds at most DEGREE.
+        # A fresh encryption adds at most DEGREE, 19 times FRESH_NOISE.
         noise, switch = ceil(of_inputs * entry) + DEGREE, ceil(deviations * ROUNDING_NOISE)
         # Half of the distance is the product's, half the switch's.
         modulus_bits, kept_bits = (
@@ -253,7 +253,7 @@ def _primes(
     fmt = product_format
     columns, rows = min(DEGREE // chunk, fmt.columns), inputs * chunk
     deviation = sqrt(NOISE_VARIANCE * columns * rows) * fmt.largest_entry
-    noise = deviation + rows * fmt.largest_entry / 2 + ROUNDING_NOISE
+    noise = deviation + rows * fmt.largest_entry / 2 + FRESH_NOISE
     # Half of the room is the product's, half the switch's. Primes are a little short of 2^bits.
     numbers = 2.01 * fmt.rounds * fmt.vectors * fmt.columns
     least = plain_bits + (STATISTICAL_BITS if fmt.opened else CARRY_BITS)
@@ -265,22 +265,19 @@ def _primes(
 def _kept_and_dropped(modulus_bits: int, kept_bits: int) -> Iterator[tuple[tuple[int, ...], int]]:
     for kept in range(1, 4):
         for others in range(4 - kept):
-            for smallest in (_LEAST_PRIME_BITS, _SQUEEZED_BITS + 4):
-                prime_bits = shared_out(modulus_bits, kept_bits, kept, others, smallest)
-                if prime_bits is not None:
-                    yield prime_bits, kept
+            prime_bits = shared_out(modulus_bits, kept_bits, kept, others)
+            if prime_bits is not None:
+                yield prime_bits, kept
 
 
-def shared_out(
-    modulus_bits: int, kept_bits: int, kept: int, others: int, smallest: int
-) -> tuple[int, ...] | None:
+def shared_out(modulus_bits: int, kept_bits: int, kept: int, others: int) -> tuple[int, ...] | None:
     """Sizes of `kept` primes of `kept_bits` together, then others that a reply drops, or None.
 
-    The others have `smallest` bits or more. All together have `modulus_bits`, and leave room for
+    All together have `modulus_bits`, and leave room for
     SEAL's own prime.
     """
     each = _nibbles(max(kept_bits, modulus_bits - others * LARGEST_PRIME_BITS), kept)
-    rest = max(smallest, _nibbles(modulus_bits - kept * each, others)) if others else 0
+    rest = _nibbles(modulus_bits - kept * each, others) if others else 0
     prime_bits = (each,) * kept + (rest,) * others
     if (
         sum(prime_bits) + SPECIAL_BITS > LARGEST_MODULUS_BITS

@@ -1,16 +1,20 @@
 """Products of a matrix with encrypted vectors in C, where this machine has the library.
 
 They are the ones that SEAL's evaluator makes of the same bytes, encryptions of zero and masks, word
-for word. Whether the library agrees with the installed SEAL is tested once in a process; if it does
-not, or there is none, `chosen` gives None, and `why_not` the reason.
+for word. An encryption of zero (p₀u + e₀, p₁u + e₁) is one more product of the sum, that of u with
+the public key. It is made modulo the ciphertext's primes; SEAL divides one modulo a further prime
+by this prime, which leaves less noise (bfv_parameters covers either).
 
-Inputs whose seed is no plain one of SEAL's default generator, and words that are no residues, are
-left to SEAL, which reads or refuses them.
+Whether the library agrees with the installed SEAL is tested once in a process; if it does not, or
+there is none, `chosen` gives None, and `why_not` the reason. Inputs whose seed is no plain one of
+SEAL's default generator, and words that are no residues, are left to SEAL, which reads or refuses
+them.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,37 +22,51 @@ import tenseal.sealapi as seal
 from numpy.typing import NDArray
 
 from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto import native
 from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
-from securevfl.crypto.native import LARGEST_ENTRY, Arithmetic, Missing, library
-from securevfl.crypto.residues import pack, uniform_below
+from securevfl.crypto.native import (
+    LARGEST_ENTRY,
+    LARGEST_WIDE,
+    TRANSFORM_PRIMES,
+    Arithmetic,
+    Missing,
+    library,
+)
+from securevfl.crypto.native_key import NativeKey, fresh_blinder
+from securevfl.crypto.residues import pack, scaled_message, uniform_below
 from securevfl.crypto.seal_codec import (
     SEED_BYTES,
     SEED_START,
     ciphertext_of,
+    coefficients_of,
     from_seeded,
     plaintext,
     polynomials_of,
     seal_errors,
     seeded_parts,
 )
+from securevfl.crypto.seeded_keys import ternary_of
+from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.errors import CryptoError, RangeExceeded
 from securevfl.threads import by_block
 
 _TOGETHER = 8  # chunks whose products are added at once, as in products.c
 _WINDOW = 64  # encryptions of zero that are taken together
+Blinder = tuple[NDArray[np.int32], NDArray[np.int32]]  # u and noise of an encryption of zero
 
 
 @dataclass(frozen=True)
 class Layout:
     """How rows of M and inputs meet, see ring_layout: `side` rows a reply, `chunk` entries each.
 
-    A vector has `chunks` times `groups` inputs.
+    A vector has `chunks` times `groups` inputs. `wide` is for `combinations`, entries up to 2^47.
     """
 
     chunk: int
     side: int
     chunks: int
     groups: int = 1
+    wide: bool = False
 
 
 class NativeProducts:
@@ -58,6 +76,7 @@ class NativeProducts:
         arithmetic: of its primes.
         layout: of its plaintexts.
         input_bytes: size of an input's c₀.
+        public: (p₀, p₁) modulo the primes, (2, primes, DEGREE).
         by_seal: reads an input that is not as usual, and raises what SEAL does.
     """
 
@@ -66,16 +85,19 @@ class NativeProducts:
         arithmetic: Arithmetic,
         layout: Layout,
         input_bytes: int,
+        public: RingArray,
         by_seal: Callable[[bytes], seal.Ciphertext],
     ) -> None:
         self._arithmetic, self._layout, self._by_seal = arithmetic, layout, by_seal
         self._c0_bytes = input_bytes
+        self._public = arithmetic.inputs(1)
+        arithmetic.take_words(public, self._public[0])
 
     def replies(
         self,
         encrypted: bytes,
         matrix: IntArray | NDArray[np.int32],
-        blinder: Callable[[], RingArray],
+        blinder: Callable[[], Blinder],
         mask: Callable[[int], tuple[RingArray, RingArray]],
         positions: NDArray[np.int64],
     ) -> Iterator[tuple[bytes, RingArray]]:
@@ -86,12 +108,11 @@ class NativeProducts:
         Args:
             encrypted: inputs, of the right size.
             matrix: entries of up to 31 bits and a sign.
-            blinder: the next encryption of zero, as words.
+            blinder: what the next encryption of zero is made of.
             mask: masks and shares for so many coefficients; threads call it.
             positions: which coefficients of c₀ are sent.
         """
         starts = range(0, len(matrix), self._layout.side)
-
         groups = self._layout.groups
         sums_of = self._sums(encrypted, matrix, starts)
         window = max(_WINDOW // groups, 4)
@@ -100,23 +121,50 @@ class NativeProducts:
             zeros = [blinder() for _ in range(len(blocks) * groups)]
 
             def answer(
-                part: slice, first: int = first, zeros: list[RingArray] = zeros
+                part: slice, first: int = first, zeros: list[Blinder] = zeros
             ) -> list[tuple[bytes, RingArray]]:
-                found = []
                 own = zeros[part.start * groups : part.stop * groups]
-                for sums, zero in zip(sums_of(first + part.start), own, strict=True):
-                    masks, share = mask(len(positions))
-                    found.append((self._arithmetic.reply(sums, zero, masks, positions), share))
-                return found
+                each = zip(sums_of(first + part.start), own, strict=True)
+                return [self._sealed(sums, zero, mask, positions) for sums, zero in each]
 
             for replies in by_block(answer, len(blocks), 1):
                 yield from replies
+
+    def combinations(
+        self,
+        encrypted: bytes,
+        polynomials: IntArray,
+        zeros: list[Blinder],
+        mask: Callable[[int], tuple[RingArray, RingArray]],
+    ) -> list[tuple[bytes, RingArray]]:
+        """As `replies`, of the sum of inputs times polynomials, (replies, inputs, DEGREE)."""
+        held, everywhere = self._taken_in(encrypted, 0, self._layout.chunks), np.arange(DEGREE)
+
+        def answer(part: slice) -> tuple[bytes, RingArray]:
+            (sums,) = self._arithmetic.sums(1)
+            self._arithmetic.add(polynomials[part.start], held[:, 0], sums)
+            return self._sealed(sums, zeros[part.start], mask, everywhere)
+
+        return by_block(answer, len(polynomials), 1)
+
+    def _sealed(
+        self,
+        sums: RingArray,
+        zero: Blinder,
+        mask: Callable[[int], tuple[RingArray, RingArray]],
+        positions: NDArray[np.int64],
+    ) -> tuple[bytes, RingArray]:
+        """A reply and this end's share of its masks."""
+        masks, share = mask(len(positions))
+        u, noise = zero
+        self._arithmetic.multiply(u[None], DEGREE, 0, self._public[:, None], sums[None])
+        return self._arithmetic.reply(sums, noise, masks, positions), share
 
     def _sums(
         self, encrypted: bytes, matrix: NDArray[Any], starts: range
     ) -> Callable[[int], RingArray]:
         """The sums of a block of rows, by its number."""
-        arithmetic, (chunk, side, chunks, groups) = self._arithmetic, astuple(self._layout)
+        arithmetic, (chunk, side, chunks, groups, _) = self._arithmetic, astuple(self._layout)
 
         def add(block: int, first: int, held: RingArray, sums: RingArray) -> RingArray:
             rows = matrix[starts[block] : starts[block] + side]
@@ -160,29 +208,41 @@ def chosen(
     sizes: BfvSizes,
     layout: Layout,
     largest_entry: int,
+    public: Callable[[], RingArray],
     by_seal: Callable[[bytes], seal.Ciphertext],
 ) -> NativeProducts | None:
     """Products in C for these sizes and matrices; None where SEAL has to make them."""
-    if why_not() is not None or largest_entry > LARGEST_ENTRY:
+    if why_not() is not None or largest_entry > (LARGEST_WIDE if layout.wide else LARGEST_ENTRY):
         return None
-    vector, _ = _tested()
     primes = sizes.primes()
     try:
         arithmetic = Arithmetic(
             primes,
             sizes.reply_primes,
             sizes.prime_bits,
-            layout.chunks * DEGREE * largest_entry * max(primes),
-            vector=vector,
+            (layout.chunks * largest_entry + 1) * DEGREE * max(primes),
+            vector=uses_vector(),
         )
     except RangeExceeded:
         return None
-    return NativeProducts(arithmetic, layout, sizes.input_bytes, by_seal)
+    return NativeProducts(arithmetic, layout, sizes.input_bytes, public(), by_seal)
+
+
+def chosen_key(sizes: BfvSizes, secret: Callable[[], NDArray[np.int32]]) -> NativeKey | None:
+    """The owner's side in C; None where SEAL has to do it."""
+    if why_not() is not None:
+        return None
+    return NativeKey(sizes, secret(), vector=uses_vector())
 
 
 def why_not() -> str | None:
     """Why products are SEAL's in this process; None if they are made in C."""
     return _tested()[1]
+
+
+def uses_vector() -> bool:
+    """Whether C takes its path of AVX2 and FMA in this process."""
+    return _tested()[0]
 
 
 @cache
@@ -195,7 +255,7 @@ def _tested() -> tuple[bool, str | None]:
     try:
         for vector in paths:
             with seal_errors("a product"):
-                agrees = _agrees(3, vector=vector)
+                agrees = all(test(vector=vector) for test in (_agrees, _opens, _fills_slots))
             if agrees:
                 return vector, None
     except CryptoError as error:
@@ -203,38 +263,92 @@ def _tested() -> tuple[bool, str | None]:
     return False, "its words are not the installed SEAL's"
 
 
-def _agrees(transforms: int, *, vector: bool) -> bool:
+_TESTED = BfvSizes(20, (60, 56, 32), 2)
+
+
+def _agrees(transforms: int = 3, *, vector: bool) -> bool:
     """Whether one product of two inputs has the very words that SEAL computes."""
-    sizes = BfvSizes(20, (60, 56, 32), 2)
-    context, primes, bound = sizes.context(), sizes.primes(), (1 << 19) - 1
+    sizes, bound = _TESTED, (1 << 19) - 1
+    context, primes = sizes.context(), sizes.primes()
     generator = seal.KeyGenerator(context)
     encryptor, evaluator = seal.Encryptor(context, generator.secret_key()), seal.Evaluator(context)
+
+    def product_of(taken: seal.Ciphertext, row: NDArray[np.int32]) -> seal.Ciphertext:
+        plain, product = seal.Plaintext(), seal.Ciphertext()
+        words = row[::-1].astype(np.int64).view(np.uint64) & np.uint64((1 << 20) - 1)
+        evaluator.transform_to_ntt_inplace(taken)
+        evaluator.transform_to_ntt(plaintext(context, words), context.first_parms_id(), plain)
+        evaluator.multiply_plain(taken, plain, product)
+        return product
+
     signs = uniform_below(3, 2 * DEGREE).astype(np.int64) - 1
     rows = (signs * bound).astype(np.int32)[None]
     # The bound decides on the number of transforms.
-    largest = (2 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
+    largest = (3 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
     arithmetic = Arithmetic(primes, 2, sizes.prime_bits, largest, vector=vector)
-    cells, products = arithmetic.inputs(2), []
+    cells, products = arithmetic.inputs(3), []
     for index, block in enumerate(np.split(rows[0], 2)):
         c0, seed = seeded_parts(encryptor.encrypt_zero_symmetric(), len(primes), DEGREE)
         packed, start = b"".join(map(pack, c0, sizes.prime_bits)), len(SEED_START)
         if seed[:start] != SEED_START or not arithmetic.take_in(packed, seed[start:], cells[index]):
             return False
-        taken, plain, product = from_seeded(context, c0, seed), seal.Plaintext(), seal.Ciphertext()
-        words = block[::-1].astype(np.int64).view(np.uint64) & np.uint64((1 << 20) - 1)
-        evaluator.transform_to_ntt_inplace(taken)
-        evaluator.transform_to_ntt(plaintext(context, words), context.first_parms_id(), plain)
-        evaluator.multiply_plain(taken, plain, product)
-        products.append(product)
-    words_of_zero = np.array([[uniform_below(p, DEGREE) for p in primes] for _ in range(2)])
-    zero = ciphertext_of(context, context.first_parms_id(), words_of_zero)
+        products.append(product_of(from_seeded(context, c0, seed), block))
+    key = np.array([[uniform_below(p, DEGREE) for p in primes] for _ in range(2)])
+    arithmetic.take_words(key, cells[2])
+    u, noise = fresh_blinder()
+    products.append(product_of(ciphertext_of(context, context.first_parms_id(), key), u))
     sums = arithmetic.sums(1)
-    arithmetic.multiply(rows, DEGREE, 0, cells[:, None], sums)
+    arithmetic.multiply(rows, DEGREE, 0, cells[:2, None], sums)
+    arithmetic.multiply(u[None], DEGREE, 0, cells[2:, None], sums)
     masks, everywhere = np.zeros((2, DEGREE), np.uint64), np.arange(DEGREE)
-    reply = arithmetic.reply(sums[0], words_of_zero, masks, everywhere)
-    evaluator.add_inplace(products[0], products[1])
-    evaluator.transform_from_ntt_inplace(products[0])
-    evaluator.add_inplace(zero, products[0])
-    evaluator.mod_switch_to_inplace(zero, sizes.reply_level())
-    expected = zip(*polynomials_of(zero), sizes.reply_bits, strict=True)
+    reply = arithmetic.reply(sums[0], noise, masks, everywhere)
+    total = _noisy(context, primes, noise)
+    for product in products:
+        evaluator.transform_from_ntt_inplace(product)
+        evaluator.add_inplace(total, product)
+    evaluator.mod_switch_to_inplace(total, sizes.reply_level())
+    expected = zip(*polynomials_of(total), sizes.reply_bits, strict=True)
     return reply == b"".join(pack(c1, bits) + pack(c0, bits) for c0, c1, bits in expected)
+
+
+def _noisy(
+    context: seal.SEALContext, primes: list[int], noise: NDArray[np.int32]
+) -> seal.Ciphertext:
+    words = np.stack([(noise % np.int64(p)).astype(np.uint64) for p in primes], axis=1)
+    return ciphertext_of(context, context.first_parms_id(), words)
+
+
+def _opens(*, vector: bool) -> bool:
+    """Whether SEAL decrypts what the key encrypts here, and the key here what SEAL encrypts."""
+    sizes, everywhere = BfvSizes(20, (60, 56), 2), np.arange(DEGREE)
+    context, primes, plain = sizes.context(), sizes.primes(), sizes.plain_modulus
+    secret, found = seal.KeyGenerator(context).secret_key(), seal.Plaintext()
+    encryptor, decryptor = seal.Encryptor(context, secret), seal.Decryptor(context, secret)
+    key = NativeKey(sizes, ternary_of(context, secret), vector=vector)
+    message = uniform_below(plain, DEGREE)
+    fresh = encryptor.encrypt_symmetric(plaintext(context, message))
+    c0_c1 = polynomials_of(from_seeded(context, *seeded_parts(fresh, len(primes), DEGREE)))
+    sent = [
+        pack(c1, bits) + pack(c0, bits)
+        for c0, c1, bits in zip(*c0_c1, sizes.prime_bits, strict=True)
+    ]
+    opened = key.opened(b"".join(sent), everywhere)
+    zero, seed = key.zero()
+    for row, prime in zip(zero, primes, strict=True):
+        row[:] = (row + scaled_message(message, prod(primes), plain, prime)) % np.uint64(prime)
+    decryptor.decrypt(from_seeded(context, zero, seed), found)
+    both = opened, coefficients_of(found, everywhere)
+    return all(each is not None and np.array_equal(each, message) for each in both)
+
+
+def _fills_slots(*, vector: bool) -> bool:
+    """Whether SEAL's encoder gives polynomials and values as here."""
+    parameters = SlotParameters.of(1)
+    context, drawn = parameters.context(), uniform_below(TRANSFORM_PRIMES[0], DEGREE)
+    encoder, plain = seal.BatchEncoder(context), seal.Plaintext()
+    if parameters.plain_modulus != TRANSFORM_PRIMES[0]:
+        return True  # slots are SEAL's
+    encoder.encode(drawn.tolist(), plain)
+    polynomial = coefficients_of(plain, np.arange(DEGREE))
+    same = np.array_equal(native.of_slots(drawn, vector=vector), polynomial)
+    return same and np.array_equal(native.to_slots(polynomial, vector=vector), drawn)

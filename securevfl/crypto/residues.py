@@ -6,6 +6,7 @@ take b/4 ≥ 8 bytes, which are read and written as two overlapping 64-bit words
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -17,7 +18,8 @@ from securevfl.crypto import native
 from securevfl.crypto.scheme import MODULUS_BITS
 from securevfl.errors import CryptoError
 
-LIMB_BITS = 32
+_HALF = np.uint64(32)
+_WORD, _LOW = (1 << MODULUS_BITS) - 1, np.uint64((1 << 32) - 1)
 
 
 def uniform_words(count: int) -> RingArray:
@@ -43,16 +45,24 @@ def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[Ri
     """A mask that is uniform modulo the product q of some primes, and a share of it.
 
     Returns the mask modulo each prime, (primes, count), and round(t·mask/q) modulo t =
-    2^plain_bits, (count,).
+    2^plain_bits, (count,), 2^-62 off where it is rounded by C.
     """
-    modulus = prod(primes)
-    total, residues = np.zeros(count, object), np.empty((len(primes), count), np.uint64)
-    for row, prime in zip(residues, primes, strict=True):
-        # Σ drawn·q/prime: as drawn is uniform modulo each prime, so is the sum modulo q.
-        drawn, others = uniform_below(prime, count), modulus // prime
-        row[:] = combined(_limbs(drawn), [others << LIMB_BITS, others], 0, prime)
-        total += drawn.astype(object) * others
-    return residues, share_of(total, modulus, plain_bits)
+    # Uniform modulo each prime, so modulo q.
+    residues = np.stack([uniform_below(prime, count) for prime in primes])
+    rounder = _rounder(tuple(primes), 1 << plain_bits)
+    if rounder is not None:
+        return residues, rounder.rounded(residues)
+    return residues, share_of(whole(residues, primes), prod(primes), plain_bits)
+
+
+@cache
+def _rounder(primes: tuple[int, ...], plain: int) -> native.Arithmetic | None:
+    """Rounds residues modulo these primes, where C can."""
+    fits = len(primes) <= native.MOST_PRIMES and plain <= native.LARGEST_PLAIN
+    if not fits or isinstance(native.found(), native.Missing):
+        return None
+    sizes = (60,) * len(primes)
+    return native.Arithmetic(primes, len(primes), sizes, 0, vector=False, plain=plain)
 
 
 def whole(residues: NDArray[Any], primes: Sequence[int]) -> NDArray[np.object_]:
@@ -83,70 +93,71 @@ def exact_mask(
     """
     modulus = prod(primes)
     reach = modulus // (2 * plain) - edge - 1
-    places, limbs = _uniform_limbs(2 * reach + 1, count)
+    off = _uniform_words(2 * reach + 1, count)
+    places = [1 << (MODULUS_BITS * place) for place in reversed(range(len(off)))]
     found = uniform_below(plain, count)
+    words = np.stack([_remainder(found, modulus, plain), *off])
     residues = np.empty((len(primes), count), np.uint64)
     for row, prime in zip(residues, primes, strict=True):
-        off = combined(limbs, places, -reach, prime)
-        row[:] = (scaled_message(found, modulus, plain, prime) + off) % np.uint64(prime)
+        over_t = pow(plain, -1, prime)
+        row[:] = combined(words, [-over_t, *places], plain // 2 * over_t - reach, prime)
     return residues, found
 
 
-def _uniform_limbs(bound: int, count: int) -> tuple[list[int], RingArray]:
-    """Exactly uniform integers in [0, bound) as limbs, (limbs, count), with their place values."""
-    rows = -(-bound.bit_length() // LIMB_BITS)
-    places = [1 << (LIMB_BITS * place) for place in reversed(range(rows))]
-    largest = [bound // place % (1 << LIMB_BITS) for place in places]
+def _uniform_words(bound: int, count: int) -> RingArray:
+    """Exactly uniform integers in [0, bound) as words, the highest first, (words, count)."""
+    rows = -(-bound.bit_length() // MODULUS_BITS)
+    largest = [bound >> MODULUS_BITS * place & _WORD for place in range(rows)]
     found, missing = np.empty((rows, count), np.uint64), np.arange(count)
     while missing.size:
-        drawn = np.frombuffer(os.urandom(rows * missing.size * LIMB_BITS // 8), np.uint32)
-        limbs = drawn.reshape(rows, -1).astype(np.uint64)
-        limbs[0] >>= np.uint64(-bound.bit_length() % LIMB_BITS)
-        found[:, missing] = limbs
+        words = uniform_words(rows * missing.size).reshape(rows, -1).copy()
+        words[0] >>= np.uint64(-bound.bit_length() % MODULUS_BITS)
+        found[:, missing] = words
         beyond = np.ones(missing.size, np.bool_)
-        for limb, most in zip(reversed(limbs), reversed(largest), strict=True):
-            beyond = (limb > most) | ((limb == most) & beyond)
+        for word, most in zip(reversed(words), map(np.uint64, largest), strict=True):
+            beyond = (word > most) | ((word == most) & beyond)
         missing = missing[beyond]
-    return places, found
+    return found
 
 
 def scaled_message(values: RingArray, modulus: int, plain: int, prime: int) -> RingArray:
     """round(q·v/t) modulo a prime factor of q, t = `plain`; rounding is at most 1/2.
 
     t is a power of two, and v any words congruent to residues; or t is odd, and v is below t.
+    """
+    over_t = pow(plain, -1, prime)
+    shifted = _remainder(values, modulus, plain)
+    return combined(shifted[None], [-over_t], plain // 2 * over_t, prime)
 
-    q·v = t·quotient + remainder with |remainder| ≤ t/2. As q is 0 modulo the prime, the quotient is
-    −remainder/t there.
+
+def _remainder(values: RingArray, modulus: int, plain: int) -> RingArray:
+    """t/2 plus the remainder of q·v = t·quotient + remainder, |remainder| ≤ t/2.
+
+    As q is 0 modulo its prime factors, the quotient is −remainder/t there.
     """
     half = plain // 2
     if plain % 2:
-        shifted = combined(_limbs(values), [modulus << LIMB_BITS, modulus], half, plain)
-    else:
-        wrapped = values * np.uint64(modulus % (1 << MODULUS_BITS)) + np.uint64(half)
-        shifted = wrapped & np.uint64(plain - 1)  # remainder + t/2
-    over_t = pow(plain, -1, prime)
-    return combined(_limbs(shifted), [-over_t << LIMB_BITS, -over_t], half * over_t, prime)
+        return combined(values[None], [modulus], half, plain)
+    wrapped = values * np.uint64(modulus & _WORD) + np.uint64(half)
+    return wrapped & np.uint64(plain - 1)
 
 
-def _limbs(words: RingArray) -> RingArray:
-    return np.stack([words >> np.uint64(LIMB_BITS), words & np.uint64((1 << LIMB_BITS) - 1)])
+def combined(words: RingArray, factors: Sequence[int], offset: int, prime: int) -> RingArray:
+    """(Σ words·factors + offset) mod prime, of up to 5 rows of 64-bit words, (words, count).
 
-
-def combined(limbs: RingArray, factors: Sequence[int], offset: int, prime: int) -> RingArray:
-    """(Σ limbs·factors + offset) mod prime, for words below 2^32, shape (up to 5, degree).
-
-    Each limb has one factor, of any size; the prime is between 2^31 and 2^61.
+    Each row has one factor, of any size; the prime is between 2^31 and 2^61.
     """
     if isinstance(native.found(), native.Library):
         reduced = [factor % prime for factor in factors]
-        return native.library().combined(limbs, reduced, offset % prime, prime)
-    total = np.full(limbs.shape[1], offset % prime + prime, np.uint64)
-    for limb, factor in zip(limbs, factors, strict=True):
-        known = factor % prime
-        # The quotient is computed in float64 and may be off by one if the remainder is tiny:
-        # a term is between −1/2^20 and 1 + 1/2^20 primes. Its parts wrap modulo 2^64.
-        quotient = (limb * (known / prime)).astype(np.uint64)
-        total += limb * np.uint64(known) - quotient * np.uint64(prime)
+        return native.library().combined(words, reduced, offset % prime, prime)
+    total = np.full(words.shape[1], offset % prime + prime, np.uint64)
+    for row, factor in zip(words, factors, strict=True):
+        for limb, place in ((row >> _HALF, 32), (row & _LOW, 0)):
+            known = (factor << place) % prime
+            # The quotient is computed in float64 and may be off by one if the remainder is tiny:
+            # a term is between −1/2^20 and 1 + 1/2^20 primes. Its parts wrap modulo 2^64.
+            quotient = (limb * (known / prime)).astype(np.uint64)
+            total += limb * np.uint64(known) - quotient * np.uint64(prime)
     return total % np.uint64(prime)
 
 

@@ -28,11 +28,10 @@ from securevfl.crypto.bfv_parameters import (
 from securevfl.crypto.ring import RING_BITS
 from securevfl.errors import RangeExceeded
 
-# Milliseconds by data prime, measured: an input, from an encryption of zero to NTT form at the
-# other end; a plaintext; one product; a reply, from its blinder to numbers. SEAL's compression adds
-# to inputs and replies where it finds zeros to squeeze out. They need not be exact.
-_INPUT_MS, _PLAIN_MS, _PRODUCT_MS, _REPLY_MS = 2.0, 0.17, 0.08, 3.2
-_SQUEEZE_MS, _SQUEEZED_BITS = 0.3, 46
+# Milliseconds by data prime of products in C, measured: an input, from an encryption of zero to its
+# transform at the other end; a plaintext; one product; a reply, from its blinder to numbers, and
+# what it takes if all coefficients are masked and sent. They need not be exact.
+_INPUT_MS, _PLAIN_MS, _PRODUCT_MS, _REPLY_MS, _SENT_MS = 0.52, 0.017, 0.008, 0.45, 0.6
 
 
 @dataclass(frozen=True)
@@ -112,19 +111,16 @@ class RingLayout:
     def seconds(self) -> float:
         """Estimated time of one product: transfers without latency, and both ends' computation."""
         inputs, replies, plaintexts = self.inputs, self.replies, self.sides * self.chunks
-        sent = DEGREE + revealed(self.side * self.together)
-        down = replies * sent * sum(self.sizes.reply_bits) // 8
+        sent = revealed(self.side * self.together)
+        down = replies * (DEGREE + sent) * sum(self.sizes.reply_bits) // 8
         size = inputs * self.sizes.input_bytes + down
         by_prime_ms = (
             inputs * _INPUT_MS
             + plaintexts * (_PLAIN_MS + self.groups * _PRODUCT_MS)
-            + replies * _REPLY_MS
+            + replies * (_REPLY_MS + sent / DEGREE * _SENT_MS)
         )
-        squeezed = inputs * _squeezed(self.sizes.prime_bits)
-        squeezed += replies * _squeezed(self.sizes.reply_bits)
         transfer_ms = size * 8e-3 / self.product_format.bandwidth_mbit
-        computing_ms = len(self.sizes.prime_bits) * by_prime_ms + squeezed * _SQUEEZE_MS
-        return (transfer_ms + computing_ms) * 1e-3
+        return (transfer_ms + len(self.sizes.prime_bits) * by_prime_ms) * 1e-3
 
 
 @cache
@@ -172,7 +168,3 @@ def _sizes(fmt: RingProductFormat, chunk: int, side: int, together: int) -> list
     replies = -(-fmt.outputs // side) * -(-fmt.columns // together)
     shown = replies * revealed(side * together) * fmt.products
     return ExactSizes.fitting(RING_BITS, terms, fmt.matrix_bound, shown)
-
-
-def _squeezed(prime_bits: tuple[int, ...]) -> int:
-    return sum(bits <= _SQUEEZED_BITS for bits in prime_bits)

@@ -37,10 +37,12 @@ from securevfl.errors import RangeExceeded
 class RingProductOwner(BfvKeyHolder):
     """The party with the secret key; a RangeExceeded if no parameters have room for masks."""
 
-    def __init__(self, product_format: RingProductFormat, seed: bytes | None = None) -> None:
+    def __init__(
+        self, product_format: RingProductFormat, seed: bytes | None = None, *, native: bool = True
+    ) -> None:
         self.product_format = product_format
         self._layout = layout = RingLayout.of(product_format)
-        super().__init__(layout.sizes, layout.extent, layout.inputs, seed)
+        super().__init__(layout.sizes, layout.extent, layout.inputs, seed, native=native)
 
     def encrypt(self, values: RingArray) -> bytes:
         """Encrypt V, residues below 2^59 of shape (inner, columns); a RangeExceeded for others."""

@@ -18,9 +18,11 @@ bijection.
 """
 
 import os
+from functools import cache
 
 import numpy as np
 import tenseal.sealapi as seal
+from numpy.typing import NDArray
 
 from securevfl.arrays import RingArray
 from securevfl.crypto.masks import WordStream
@@ -62,6 +64,27 @@ def make_public_bytes(
     return seed + to_bytes(public_key_of(context, polynomials_of(total)[::-1]))
 
 
+def ternary_of(context: seal.SEALContext, secret_key: seal.SecretKey) -> NDArray[np.int32]:
+    """A secret key's coefficients, −1, 0 or 1, (degree,)."""
+    primes, degree = _shape(context)
+    around, level = _with_key_level(context), context.key_parms_id()
+    ones, total = np.ones((len(primes), degree), np.uint64), seal.Ciphertext()
+    one = ciphertext_of(around, level, np.stack([ones, ones]), ntt=True)
+    evaluator = seal.Evaluator(around)
+    evaluator.multiply_plain(one, secret_key.data(), total)
+    evaluator.transform_from_ntt_inplace(total)
+    residues = polynomials_of(total)[0, 0]
+    return np.where(residues > np.uint64(1), -1, residues.view(np.int64)).astype(np.int32)
+
+
+def public_polynomials(context: seal.SEALContext, key: seal.PublicKey, primes: int) -> RingArray:
+    """The coefficients of (p₀, p₁) modulo the first primes, (2, primes, degree)."""
+    words = np.ascontiguousarray(polynomials_of(key.data())[:, :primes])
+    both = ciphertext_of(context, context.first_parms_id(), words, ntt=True)
+    seal.Evaluator(context).transform_from_ntt_inplace(both)
+    return polynomials_of(both)
+
+
 def public_key(
     context: seal.SEALContext, data: bytes, other: seal.SEALContext | None = None
 ) -> seal.PublicKey:
@@ -99,6 +122,7 @@ def _shape(context: seal.SEALContext) -> tuple[list[int], int]:
     return primes, parameters.poly_modulus_degree()
 
 
+@cache
 def _with_key_level(context: seal.SEALContext) -> seal.SEALContext:
     """A context with a further prime, so that SEAL computes at the level of the given one's keys.
 

@@ -21,52 +21,82 @@ import numpy as np
 import tenseal.sealapi as seal
 
 from securevfl.arrays import IntArray, RingArray
+from securevfl.crypto import native, native_products
 from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier
 from securevfl.crypto.bfv_parameters import DEGREE
-from securevfl.crypto.residues import pack
+from securevfl.crypto.native_products import Layout
 from securevfl.crypto.scheme import MODULUS_BITS
-from securevfl.crypto.seal_codec import plaintext, seal_errors, seeded_parts
+from securevfl.crypto.seal_codec import coefficients_of, plaintext, seal_errors
 from securevfl.crypto.slot_parameters import PLAIN_BITS, SlotParameters
 from securevfl.errors import CryptoError, RangeExceeded
 
 _LARGEST_PART_BITS = PLAIN_BITS // 2 - 2  # ux − vy is far below p
 _ALL = np.arange(DEGREE)
+_PAIR = Layout(DEGREE, 1, 2, wide=True)  # inputs x and y
+
+
+class _Slots:
+    """Polynomials modulo p and their values, the slots, both (DEGREE,), in SEAL's order."""
+
+    def __init__(self, parameters: SlotParameters, *, by_seal: bool) -> None:
+        self._native = not by_seal and parameters.plain_modulus == native.TRANSFORM_PRIMES[0]
+        self._context = parameters.context()
+        self._encoder = None if self._native else seal.BatchEncoder(self._context)
+
+    def polynomial(self, slots: RingArray) -> RingArray:
+        if self._encoder is None:
+            return native.of_slots(slots, vector=native_products.uses_vector())
+        plain = seal.Plaintext()
+        self._encoder.encode(slots.tolist(), plain)
+        return coefficients_of(plain, _ALL)
+
+    def values(self, polynomial: RingArray) -> RingArray:
+        if self._encoder is None:
+            return native.to_slots(polynomial, vector=native_products.uses_vector())
+        return np.array(
+            self._encoder.decode_uint64(plaintext(self._context, polynomial)), np.uint64
+        )
 
 
 class SlotOwner(BfvKeyHolder):
     """The party with the secret key."""
 
-    def __init__(self, parameters: SlotParameters, seed: bytes | None = None) -> None:
-        super().__init__(parameters, extent=DEGREE, capacity=0, seed=seed)
+    def __init__(
+        self, parameters: SlotParameters, seed: bytes | None = None, *, native: bool = True
+    ) -> None:
+        super().__init__(parameters, extent=DEGREE, capacity=0, seed=seed, native=native)
         self._parameters = parameters
-        self._encoder = seal.BatchEncoder(self._context)
+        self._slots = _Slots(parameters, by_seal=self._native is None)
 
     def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:
         """Encrypt complex integers, (2, up to DEGREE); a RangeExceeded if p cannot hold them."""
-        first, second = _slots(parts, self._parameters.plain_modulus)
-        return self._of_slots(first), self._of_slots(second)
-
-    def _of_slots(self, residues: RingArray) -> bytes:
-        fresh = self._encryptor.encrypt_symmetric(_encoded(self._encoder, residues))
-        c0, seed = seeded_parts(fresh, len(self._primes), DEGREE)
-        return b"".join([*map(pack, c0, self._parameters.prime_bits), seed])
+        x, y = (
+            self._input(self._slots.polynomial(residues).view(np.int64))
+            for residues in _slots(parts, self._parameters.plain_modulus)
+        )
+        return x, y
 
     def decrypt(self, replies: tuple[bytes, ...], count: int) -> RingArray:
         """This party's shares of the parts modulo 2^64, (2, count); a CryptoError if invalid."""
         if len(replies) != 2:  # noqa: PLR2004
             raise CryptoError(f"{len(replies)} replies, 2 of a complex number expected")
         found = np.concatenate([self._opened(reply, 1, _ALL) for reply in replies])
-        slots = [_decoded(self._context, self._encoder, each)[:count] for each in found]
-        return np.array(slots, np.uint64) - np.uint64(self._parameters.plain_modulus)
+        slots = np.stack([self._slots.values(each)[:count] for each in found])
+        return slots - np.uint64(self._parameters.plain_modulus)
 
 
 class SlotEvaluator(BfvMultiplier):
     """A party that multiplies under another party's key."""
 
-    def __init__(self, public_bytes: bytes, parameters: SlotParameters) -> None:
-        super().__init__(public_bytes, parameters, inputs=1)
+    def __init__(
+        self, public_bytes: bytes, parameters: SlotParameters, *, native: bool = True
+    ) -> None:
+        super().__init__(
+            public_bytes, parameters, inputs=1, layout=_PAIR if native else None,
+            largest_entry=1 << (PLAIN_BITS - 1),
+        )  # fmt: skip
         self._parameters = parameters
-        self._encoder = seal.BatchEncoder(self._context)
+        self._slots = _Slots(parameters, by_seal=self._native is None)
 
     def multiply(
         self, encrypted: tuple[bytes, ...], parts: IntArray
@@ -82,36 +112,38 @@ class SlotEvaluator(BfvMultiplier):
         """
         if len(encrypted) != 2:  # noqa: PLR2004
             raise CryptoError(f"{len(encrypted)} ciphertexts, 2 of a complex number expected")
+        for each in encrypted:
+            self._require_size(each)
+        modulus = np.uint64(self._parameters.plain_modulus)
         u, v = (
-            self._transformed(_encoded(self._encoder, residues))
+            self._slots.polynomial(residues)
             for residues in _slots(parts, self._parameters.plain_modulus)
         )
+        if self._native is None:
+            made = self._made_by_seal(encrypted, u, v)
+        else:
+            both = np.stack([u, (modulus - v) % modulus, v, u]).view(np.int64)
+            both -= int(modulus) * (both > int(modulus) // 2)
+            blinders = [self._blinder(), self._blinder()]
+            made = self._native.combinations(
+                b"".join(encrypted), both.reshape(2, 2, DEGREE), blinders, self._mask
+            )
+        (first, of_first), (second, of_second) = made
+        added = np.stack([self._slots.values(each) for each in (of_first, of_second)])
+        # The owner has the product plus z: this party's share is −z, modulo p.
+        shares = (modulus - added) % modulus
+        return (first, second), shares[:, : parts.shape[1]]
+
+    def _made_by_seal(
+        self, encrypted: tuple[bytes, ...], *polynomials: RingArray
+    ) -> list[tuple[bytes, RingArray]]:
         (x,), (y,) = map(self._take_in, encrypted)
         with seal_errors("an encrypted input"):
+            u, v = (self._transformed(plaintext(self._context, each)) for each in polynomials)
             real, imaginary = self._product(x, u), self._product(y, u)
             self._evaluator.sub_inplace(real, self._product(y, v))
             self._evaluator.add_inplace(imaginary, self._product(x, v))
-            sealed = [self._sealed(each, self._zero(), _ALL) for each in (real, imaginary)]
-        (first, of_first), (second, of_second) = sealed
-        added = [_decoded(self._context, self._encoder, each) for each in (of_first, of_second)]
-        modulus = np.uint64(self._parameters.plain_modulus)
-        # The owner has the product plus z: this party's share is −z, modulo p.
-        shares = (modulus - np.array(added, np.uint64)) % modulus
-        return (first, second), shares[:, : parts.shape[1]]
-
-
-def _encoded(encoder: seal.BatchEncoder, residues: RingArray) -> seal.Plaintext:
-    plain = seal.Plaintext()
-    encoder.encode(residues.tolist(), plain)
-    return plain
-
-
-def _decoded(
-    context: seal.SEALContext, encoder: seal.BatchEncoder, coefficients: RingArray
-) -> list[int]:
-    """The slots of a polynomial with these coefficients."""
-    values: list[int] = encoder.decode_uint64(plaintext(context, coefficients))
-    return values
+            return [self._sealed(each, self._blinder(), _ALL) for each in (real, imaginary)]
 
 
 def _slots(parts: IntArray, modulus: int) -> RingArray:

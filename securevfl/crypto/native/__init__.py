@@ -4,7 +4,7 @@
 interpreter's lock. Arrays are C's arguments as they are, never copies of temporaries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import RingArray
+from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.native import build
 from securevfl.errors import CryptoError, RangeExceeded
 
@@ -20,19 +20,32 @@ DEGREE = 8192
 MOST_PRIMES = 3
 LARGEST_ENTRY = (1 << 31) - 1
 TRANSFORM_PRIMES = (0xFFFFFFFFC001, 0xFFFFFFFD8001, 0xFFFFFFFA0001)
-_TOP, _LARGEST = (1 << 32) - 1, (1 << 61) - 1
+_TOP, _LARGEST = (1 << 64) - 1, (1 << 61) - 1
+LARGEST_PLAIN = 1 << 59
+LARGEST_WIDE = 1 << 47
+_TOGETHER = 8  # as in products.c
 _DECLARATIONS = """
 const char *svfl_sources(void);
 void svfl_start(void);
 int svfl_has_vector(void);
-void *svfl_new(int, int, const uint64_t *, int, int);
+void *svfl_new(int, int, const uint64_t *, int, uint64_t, int);
 void svfl_free(void *);
 void svfl_cells(const void *, const uint64_t *, uint64_t *);
 int svfl_intake(const void *, const uint8_t *, const uint8_t *, const int *, uint64_t *);
 int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, int64_t,
                   const uint64_t *, int64_t, uint64_t *);
-int svfl_reply(const void *, uint64_t *, const uint64_t *, const uint64_t *, const int64_t *,
+int svfl_add(const void *, const int64_t *, int64_t, const uint64_t *, uint64_t *);
+int svfl_reply(const void *, uint64_t *, const int32_t *, const uint64_t *, const int64_t *,
                int64_t, const int *, uint8_t *);
+void svfl_ternary(const uint64_t *, int64_t, int32_t *);
+void svfl_noise(const uint64_t *, int64_t, int32_t *);
+void svfl_rounded(const void *, const uint64_t *, int64_t, uint64_t *);
+void svfl_key(const void *, const int32_t *, uint64_t *);
+int svfl_zero(const void *, const uint64_t *, const uint8_t *, const int32_t *, uint64_t *);
+int svfl_open(const void *, const uint64_t *, const uint8_t *, const int *, const int64_t *,
+              int64_t, uint64_t *);
+int svfl_of_slots(int, const uint64_t *, const int64_t *, uint64_t *);
+int svfl_to_slots(int, const uint64_t *, const int64_t *, uint64_t *);
 void svfl_transform(int, int, const int32_t *, uint64_t *, uint64_t *, uint64_t *);
 void svfl_combined(const uint64_t *, int, int64_t, const uint64_t *, uint64_t, uint64_t,
                    uint64_t *);
@@ -63,11 +76,11 @@ class Library:
             raise Missing(f"{build.LIBRARY} was made of other sources or flags: install again")
         self._functions.svfl_start()
         self.has_vector = bool(self._functions.svfl_has_vector())
-        limbs = np.array([[_TOP, 0], [_TOP, 1]], np.uint64)
-        factors, prime = [_TOP << 28, 3], _LARGEST
+        words = np.array([[_TOP, 0], [_TOP, 1]], np.uint64)
+        factors, prime = [_LARGEST - 2, 3], _LARGEST
         expected = [(_TOP * sum(factors) - 1) % prime, 2]
-        if self.combined(limbs, factors, prime - 1, prime).tolist() != expected:
-            raise Missing("a self-test failed: sums of limbs")
+        if self.combined(words, factors, prime - 1, prime).tolist() != expected:
+            raise Missing("a self-test failed: sums of words")
 
     def of(self, kind: str, array: NDArray[Any] | bytes | memoryview, *, out: bool = False) -> Any:  # noqa: ANN401
         """A pointer to an array or bytes, which it keeps alive."""
@@ -88,15 +101,15 @@ class Library:
         return self._ffi.gc(made, self._functions.svfl_free)
 
     def combined(
-        self, limbs: RingArray, factors: Sequence[int], offset: int, prime: int
+        self, words: RingArray, factors: Sequence[int], offset: int, prime: int
     ) -> RingArray:
         """See `residues.combined`; factors and offset are residues."""
-        _require("factors", len(factors), len(limbs))
-        of, out = self.of, np.empty(limbs.shape[1], np.uint64)
+        _require("factors", len(factors), len(words))
+        of, out = self.of, np.empty(words.shape[1], np.uint64)
         self.call(
             "combined",
-            of("uint64_t", np.ascontiguousarray(limbs, np.uint64)),
-            *limbs.shape,
+            of("uint64_t", np.ascontiguousarray(words, np.uint64)),
+            *words.shape,
             of("uint64_t", np.array(factors, np.uint64)),
             offset,
             prime,
@@ -109,6 +122,62 @@ def _require(what: str, found: object, expected: object) -> None:
     """C would read or write elsewhere."""
     if found != expected:
         raise CryptoError(f"{what}: {found}, {expected} expected")
+
+
+def _require_positions(positions: NDArray[np.int64]) -> None:
+    count = len(positions)
+    if count % 2 or count > DEGREE or np.any(positions.astype(np.uint64) >= DEGREE):
+        raise CryptoError(f"{count} positions: an even number below {DEGREE} expected")
+
+
+def ternary(words: RingArray) -> NDArray[np.int32]:
+    """Each −1, 0 or 1, of uniform words; 2^−62 from uniform."""
+    return _sampled("ternary", words)
+
+
+def noise(words: RingArray) -> NDArray[np.int32]:
+    """SEAL's centred binomial noise of uniform words: 21 bits less 21 others, variance 10.5."""
+    return _sampled("noise", words)
+
+
+def _sampled(kind: str, words: RingArray) -> NDArray[np.int32]:
+    of, out = library().of, np.empty(words.shape, np.int32)
+    library().call(kind, of("uint64_t", words), words.size, of("int32_t", out, out=True))
+    return out
+
+
+@cache
+def _places() -> NDArray[np.int64]:
+    """Where SEAL's transform has the value of each slot (batchencoder.cpp)."""
+    bits = DEGREE.bit_length() - 1
+    powers = [pow(3, each, 2 * DEGREE) for each in range(DEGREE // 2)]
+    at = [(each - 1) // 2 for each in (*powers, *(2 * DEGREE - each for each in powers))]
+    return np.array([int(f"{each:0{bits}b}"[::-1], 2) for each in at], np.int64)
+
+
+def of_slots(slots: RingArray, *, vector: bool) -> RingArray:
+    """The polynomial modulo `TRANSFORM_PRIMES[0]` with these slots, (DEGREE,), as SEAL encodes."""
+    return _slots("of_slots", slots, vector=vector)
+
+
+def to_slots(polynomial: RingArray, *, vector: bool) -> RingArray:
+    """The inverse of `of_slots`."""
+    return _slots("to_slots", polynomial, vector=vector)
+
+
+def _slots(name: str, residues: RingArray, *, vector: bool) -> RingArray:
+    _require("slots", residues.shape, (DEGREE,))
+    if residues.max() >= TRANSFORM_PRIMES[0]:
+        raise CryptoError("slots that are no residues")
+    of, out = library().of, np.empty(DEGREE, np.uint64)
+    library().call(
+        name,
+        vector,
+        of("uint64_t", np.ascontiguousarray(residues)),
+        of("int64_t", _places()),
+        of("uint64_t", out, out=True),
+    )
+    return out
 
 
 @cache
@@ -128,10 +197,10 @@ def library() -> Library:
     return known
 
 
-def cells(*shape: int) -> RingArray:
-    """Zeros of this shape on a cache line's edge."""
+def cells(*shape: int, of: Callable[..., RingArray] = np.empty) -> RingArray:
+    """Room of this shape on a cache line's edge; anything is in it, unless it is `of` zeros."""
     count = prod(shape)
-    room = np.zeros(count + 7, np.uint64)
+    room = of(count + 7, np.uint64)
     start = (-room.ctypes.data % 64) // 8
     return room[start : start + count].reshape(shape)
 
@@ -144,6 +213,7 @@ class Arithmetic:
         prime_bits: their sizes on the wire, 32 to 60 and multiples of 4.
         largest: bound on a sum's coefficients as integers, residues being between 0 and p.
         vector: the path of AVX2 and FMA.
+        plain: the plaintext modulus t ≤ 2^59, where replies are decrypted.
 
     Raises:
         Missing: there is no library.
@@ -159,6 +229,7 @@ class Arithmetic:
         largest: int,
         *,
         vector: bool,
+        plain: int = 0,
     ) -> None:
         self._library = library()
         sizes = [bits for bits in prime_bits if bits in range(32, 61, 4)]
@@ -166,6 +237,8 @@ class Arithmetic:
             prime >> bits for prime, bits in zip(primes, sizes, strict=True)
         ):
             raise CryptoError(f"{len(primes)} primes of {prime_bits} bits, {kept} kept")
+        if not 0 <= plain <= LARGEST_PLAIN:
+            raise CryptoError(f"a plaintext modulus of {plain.bit_length()} bits")
         fitting = (count for count in (2, 3) if 2 * largest < prod(TRANSFORM_PRIMES[:count]))
         transforms = next(fitting, None)
         if transforms is None:
@@ -175,8 +248,9 @@ class Arithmetic:
         self._input = (DEGREE * sum(prime_bits) // 8, 64), (*self._own, DEGREE)
         moduli = np.array(primes, np.uint64)
         self._engine = self._library.engine(
-            len(primes), kept, self._library.of("uint64_t", moduli), transforms, vector
+            len(primes), kept, self._library.of("uint64_t", moduli), transforms, plain, vector
         )
+        self._opens = plain > 0
         self._width = DEGREE if vector else 2 * DEGREE
 
     def inputs(self, count: int) -> RingArray:
@@ -185,7 +259,7 @@ class Arithmetic:
 
     def sums(self, groups: int) -> RingArray:
         """Sums of nothing, one for each group."""
-        return cells(groups, *self._own, self._width)
+        return cells(groups, *self._own, self._width, of=np.zeros)
 
     def take_in(self, c0: bytes | memoryview, seed: bytes | memoryview, out: RingArray) -> bool:
         """An input's cells, from c₀ as it travels and the 64 bytes of c₁; False for no residues."""
@@ -231,29 +305,50 @@ class Arithmetic:
             of("uint64_t", sums, out=True),
         )
 
+    def add(self, polynomials: IntArray, inputs: RingArray, sums: RingArray) -> None:
+        """Add polynomials of entries up to 2^47, (inputs, DEGREE), times inputs of one group."""
+        count = len(inputs)
+        found = polynomials.shape, inputs.shape[1:], sums.shape
+        expected = (count, DEGREE), self._input[1], (*self._own, self._width)
+        _require("polynomials, inputs and sums", found, expected)
+        if count > _TOGETHER or np.abs(polynomials).max() > LARGEST_WIDE:
+            raise CryptoError(f"{count} polynomials, or an entry beyond {LARGEST_WIDE}")
+        of = self._library.of
+        self._library.call(
+            "add",
+            self._engine,
+            of("int64_t", polynomials),
+            count,
+            of("uint64_t", inputs),
+            of("uint64_t", sums, out=True),
+        )
+
     def reply(
-        self, sums: RingArray, zero: RingArray, masks: RingArray, positions: NDArray[np.int64]
+        self,
+        sums: RingArray,
+        noise: NDArray[np.int32],
+        masks: RingArray,
+        positions: NDArray[np.int64],
     ) -> bytes:
-        """A group's reply: its sums, which are used up, plus an encryption of zero, masked.
+        """A group's reply: its sums, which are used up, plus noise, masked.
 
         Args:
             sums: of one group.
-            zero: (2, primes, DEGREE).
+            noise: of both polynomials, (2, DEGREE).
             masks: modulo the primes that are kept, (kept, positions).
             positions: which coefficients of c₀ are sent.
         """
         of, count = self._library.of, len(positions)
-        expected = (*self._own, self._width), (2, self._own[0], DEGREE), (self._kept, count)
-        _require("sums, zero and masks", (sums.shape, zero.shape, masks.shape), expected)
-        if count % 2 or count > DEGREE or np.any(positions.astype(np.uint64) >= DEGREE):
-            raise CryptoError(f"{count} positions: an even number below {DEGREE} expected")
+        expected = (*self._own, self._width), (2, DEGREE), (self._kept, count)
+        _require("sums, noise and masks", (sums.shape, noise.shape, masks.shape), expected)
+        _require_positions(positions)
         sizes = self._bits[: self._kept].astype(np.int64)
         out = np.empty(int(sizes.sum()) * (DEGREE + count) // 8, np.uint8)
         self._library.call(
             "reply",
             self._engine,
             of("uint64_t", sums, out=True),
-            of("uint64_t", zero),
+            of("int32_t", noise),
             of("uint64_t", np.ascontiguousarray(masks)),
             of("int64_t", positions),
             count,
@@ -261,3 +356,64 @@ class Arithmetic:
             of("uint8_t", out, out=True),
         )
         return out.tobytes()
+
+    def key(self, secret: NDArray[np.int32]) -> RingArray:
+        """A secret key's cells, from its coefficients, (DEGREE,)."""
+        _require("a key", secret.shape, (DEGREE,))
+        of, out = self._library.of, cells(self._own[1], DEGREE)
+        self._library.call(
+            "key", self._engine, of("int32_t", secret), of("uint64_t", out, out=True)
+        )
+        return out
+
+    def zero(self, key: RingArray, seed: bytes, noise: NDArray[np.int32]) -> RingArray:
+        """c₀ = −(c₁·s + noise), (primes, DEGREE), for the c₁ of the seed's 64 bytes."""
+        found = key.shape, len(seed), noise.shape
+        _require("a key, a seed and noise", found, ((self._own[1], DEGREE), 64, (DEGREE,)))
+        of, out = self._library.of, np.empty((self._own[0], DEGREE), np.uint64)
+        self._library.call(
+            "zero",
+            self._engine,
+            of("uint64_t", key),
+            of("uint8_t", seed),
+            of("int32_t", noise),
+            of("uint64_t", out, out=True),
+        )
+        return out
+
+    def opened(
+        self, key: RingArray, reply: bytes | memoryview, positions: NDArray[np.int64]
+    ) -> RingArray | None:
+        """round(t·(c₀ + c₁·s)/q) modulo t at the positions of a reply; None if that is no reply.
+
+        That is a word that is no residue, or a c₁ of 0.
+        """
+        size = int(self._bits.sum()) * (DEGREE + len(positions)) // 8
+        found = key.shape, len(reply), self._opens, self._kept
+        _require("a key and a reply", found, ((self._own[1], DEGREE), size, True, self._own[0]))
+        _require_positions(positions)
+        of, out = self._library.of, np.empty(len(positions), np.uint64)
+        refused = self._library.call(
+            "open",
+            self._engine,
+            of("uint64_t", key),
+            of("uint8_t", reply),
+            of("int", self._bits),
+            of("int64_t", positions),
+            len(positions),
+            of("uint64_t", out, out=True),
+        )
+        return None if refused else out
+
+    def rounded(self, residues: RingArray) -> RingArray:
+        """round(t·x/q) modulo t, (count,), of x modulo the primes, (primes, count)."""
+        _require("residues", (len(residues), self._opens), (self._own[0], True))
+        of, out = self._library.of, np.empty(residues.shape[1], np.uint64)
+        self._library.call(
+            "rounded",
+            self._engine,
+            of("uint64_t", np.ascontiguousarray(residues)),
+            len(out),
+            of("uint64_t", out, out=True),
+        )
+        return out

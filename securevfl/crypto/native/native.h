@@ -52,9 +52,9 @@ extern const u64 TRANSFORM[TRANSFORMS];
 /* transforms.c; t is the number of a transform */
 void of_words(int t, int vector, const u64 *in, cell *out); /* any words, times 1/N */
 void of_integers(int t, int vector, const int32_t *in, cell *out);
-/* Add up to TILE products of cells; both polynomials of the second factor lie `stride` apart. */
-void add_products(int t, int vector, cell *sums, const cell *plain, const cell *inputs, size_t stride,
-                  int count);
+/* Add up to TILE products of cells; the second factors lie `stride` apart and have 1 or 2 polynomials. */
+void add_products(int t, int vector, int polys, cell *sums, const cell *plain, const cell *inputs,
+                  size_t stride, int count);
 void back(int t, int vector, cell *sums, u64 *out); /* one polynomial's sums to residues */
 
 /* streams.c */

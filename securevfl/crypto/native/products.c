@@ -1,12 +1,13 @@
-/* The evaluator's arithmetic on BFV ciphertexts of Microsoft SEAL, degree 8192: from the bytes of
- * inputs to the bytes of replies.
+/* Arithmetic on BFV ciphertexts of Microsoft SEAL, degree 8192: the evaluator's from the bytes of
+ * inputs to the bytes of replies, and the owner's with its secret key.
  *
- * Reply (rows, g) = sum over chunks c of plain(rows, c) * input(c, g) + zero, where `zero` is an
- * encryption of zero by SEAL. Its coefficients at the positions get the given masks. Layouts are in
- * bfv_parameters.py and ring_layout.py, the bytes in bfv_core.py; the words are SEAL's.
+ * Reply (rows, g) = sum over chunks c of plain(rows, c) * input(c, g) + noise. A public key times
+ * a ternary polynomial, another term of the sum, makes it an encryption of its own. Its coefficients
+ * at the positions get the given masks. Layouts are in bfv_parameters.py and ring_layout.py, the
+ * bytes in bfv_core.py; the words are SEAL's.
  *
- * No branch and no address depends on the matrix, an encryption of zero or a mask. Whoever calls has
- * checked all sizes; a peer's numbers are checked here.
+ * No branch and no address depends on a key, the matrix, noise or a mask. Whoever calls has checked
+ * all sizes; a peer's numbers are checked here.
  */
 #include "native.h"
 
@@ -14,22 +15,25 @@ typedef struct {
     u64 p, one;                           /* a ciphertext's prime; floor(2^64/p) */
     u64 base[2], bases[2], shift;         /* r0 and r0*r1 modulo p, with quotients; (1 - R)/2 */
     u64 over[PRIMES], overs[PRIMES], half[PRIMES]; /* 1/p' and (p' - 1)/2 modulo p, p' dropped */
+    u64 part, parts;                      /* p/q modulo p, q being the product of all */
+    u64 units, rest, rests, more;         /* t/p and t modulo p; one*2^64 + more = floor(2^128/p) */
 } modulus;
 /* The product R = r0*r1(*r2) of the transforms' primes exceeds twice every sum. */
 typedef struct {
     int primes, kept, transforms, vector;
-    u64 moduli[PRIMES], garner[TRANSFORMS], garners[TRANSFORMS], r0, r0s; /* r0 modulo r2 */
+    u64 plain, moduli[PRIMES], garner[TRANSFORMS], garners[TRANSFORMS], r0, r0s; /* r0 modulo r2 */
     modulus at[PRIMES];
 } engine;
 
 INLINE size_t width(const engine *e) { return e->vector ? N : 2 * N; } /* cells of a polynomial's sums */
 INLINE size_t each(const engine *e) { return (size_t)e->primes * e->transforms; }
 
-API void *svfl_new(int primes, int kept, const u64 *moduli, int transforms, int vector) {
+API void *svfl_new(int primes, int kept, const u64 *moduli, int transforms, u64 plain, int vector) {
     engine *e = calloc(1, sizeof *e);
     const u64 *r = TRANSFORM;
     if (!e) return 0;
     e->primes = primes, e->kept = kept, e->transforms = transforms, e->vector = vector;
+    e->plain = plain;
     e->garner[1] = power(r[0] % r[1], r[1] - 2, r[1]), e->garners[1] = shoup(e->garner[1], r[1]);
     e->r0 = r[0] % r[2], e->r0s = shoup(e->r0, r[2]);
     e->garner[2] = power((u64)((u128)e->r0 * r[1] % r[2]), r[2] - 2, r[2]);
@@ -46,15 +50,21 @@ API void *svfl_new(int primes, int kept, const u64 *moduli, int transforms, int 
             q->over[l] = power(moduli[l] % p, p - 2, p), q->overs[l] = shoup(q->over[l], p);
             q->half[l] = (moduli[l] >> 1) % p;
         }
+        q->part = 1;
+        for (int l = 0; l < primes; l++)
+            if (l != k) q->part = (u64)((u128)q->part * (moduli[l] % p) % p);
+        q->part = power(q->part, p - 2, p), q->parts = shoup(q->part, p);
+        q->units = plain / p, q->rest = plain % p, q->rests = shoup(q->rest, p);
+        q->more = (u64)(((u128)(u64)(((u128)1 << 64) % p) << 64) / p);
     }
     return e;
 }
 API void svfl_free(void *e) { free(e); }
 
 /* ---- packed words: two residues of b bits in b/4 bytes, 32 <= b <= 60 ---- */
-static const uint8_t *unpack(const uint8_t *in, int bits, u64 *out) {
+static const uint8_t *unpack(const uint8_t *in, int64_t count, int bits, u64 *out) {
     u64 mask = ((u64)1 << bits) - 1;
-    for (int j = 0; j < N; j += 2, in += bits / 4) {
+    for (int64_t j = 0; j < count; j += 2, in += bits / 4) {
         u64 a, b;
         memcpy(&a, in, 8), memcpy(&b, in + bits / 4 - 8, 8);
         out[j] = a & mask, out[j + 1] = b >> (64 - bits);
@@ -85,7 +95,7 @@ API int svfl_intake(const engine *e, const uint8_t *wire, const uint8_t *seed, c
     if (!words) return 2;
     for (int k = 0; k < e->primes; k++) {
         u64 *c0 = words + (size_t)N * k;
-        wire = unpack(wire, bits[k], c0);
+        wire = unpack(wire, N, bits[k], c0);
         for (int j = 0; j < N; j++) beyond |= c0[j] >= e->at[k].p;
     }
     if (!beyond) {
@@ -126,9 +136,33 @@ API int svfl_multiply(const engine *e, const int32_t *rows, int64_t count, int64
                 of_integers(t, e->vector, coefficients, plain + (size_t)i * N);
             }
             for (int64_t at = t; at < groups * (int64_t)each(e); at += e->transforms)
-                add_products(t, e->vector, sums + (size_t)at * 2 * width(e), plain,
+                add_products(t, e->vector, 2, sums + (size_t)at * 2 * width(e), plain,
                              from + (size_t)at * 2 * N, stride, some);
         }
+    forget(plain, room);
+    free(plain);
+    return 0;
+}
+
+/* Add up to TILE polynomials of integers up to 2^47 times as many inputs, for one group. Returns 2
+ * without memory. */
+API int svfl_add(const engine *e, const int64_t *polynomials, int64_t count, const cell *inputs,
+                 cell *sums) {
+    size_t own = each(e) * 2, room = 8 * (TILE + 1) * N;
+    cell *plain = scratch(room);
+    u64 *words = (u64 *)(plain + TILE * N);
+    if (!plain) return 2;
+    for (int t = 0; t < e->transforms; t++) {
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t *in = polynomials + i * N;
+            for (int j = 0; j < N; j++) /* times N, as of_words divides */
+                words[j] = ((u64)in[j] + (TRANSFORM[t] & (u64)(in[j] >> 63))) << LOG;
+            of_words(t, e->vector, words, plain + i * N);
+        }
+        for (size_t at = t; at < each(e); at += e->transforms)
+            add_products(t, e->vector, 2, sums + at * 2 * width(e), plain, inputs + at * 2 * N, own * N,
+                         (int)count);
+    }
     forget(plain, room);
     free(plain);
     return 0;
@@ -184,21 +218,27 @@ static void joined_all(const engine *e, const u64 *x, const u64 *zero, const int
     }
     WHERE(2, 2, 2)
     WHERE(3, 3, 2)
+    WHERE(3, 2, 3)
     coefficients(e, e->primes, e->kept, e->transforms, x, zero, positions, count, words);
 }
-/* The reply of one group. zero: words [poly][prime][N]; masks: [kept prime][count]; sums are used up.
- * Returns 2 without memory. */
-API int svfl_reply(const engine *e, cell *sums, const u64 *zero, const u64 *masks,
+/* A polynomial of small integers modulo each prime. */
+static void residues(const engine *e, const int32_t *in, u64 *out) {
+    for (int k = 0; k < e->primes; k++)
+        for (int j = 0; j < N; j++, out++) *out = (u64)(int64_t)in[j] + (e->at[k].p & (u64)((int64_t)in[j] >> 63));
+}
+/* The reply of one group. noise: [poly][N]; masks: [kept prime][count]; sums are used up. Returns 2
+ * without memory. */
+API int svfl_reply(const engine *e, cell *sums, const int32_t *noise, const u64 *masks,
                    const int64_t *positions, int64_t count, const int *bits, uint8_t *out) {
-    size_t room = 8 * ((each(e) + 2 * (size_t)e->kept) * N);
-    u64 *x = scratch(room), *made = x + each(e) * N;
+    size_t room = 8 * ((each(e) + e->primes + 2 * (size_t)e->kept) * N);
+    u64 *x = scratch(room), *added = x + each(e) * N, *made = added + (size_t)e->primes * N;
     if (!x) return 2;
     for (int poly = 0; poly < 2; poly++) {
-        u64 *words = made + (size_t)poly * e->kept * N;
         for (size_t i = 0; i < each(e); i++)
             back((int)(i % e->transforms), e->vector, sums + (2 * i + poly) * width(e), x + i * N);
-        joined_all(e, x, zero + (size_t)poly * e->primes * N, poly ? 0 : positions, poly ? N : count,
-                   words);
+        residues(e, noise + (size_t)poly * N, added);
+        joined_all(e, x, added, poly ? 0 : positions, poly ? N : count,
+                   made + (size_t)poly * e->kept * N);
     }
     for (int k = 0; k < e->kept; k++) {
         u64 *c0 = made + (size_t)k * N, *c1 = made + (size_t)(e->kept + k) * N;
@@ -209,14 +249,106 @@ API int svfl_reply(const engine *e, cell *sums, const u64 *zero, const u64 *mask
     free(x);
     return 0;
 }
-/* (sum of limbs * factors + offset) modulo p below 2^61, for up to 5 rows of words below 2^32. */
-API void svfl_combined(const u64 *limbs, int rows, int64_t count, const u64 *factors, u64 offset,
+
+/* ---- samples, from words of a stream ---- */
+/* -1, 0 or 1: a word more or less of 2^64 for each. */
+API void svfl_ternary(const u64 *words, int64_t count, int32_t *out) {
+    for (int64_t j = 0; j < count; j++) out[j] = (int32_t)high(words[j], 3) - 1;
+}
+INLINE u64 ones(u64 x) { /* of 21 bits; no table, whose addresses would tell them */
+    x -= x >> 1 & 0x155555;
+    x = (x & 0x133333) + (x >> 2 & 0x133333);
+    x = (x & 0x10f0f0f) + (x >> 4 & 0x10f0f0f);
+    return (x + (x >> 8) + (x >> 16)) & 31;
+}
+/* SEAL's centred binomial noise, the sum of 21 bits less that of 21 others. */
+API void svfl_noise(const u64 *words, int64_t count, int32_t *out) {
+    for (int64_t j = 0; j < count; j++)
+        out[j] = (int32_t)(ones(words[j] & 0x1fffff) - ones(words[j] >> 21 & 0x1fffff));
+}
+
+/* ---- the owner: its key as cells [transform][N] ---- */
+API void svfl_key(const engine *e, const int32_t *secret, cell *out) {
+    for (int t = 0; t < e->transforms; t++) of_integers(t, e->vector, secret, out + (size_t)t * N);
+}
+/* c1*s as integers, residues [prime][transform][N]; room for three polynomials. */
+static void by_key(const engine *e, const cell *key, const u64 *c1, u64 *x, cell *room) {
+    for (int k = 0; k < e->primes; k++)
+        for (int t = 0; t < e->transforms; t++, x += N) {
+            of_words(t, e->vector, c1 + (size_t)k * N, room);
+            memset(room + N, 0, 8 * width(e));
+            add_products(t, e->vector, 1, room + N, key + (size_t)t * N, room, 0, 1);
+            back(t, e->vector, room + N, x);
+        }
+}
+/* c0 = -(c1*s + noise), [prime][N], for the c1 of a seed. Returns 2 without memory. */
+API int svfl_zero(const engine *e, const cell *key, const uint8_t *seed, const int32_t *noise, u64 *c0) {
+    size_t all = (size_t)N * e->primes, room = 8 * (all * (e->transforms + 2) + 3 * N);
+    u64 *x = scratch(room), *c1 = x + all * e->transforms, *added = c1 + all;
+    if (!x) return 2;
+    expand(seed, e->moduli, e->primes, e->vector, c1);
+    by_key(e, key, c1, x, (cell *)(added + all));
+    residues(e, noise, added);
+    joined_all(e, x, added, 0, N, c0);
+    for (int k = 0; k < e->primes; k++)
+        for (int j = 0; j < N; j++, c0++) *c0 = below(e->at[k].p - *c0, e->at[k].p);
+    forget(x, room);
+    free(x);
+    return 0;
+}
+/* round(t*x/q) modulo t, for x = c0 + c1*s by its residues: the sum of y*t/p by primes, where
+ * y = x*(p/q) modulo p. Fractions have 64 bits: only a tie within 2^-62 is rounded either way. */
+INLINE u64 rounded(const engine *e, const u64 *x, int64_t stride) {
+    u64 found = 0;
+    u128 fractions = (u128)1 << 63;
+    for (int k = 0; k < e->primes; k++) {
+        const modulus *q = e->at + k;
+        u64 p = q->p, y = times(x[k * stride], q->part, q->parts, p), units = high(y, q->rests);
+        u64 left = y * q->rest - units * p, beyond = left >= p;
+        left -= p & -beyond;
+        found += y * q->units + units + beyond;
+        fractions += left * q->one + high(left, q->more);
+    }
+    found += (u64)(fractions >> 64);
+    for (int i = 0; i < PRIMES; i++) found = below(found, e->plain);
+    return found;
+}
+/* The same of residues [prime][count]. */
+API void svfl_rounded(const engine *e, const u64 *x, int64_t count, u64 *out) {
+    for (int64_t i = 0; i < count; i++) out[i] = rounded(e, x + i, count);
+}
+/* Coefficients at the positions of a reply as it travels, decrypted. Returns 1 where a word is no
+ * residue, 2 without memory, 3 where c1 is 0. */
+API int svfl_open(const engine *e, const cell *key, const uint8_t *wire, const int *bits,
+                  const int64_t *positions, int64_t count, u64 *out) {
+    size_t all = (size_t)N * e->primes, room = 8 * (all * (e->transforms + 2) + 4 * N);
+    u64 *x = scratch(room), *c1 = x + all * e->transforms, *c0 = c1 + all, *sent = c0 + all;
+    u64 beyond = 0, any = 0;
+    if (!x) return 2;
+    memset(c0, 0, 8 * all);
+    for (int k = 0; k < e->primes; k++) {
+        u64 *words = c1 + (size_t)N * k, p = e->at[k].p;
+        wire = unpack(unpack(wire, N, bits[k], words), count, bits[k], sent);
+        for (int j = 0; j < N; j++) beyond |= words[j] >= p, any |= words[j];
+        for (int64_t i = 0; i < count; i++) beyond |= sent[i] >= p, c0[N * k + positions[i]] = sent[i];
+    }
+    if (!beyond && any) {
+        by_key(e, key, c1, x, (cell *)(sent + N));
+        joined_all(e, x, c0, positions, count, c1);
+        for (int64_t i = 0; i < count; i++) out[i] = rounded(e, c1 + i, N);
+    }
+    forget(x, room);
+    free(x);
+    return beyond ? 1 : any ? 0 : 3;
+}
+/* (sum of words * factors + offset) modulo p below 2^61, for up to 5 rows of words. */
+API void svfl_combined(const u64 *words, int rows, int64_t count, const u64 *factors, u64 offset,
                        u64 p, u64 *out) {
     u64 one = shoup(1, p);
     for (int64_t j = 0; j < count; j++) out[j] = offset;
     for (int i = 0; i < rows; i++) {
         u64 w = factors[i], ws = shoup(w, p);
-        for (int64_t j = 0; j < count; j++) out[j] += times(limbs[i * count + j], w, ws, p);
+        for (int64_t j = 0; j < count; j++) out[j] += times(words[i * count + j], w, ws, p);
     }
     for (int64_t j = 0; j < count; j++) out[j] = below(out[j] - high(out[j], one) * p, p);
 }

@@ -87,8 +87,9 @@ static void intt_words(u64 *x, const tables *q, u64 p) {
     for (int j = 0; j < N; j++) x[j] = below(x[j], p);
 }
 /* 128-bit sums, low words before high words: room for 2^32 products of 96 bits. */
-static void add_words(cell *sums, const cell *plain, const cell *inputs, size_t stride, int count) {
-    for (int poly = 0; poly < 2; poly++, sums += 2 * N, inputs += N)
+static void add_words(int polys, cell *sums, const cell *plain, const cell *inputs, size_t stride,
+                      int count) {
+    for (int poly = 0; poly < polys; poly++, sums += 2 * N, inputs += N)
         for (int from = 0; from < N; from += BLOCK)
             for (int i = 0; i < count; i++)
                 for (int j = from; j < from + BLOCK; j++) {
@@ -205,7 +206,7 @@ AVX static void ntt_full(int t, const u64 *in, double *x) {
     }
     ntt_rest(x, OF + t, p, pinv);
 }
-AVX static void add_reals(int t, double *sums, const double *plain, const double *inputs,
+AVX_INLINE void add_reals(int t, int polys, double *sums, const double *plain, const double *inputs,
                           size_t stride, int count) { /* sums end at p/2: at most 5p on the way */
     MODULUS;
     for (int from = 0; from < N; from += BLOCK)
@@ -213,11 +214,20 @@ AVX static void add_reals(int t, double *sums, const double *plain, const double
             for (int j = from; j < from + BLOCK; j += 4) {
                 const double *c = inputs + i * stride + j;
                 D y = LOAD(plain + (size_t)i * N + j);
-                D r = _mm256_add_pd(LOAD(sums + j), product(y, LOAD(c), p, pinv));
-                D s = _mm256_add_pd(LOAD(sums + N + j), product(y, LOAD(c + N), p, pinv));
-                if (i == count - 1) r = nearest(r, p, pinv), s = nearest(s, p, pinv);
-                STORE(sums + j, r), STORE(sums + N + j, s);
+                for (int poly = 0; poly < polys; poly++) {
+                    double *sum = sums + poly * N + j;
+                    D r = _mm256_add_pd(LOAD(sum), product(y, LOAD(c + poly * N), p, pinv));
+                    STORE(sum, i == count - 1 ? nearest(r, p, pinv) : r);
+                }
             }
+}
+AVX static void add_to_one(int t, double *sums, const double *plain, const double *inputs,
+                           size_t stride, int count) {
+    add_reals(t, 1, sums, plain, inputs, stride, count);
+}
+AVX static void add_to_both(int t, double *sums, const double *plain, const double *inputs,
+                            size_t stride, int count) {
+    add_reals(t, 2, sums, plain, inputs, stride, count);
 }
 AVX static void intt_reals(int t, double *x, u64 *out) {
     const tables *q = OF + t;
@@ -272,15 +282,16 @@ void of_integers(int t, int vector, const int32_t *in, cell *out) {
     for (int j = 0; j < N; j++) out[j].word = (u64)(int64_t)in[j] + (p & (u64)((int64_t)in[j] >> 63));
     ntt_words(&out->word, OF + t, p);
 }
-void add_products(int t, int vector, cell *sums, const cell *plain, const cell *inputs, size_t stride,
-                  int count) {
+void add_products(int t, int vector, int polys, cell *sums, const cell *plain, const cell *inputs,
+                  size_t stride, int count) {
 #ifdef HAVE_VECTOR
     if (vector) {
-        add_reals(t, &sums->real, &plain->real, &inputs->real, stride, count);
+        (polys == 1 ? add_to_one : add_to_both)(t, &sums->real, &plain->real, &inputs->real, stride,
+                                                count);
         return;
     }
 #endif
-    add_words(sums, plain, inputs, stride, count);
+    add_words(polys, sums, plain, inputs, stride, count);
 }
 void back(int t, int vector, cell *sums, u64 *out) {
 #ifdef HAVE_VECTOR
@@ -293,11 +304,48 @@ void back(int t, int vector, cell *sums, u64 *out) {
     memcpy(out, sums, 8 * N);
     intt_words(out, OF + t, TRANSFORM[t]);
 }
+INLINE int place_of(int vector, int64_t j) { /* of SEAL's cell j */
+    return (int)(vector ? (j & ~15) | (j & 3) << 2 | (j >> 2 & 3) : j);
+}
+/* A polynomial modulo TRANSFORM[0] from its values, which are at these places of SEAL's order, and
+ * the values from the polynomial. Returns 2 without memory. */
+API int svfl_of_slots(int vector, const u64 *in, const int64_t *places, u64 *out) {
+    const tables *q = OF;
+    u64 p = TRANSFORM[0];
+    cell *room = scratch(16 * N);
+    if (!room) return 2;
+    memset(room, 0, 16 * N);
+    for (int j = 0; j < N; j++) {
+        cell *to = room + place_of(vector, places[j]);
+        if (vector) to->real = (double)((int64_t)in[j] - (int64_t)(p & -(u64)(in[j] > p / 2)));
+        else to->word = in[j];
+    }
+    back(0, vector, room, out);
+    for (int j = 0; j < N; j++) out[j] = times(out[j], q->ninv, q->ninvs, p);
+    forget(room, 16 * N);
+    free(room);
+    return 0;
+}
+API int svfl_to_slots(int vector, const u64 *in, const int64_t *places, u64 *out) {
+    u64 p = TRANSFORM[0];
+    cell *room = scratch(16 * N);
+    if (!room) return 2;
+    for (int j = 0; j < N; j++) room[N + j].word = in[j] << LOG; /* times N, as of_words divides */
+    of_words(0, vector, &room[N].word, room);
+    for (int j = 0; j < N; j++) {
+        cell at = room[place_of(vector, places[j])];
+        int64_t centred = vector ? (int64_t)at.real : (int64_t)at.word;
+        out[j] = (u64)centred + (p & (u64)(centred >> 63));
+    }
+    forget(room, 16 * N);
+    free(room);
+    return 0;
+}
 /* For tests: a transform in SEAL's order; with `again`, N times the integers, from their transform. */
 API void svfl_transform(int t, int vector, const int32_t *in, cell *room, u64 *out, u64 *again) {
     of_integers(t, vector, in, room);
     for (int j = 0; j < N; j++) {
-        cell c = room[vector ? (j & ~15) | (j & 3) << 2 | (j >> 2 & 3) : j];
+        cell c = room[place_of(vector, j)];
         out[j] = !vector ? c.word : c.real < 0 ? TRANSFORM[t] - (u64)-c.real : (u64)c.real;
     }
     memset(room + N, 0, 8 * N);

@@ -64,7 +64,7 @@ def test_noise_is_what_sizes_suppose() -> None:
     """Of entries at the bound; one input fills its polynomial, values round as they may."""
     fmt = replace(BASE, rows=128, columns=64)
     owner = BfvOwner(fmt)
-    evaluator = MasksModuloT(owner.public_bytes, fmt)  # so that its noise shows
+    evaluator = MasksModuloT(owner.public_bytes, fmt, native=False)  # so that its noise shows
     opening = BfvOpening(fmt, owner_secret(owner))
     generator = np.random.default_rng(3)
     matrix = generator.choice([-fmt.largest_entry, fmt.largest_entry], (128, 64))
@@ -75,7 +75,7 @@ def test_noise_is_what_sizes_suppose() -> None:
         values = generator.integers(-fmt.largest_value, fmt.largest_value + 1, 128)
         (vector,) = evaluator._take_in(owner.encrypt(values))
         total = evaluator._sum([vector], (plain,))
-        reply, _ = evaluator._sealed(total, evaluator._zero(), np.arange(DEGREE))
+        reply, _ = evaluator._sealed(total, evaluator._blinder(), np.arange(DEGREE))
         (polynomials,) = opening.replies_at(reply, np.arange(DEGREE))
         found.append(opening.noise_of(polynomials))
     measured = float(np.sqrt(np.mean(np.square(found))))

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Callable
-from math import prod
+from math import comb, prod
 
 import numpy as np
 import pytest
 import tenseal.sealapi as seal
+from scipy.stats import chi2
 
 from securevfl.arrays import RingArray
 from securevfl.crypto import native
@@ -19,10 +20,13 @@ from securevfl.crypto.native import (
     Missing,
     library,
 )
-from securevfl.crypto.native_products import _agrees
+from securevfl.crypto.native_key import fresh_blinder
+from securevfl.crypto.native_products import _agrees, _opens
 from securevfl.crypto.residues import pack, unpack
 from securevfl.crypto.seal_codec import SEED_START, ciphertext_of, from_seeded, polynomials_of
+from securevfl.crypto.seeded_keys import ternary_of
 from securevfl.errors import CryptoError, RangeExceeded
+from tests.ciphertexts import is_uniform
 
 missing = isinstance(native.found(), Missing)
 pytestmark = pytest.mark.skipif(missing, reason=f"not compiled: {native.found()}")
@@ -92,10 +96,126 @@ def test_products_have_seals_words(transforms: int, vector: bool) -> None:
     assert _agrees(transforms, vector=vector)
 
 
+@pytest.mark.parametrize("vector", PATHS)
+def test_seal_decrypts_what_is_encrypted_here_and_the_other_way_round(vector: bool) -> None:
+    assert _opens(vector=vector)
+
+
+@pytest.mark.parametrize("vector", PATHS)
+@pytest.mark.parametrize("primes", [1, 2, 3])
+def test_a_zero_is_minus_key_times_uniform_minus_noise(primes: int, vector: bool) -> None:
+    """c₀ + c₁·s + e = 0 by SEAL's own product, at the largest noise."""
+    sizes = BfvSizes(20, SIZES.prime_bits[:primes], primes)
+    context, moduli = sizes.context(), sizes.primes()
+    secret, evaluator = seal.KeyGenerator(context).secret_key(), seal.Evaluator(context)
+    arithmetic = Arithmetic(moduli, primes, sizes.prime_bits, DEGREE * max(moduli), vector=vector)
+    s, seed = ternary_of(context, secret), os.urandom(64)
+    noise = np.where(s == 0, 21, -21).astype(np.int32)
+    c0 = arithmetic.zero(arithmetic.key(s), seed, noise)
+    c1 = from_seeded(context, np.zeros_like(c0), SEED_START + seed)
+    by_seal = seal.Plaintext(" + ".join(f"{'1' if each > 0 else 'FFFFF'}x^{at}" for at, each in
+                                        reversed(list(enumerate(s.tolist()))) if each))  # fmt: skip
+    product = seal.Ciphertext()
+    evaluator.multiply_plain(c1, by_seal, product)
+    expected = polynomials_of(product)[1]
+    for found, times_s, prime in zip(c0, expected, moduli, strict=True):
+        total = (found.astype(object) + times_s.astype(object) + noise) % prime
+        assert not total.any()
+
+
+@pytest.mark.parametrize("plain", [2, 3, 1 << 20, (1 << 47) + 5, (1 << 59) - 55, 1 << 59])
+@pytest.mark.parametrize("primes", [1, 2, 3])
+def test_numbers_are_rounded_to_the_nearest_share(primes: int, plain: int) -> None:
+    """Random numbers modulo q, and those next to where two shares meet."""
+    moduli = SIZES.primes()[-primes:]
+    bits, q = SIZES.prime_bits[-primes:], prod(moduli)
+    arithmetic = Arithmetic(moduli, primes, bits, 0, vector=False, plain=plain)
+    drawn = np.random.default_rng(primes)
+    some = [int.from_bytes(drawn.bytes(24), "little") % q for _ in range(500)]
+    units = [0, 1, plain // 2, plain - 1]
+    edges = [(2 * unit + 1) * q // (2 * plain) + off for unit in units for off in (-8, 9)]
+    if plain < q >> 8:  # as in every job
+        some += edges
+    residues = np.array([[x % p for x in some] for p in moduli], np.uint64)
+    expected = [(2 * plain * x + q) // (2 * q) % plain for x in some]
+    # Fractions have 64 bits.
+    near = [abs(2 * plain * x % (2 * q) - q) * 2**60 < q for x in some]
+    found = arithmetic.rounded(residues).tolist()
+    assert all(a == b or close for a, b, close in zip(found, expected, near, strict=True))
+    assert sum(near) <= len(edges)
+
+
+@pytest.mark.parametrize("vector", PATHS)
+def test_replies_that_are_none_are_told_before_they_are_decrypted(vector: bool) -> None:
+    primes = SIZES.primes()
+    arithmetic = Arithmetic(
+        primes, 3, SIZES.prime_bits, DEGREE * max(primes), vector=vector, plain=1 << 20
+    )
+    key, few = arithmetic.key(np.ones(DEGREE, np.int32)), np.arange(4)
+
+    def reply(*changes: tuple[int, int, int, int]) -> bytes:
+        words = np.ones((2, 3, DEGREE), np.uint64)
+        for poly, k, at, word in changes:
+            words[poly, k, at] = word
+        return b"".join(
+            pack(c1, bits) + pack(c0[:4], bits)
+            for c0, c1, bits in zip(*words, SIZES.prime_bits, strict=True)
+        )
+
+    assert arithmetic.opened(key, reply(), few) is not None
+    for k, p in enumerate(primes):
+        for poly, at in ((1, 0), (1, DEGREE - 1), (0, 0), (0, 3)):
+            assert arithmetic.opened(key, reply((poly, k, at, p - 1)), few) is not None
+            assert arithmetic.opened(key, reply((poly, k, at, p)), few) is None
+    nothing = b"".join(
+        bytes(DEGREE * bits // 8) + pack(np.ones(4, np.uint64), bits) for bits in SIZES.prime_bits
+    )
+    assert arithmetic.opened(key, nothing, few) is None  # c₁ = 0: c₀ would be in clear
+
+
+# Samples
+
+
+def test_noise_is_21_bits_less_21_others() -> None:
+    top = (1 << 21) - 1
+    words = [0, top, top << 21, top | top << 21, ~0 << 42 & (1 << 64) - 1, 1 << 20, 1 << 21]
+    words += np.random.default_rng(0).integers(0, 1 << 64, 5000, np.uint64).tolist()
+    expected = [(w & top).bit_count() - (w >> 21 & top).bit_count() for w in words]
+    assert native.noise(np.array(words, np.uint64)).tolist() == expected
+    assert expected[:7] == [0, 21, -21, 0, 0, 1, -1]
+
+
+def test_ternary_samples_are_thirds_of_the_words() -> None:
+    third = -(-(1 << 64) // 3)
+    words = [0, third - 1, third, 2 * third - 2, 2 * third - 1, (1 << 64) - 1]
+    assert native.ternary(np.array(words, np.uint64)).tolist() == [-1, -1, 0, 0, 1, 1]
+
+
+def test_samples_have_seals_distribution() -> None:
+    """Chi-square of 2^18 samples, false alarm 1e-6, and of those beside each other."""
+    blinders = [fresh_blinder() for _ in range(32)]
+    u = np.concatenate([each for each, _ in blinders])
+    noise = np.concatenate([each for _, each in blinders], axis=1)
+    assert is_uniform(u + 1, 3)
+    assert is_uniform(3 * u[:-1] + u[1:] + 4, 9)
+    binomial = np.array([comb(42, 21 + each) for each in range(-21, 22)]) / 2**42
+    for each in noise:
+        counts = np.bincount(each + 21, minlength=43)
+        often = binomial * each.size >= 5
+        expected = binomial[often] * each.size
+        statistic = (((counts[often] - expected) ** 2) / expected).sum()
+        assert statistic < chi2.ppf(1 - 1e-6, int(often.sum()) - 1)
+        assert np.abs(each).max() <= 21
+    lags = [(noise[0], noise[1]), (noise[0][1:], noise[0][:-1]), (u.astype(float), noise[0])]
+    for one, other in lags:
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(one.size)
+    assert len({each.tobytes() for each, _ in blinders}) == len(blinders)
+
+
 def alone(arithmetic: Arithmetic, sums: RingArray, masks: RingArray) -> RingArray:
-    """Words of a reply with these masks and no encryption of zero, (2, primes, DEGREE)."""
-    zero = np.zeros((2, len(SIZES.prime_bits), DEGREE), np.uint64)
-    reply, found, at = arithmetic.reply(sums, zero, masks, np.arange(DEGREE)), [], 0
+    """Words of a reply with these masks and no noise, (2, primes, DEGREE)."""
+    noise = np.zeros((2, DEGREE), np.int32)
+    reply, found, at = arithmetic.reply(sums, noise, masks, np.arange(DEGREE)), [], 0
     for bits in SIZES.prime_bits:
         for _ in range(2):
             end = at + DEGREE * bits // 8
@@ -171,7 +291,9 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
     arithmetic = Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, 1 << 90, vector=False)
     size, room, sums = SIZES.input_bytes, arithmetic.inputs(1), arithmetic.sums(1)
     words, rows = np.zeros((2, 3, DEGREE), np.uint64), np.zeros((2, DEGREE), np.int32)
-    masks, few = np.zeros((3, 4), np.uint64), np.arange(4)
+    masks, few, noise = np.zeros((3, 4), np.uint64), np.arange(4), np.zeros((2, DEGREE), np.int32)
+    owner = Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, 1 << 90, vector=False, plain=1 << 20)
+    key, reply = owner.key(noise[0]), bytes(size + size * 4 // DEGREE)
 
     def take_in(c0: int, seed: int, out: RingArray = room[0]) -> None:
         arithmetic.take_in(bytes(c0), bytes(seed), out)
@@ -186,17 +308,28 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         lambda: arithmetic.multiply(rows[:1], DEGREE, -1, room[:, None], sums),
         lambda: arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None, :2], sums),
         lambda: arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums[:, :2]),
-        lambda: arithmetic.reply(sums[0, :2], words, masks, few),
-        lambda: arithmetic.reply(sums[0], words[:1], masks, few),
-        lambda: arithmetic.reply(sums[0], words, masks[:2], few),
-        lambda: arithmetic.reply(sums[0], words, masks, few + DEGREE - 3),
-        lambda: arithmetic.reply(sums[0], words, masks[:, :3], few[:3]),
-        lambda: arithmetic.reply(sums[0], words, masks, few - 1),
+        lambda: arithmetic.reply(sums[0, :2], noise, masks, few),
+        lambda: arithmetic.reply(sums[0], noise[:1], masks, few),
+        lambda: arithmetic.reply(sums[0], noise, masks[:2], few),
+        lambda: arithmetic.reply(sums[0], noise, masks, few + DEGREE - 3),
+        lambda: arithmetic.reply(sums[0], noise, masks[:, :3], few[:3]),
+        lambda: arithmetic.reply(sums[0], noise, masks, few - 1),
         lambda: library().combined(words[0], [1, 2], 0, 5),
+        lambda: owner.key(noise[0, :8]),
+        lambda: owner.zero(key[:1], bytes(64), noise[0]),
+        lambda: owner.zero(key, bytes(63), noise[0]),
+        lambda: owner.zero(key, bytes(64), noise[0, :8]),
+        lambda: owner.opened(key[:1], reply, few),
+        lambda: owner.opened(key, reply[1:], few),
+        lambda: owner.opened(key, reply, few + DEGREE - 3),
+        lambda: owner.opened(key, reply, few - 1),
+        lambda: arithmetic.opened(key, reply, few),  # no plaintext modulus
+        lambda: arithmetic.rounded(words[0]),
+        lambda: owner.rounded(words[0, :2]),
     ]
     for each in wrong:
         with pytest.raises(CryptoError, match=r"expected|rows of"):
             each()
     take_in(size, 64)
     arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums)
-    assert arithmetic.reply(sums[0], words, masks, few + DEGREE - 4)
+    assert arithmetic.reply(sums[0], noise, masks, few + DEGREE - 4)

@@ -11,6 +11,7 @@ from typing import Any
 import _cffi_backend
 import numpy as np
 import pytest
+import tenseal.sealapi as seal
 
 from securevfl import threads
 from securevfl.arrays import RingArray
@@ -21,8 +22,9 @@ from securevfl.crypto.bfv_parameters import DEGREE
 from securevfl.crypto.native import build
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.schemes import make_evaluator, running_engine, why_slower
-from securevfl.crypto.seal_codec import SEED_BYTES, ciphertext_of
+from securevfl.crypto.schemes import make_evaluator, make_owner, running_engine, why_slower
+from securevfl.crypto.seal_codec import SEED_BYTES, ciphertext_of, plaintext
+from securevfl.crypto.seeded_keys import public_key, public_polynomials
 from securevfl.errors import CryptoError
 from tests.ciphertexts import format_of
 
@@ -70,7 +72,7 @@ def in_ring(inner: int, outputs: int, columns: int, **more: Any) -> Ends:  # noq
 FORMATS: dict[str, Callable[[], Ends]] = {
     "bfv": lambda: bfv(200, 300),
     "bfv, one reply": lambda: bfv(1000, 5),
-    "ring, more inputs": lambda: in_ring(1300, 8, 10, bandwidth_mbit=1e6),
+    "ring, more inputs": lambda: in_ring(2600, 8, 10, bandwidth_mbit=1e6),
     "ring, more replies": lambda: in_ring(8, 1300, 10, bandwidth_mbit=20.0),
     "ring, groups": lambda: in_ring(12, 400, 60),
 }
@@ -81,22 +83,37 @@ def ends(request: pytest.FixtureRequest) -> Ends:
     return FORMATS[request.param]()
 
 
-def with_known_randomness(evaluator: BfvMultiplier, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_known_randomness(
+    ends: Ends, evaluator: BfvMultiplier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same encryptions of zero in the same order, and masks of one value by prime."""
     context, primes = evaluator._context, evaluator._primes
-    count = iter(range(10**9))
+    level, count = context.first_parms_id(), iter(range(10**9))
+    key = public_key(evaluator._sizes.context(), ends.owner.public_bytes, context)
+    public = public_polynomials(context, key, len(primes))
 
-    def zero() -> Any:  # noqa: ANN401
+    def blinder() -> Any:  # noqa: ANN401
         drawn = np.random.default_rng(next(count))
-        words = [[drawn.integers(0, p, DEGREE, np.uint64) for p in primes] for _ in range(2)]
-        return ciphertext_of(context, context.first_parms_id(), np.array(words))
+        u, noise = drawn.integers(-1, 2, DEGREE), drawn.integers(-21, 22, (2, DEGREE))
+        if evaluator.engine == "native":
+            return u.astype(np.int32), noise.astype(np.int32)
+        words = np.stack([(noise % p).astype(np.uint64) for p in primes], axis=1)
+        zero, times_u = ciphertext_of(context, level, words), seal.Ciphertext()
+        # C has u reversed, as the rows of a matrix.
+        plain = (u[::-1] & int(evaluator._entry_mask)).astype(np.uint64)
+        evaluator._evaluator.multiply_plain(
+            ciphertext_of(context, level, public), plaintext(context, plain), times_u
+        )
+        evaluator._evaluator.add_inplace(zero, times_u)
+        return zero
 
     def mask(count: int) -> tuple[RingArray, RingArray]:
         kept = primes[: evaluator._sizes.reply_primes]
         drawn = [np.random.default_rng(5).integers(0, p, count, np.uint64) for p in kept]
         return np.array(drawn), np.arange(count, dtype=np.uint64)
 
-    monkeypatch.setattr(evaluator, "_zero", zero)
+    monkeypatch.setattr(evaluator, "_blinder", blinder)
+    monkeypatch.setattr(evaluator._pool, "_make", blinder)
     monkeypatch.setattr(evaluator, "_mask", mask)
 
 
@@ -112,7 +129,7 @@ def test_replies_are_seals_to_the_byte_whatever_the_number_of_threads(
     monkeypatch.setattr(threads._SETTING, "most", None)  # by a test of a party's process
     for made, workers in ((False, 1), (True, None), (True, 1), (True, 3)):
         evaluator = ends.evaluator(native=made)
-        with_known_randomness(evaluator, monkeypatch)
+        with_known_randomness(ends, evaluator, monkeypatch)
         assert evaluator.engine == ("native" if made else "seal")
         with threads.spread_over(workers):
             found.append(ends.reply(evaluator))
@@ -164,7 +181,7 @@ def test_bytes_of_a_peer_are_read_and_refused_as_seal_does(
     for how, found in outcomes.items():
         evaluator = ends.evaluator(native=how)
         for each in sent:
-            with_known_randomness(evaluator, monkeypatch)
+            with_known_randomness(ends, evaluator, monkeypatch)
             try:
                 found.append(sha256(ends.reply(evaluator, each)[0]).digest())
             except CryptoError as error:
@@ -235,7 +252,7 @@ def test_a_path_that_fails_its_self_test_is_not_used(
         monkeypatch.setattr(native.Library, "combined", lambda *_: wrong)
     else:
         monkeypatch.setattr(
-            native_products, "_agrees", lambda _, *, vector: fails == "vector" and not vector
+            native_products, "_agrees", lambda *, vector: fails == "vector" and not vector
         )
     assert engine_of_a_product() == ("native" if fails == "vector" else "seal")
     if fails == "vector":
@@ -283,6 +300,9 @@ def test_engines_by_name() -> None:
         evaluator = make_evaluator("bfv", owner.public_bytes, fmt, engine=engine)
         assert isinstance(evaluator, BfvEvaluator)
         assert evaluator.engine == runs == running_engine("bfv", engine)
+        made = make_owner("bfv", fmt, engine=engine)
+        assert isinstance(made, BfvOwner)
+        assert (made._native is not None) == (runs == "native")
 
 
 @compiled

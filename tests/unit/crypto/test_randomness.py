@@ -2,8 +2,8 @@
 
 Two guards: no module there may name another generator, and whatever Python draws follows the
 operating system's stream when a test puts another in its place, byte for byte as many as it takes.
-Beyond Python's reach, and so beyond the second guard: SEAL draws keys, the seeds of c₁ and the
-errors of encryptions itself in C++, and OpenSSL draws X25519 keys.
+Beyond Python's reach, and so beyond the second guard: SEAL draws keys itself in C++, and without a
+native library the seeds of c₁ and the errors of encryptions; OpenSSL draws X25519 keys.
 """
 
 import ast
@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import shake_256
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 import securevfl.crypto
-from securevfl.crypto import masks
+from securevfl.crypto import masks, native_products
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.ckks import PRIME_BITS, CkksEvaluator, CkksOwner
+from securevfl.crypto.native_key import fresh_blinder
 from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner
 from securevfl.crypto.paillier_fast import (
     EXPONENT_BITS,
@@ -167,12 +167,26 @@ def test_bfv_masks_are_the_streams_own_words() -> None:
         residues, _ = evaluator._mask(48)
     # A draw beyond a prime is drawn again, once in 2^30 here.
     stream = Stream(3)
-    primes = sizes.primes()[: sizes.reply_primes]
-    modulus = prod(primes)
-    for row, prime, bits in zip(residues, primes, sizes.reply_bits, strict=True):
+    for row, bits in zip(residues, sizes.reply_bits, strict=True):
         words = np.frombuffer(stream(8 * 48), np.uint64) & np.uint64((1 << bits) - 1)
-        expected = words.astype(object) * (modulus // prime) % prime
-        np.testing.assert_array_equal(row, expected.astype(np.uint64))
+        np.testing.assert_array_equal(row, words)
+
+
+@pytest.mark.skipif(native_products.why_not() is not None, reason=str(native_products.why_not()))
+def test_native_encryptions_of_zero_follow_the_operating_systems_stream() -> None:
+    """Every one draws 32 bytes for its noise, and an owner's 64 more for its seed."""
+    owner = BfvOwner(FORMAT)
+    for make, drawn in ((fresh_blinder, 32), (lambda: owner._encrypted_zero(), 96)):  # noqa: PLW0108
+
+        def made(seed: int, make: Callable[[], object] = make, drawn: int = drawn) -> list[bytes]:
+            with drawing_from(seed) as stream:
+                both = [make(), make()]
+            assert stream.drawn == 2 * drawn
+            return [repr(each).encode() for each in both]
+
+        first = made(1)
+        assert made(1) == first
+        assert len({*first, *made(2)}) == 4
 
 
 def test_ckks_flooding_follows_the_operating_systems_stream() -> None:

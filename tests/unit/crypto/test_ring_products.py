@@ -87,7 +87,7 @@ def test_a_matrix_beyond_the_format_is_refused(
 @pytest.mark.parametrize(
     "fmt",
     [
-        RingProductFormat(1300, 8, 10, 9, bandwidth_mbit=1e6),
+        RingProductFormat(2600, 8, 10, 9, bandwidth_mbit=1e6),
         RingProductFormat(8, 1300, 10, 9, bandwidth_mbit=20.0),
     ],
     ids=["more inputs", "more replies"],
@@ -103,7 +103,7 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
     most = [0, 0]
     made_before_replies: list[int] = []
     transformed, take_in = RingProductEvaluator._part, RingProductEvaluator._take_in
-    blinder = RingProductEvaluator._zero
+    blinder = RingProductEvaluator._blinder
 
     def watched(self: RingProductEvaluator, block: IntArray, chunk: int) -> seal.Plaintext | None:
         plain = transformed(self, block, chunk)
@@ -118,11 +118,11 @@ def test_little_lives_at_once_and_blocks_of_zeros_make_no_plaintexts(
             vectors.append(weakref.ref(vector))
             yield vector
 
-    def replied(self: RingProductEvaluator) -> seal.Ciphertext:
+    def replied(self: RingProductEvaluator) -> object:
         made_before_replies.append(len(plaintexts))
         return blinder(self)
 
-    monkeypatch.setattr(RingProductEvaluator, "_zero", replied)
+    monkeypatch.setattr(RingProductEvaluator, "_blinder", replied)
     monkeypatch.setattr(RingProductEvaluator, "_part", watched)
     monkeypatch.setattr(RingProductEvaluator, "_take_in", seen)
     owner = RingProductOwner(fmt)
@@ -167,13 +167,13 @@ def test_products_are_exact_at_the_edge_of_noise(
     reach = prod(sizes.primes()[: sizes.reply_primes]) // (2 << ring.RING_BITS) - sizes.edge - 1
     dropped = prod(sizes.primes()[sizes.reply_primes :])
 
-    def at_the_edge(bound: int, count: int) -> tuple[list[int], RingArray]:
+    def at_the_edge(bound: int, count: int) -> RingArray:
         assert bound == 2 * reach + 1
-        extreme = (2 * reach if sign > 0 else 0).to_bytes(16, "little")
-        limbs = np.frombuffer(extreme, "<u4").astype(np.uint64)
-        return [1 << 32 * place for place in range(4)], np.repeat(limbs[:, None], count, axis=1)
+        extreme = (2 * reach if sign > 0 else 0).to_bytes(16, "big")
+        words = np.frombuffer(extreme, ">u8").astype(np.uint64)
+        return np.repeat(words[:, None], count, axis=1)
 
-    monkeypatch.setattr(residues, "_uniform_limbs", at_the_edge)
+    monkeypatch.setattr(residues, "_uniform_words", at_the_edge)
     matrix = np.full((5, 4), 100)
     for share, exact in ((1 / 2, True), (2, False)):
         # A word of noise in an input, at the entry that all rows multiply by 100.

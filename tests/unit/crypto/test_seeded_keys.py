@@ -162,8 +162,8 @@ def test_an_owner_that_chose_p1_would_read_the_matrix_from_one_reply(
 ) -> None:
     """p₁ a multiple of SEAL's special prime, zero in all places but one of its transform.
 
-    Of every c₁ = p₁·u + e₁ + a·X, e₁ is rounded away with the special prime, and p₁·u has one
-    place. The owner divides by a in all others, and finds the number in this one as it knows a
+    Of every c₁ = p₁·u + e₁ + a·X of SEAL's, e₁ is rounded away with the special prime, and p₁·u has
+    one place. The owner divides by a in all others, and finds the number in this one as it knows a
     coefficient where X is 0.
     """
     if chosen:
@@ -175,7 +175,7 @@ def test_an_owner_that_chose_p1_would_read_the_matrix_from_one_reply(
 
         monkeypatch.setattr(seeded_keys, "expanded", one_place)
     owner = BfvOwner(FORMAT)
-    evaluator = BfvEvaluator(owner.public_bytes, FORMAT)
+    evaluator = BfvEvaluator(owner.public_bytes, FORMAT, native=False)
     values, matrix = drawn(FORMAT, ROWS, COLUMNS, 3)
     encrypted, sizes = owner.encrypt(values), owner._parameters
     assert sizes.reply_primes == len(owner._primes)
