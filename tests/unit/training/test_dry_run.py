@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import LabelLeakRefused
+from securevfl.job import Job
 from securevfl.reports.training import forecast_notes, forecast_table
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.line import LinkCosts
-from securevfl.training import Environment, TrainingResult, dry_run, plan_for, train
-from tests.jobs import SmallKeys, breast_cancer, job_of
+from securevfl.training import Environment, TrainingResult, dry_run, plan_for, resolved, train
+from tests.jobs import SmallKeys, breast_cancer, job_of, picked
 
 SECONDS = {"local": 1.0, "encrypt": 2.0, "evaluate": 4.0, "decrypt": 8.0, "setup": 16.0}
 STEPS = {"rounds": 12, "learning_rate": 0.1, "local_steps": 2, "allow_label_leak": True}
@@ -34,7 +37,11 @@ def both(
 ) -> tuple[dry_run.Expected, TrainingResult]:
     job = job_of(exchange, **{"tolerance": 0.0, **settings})
     dataset = breast_cancer(parties)
-    return dry_run.dry_run(job, dataset, environment()), train(job, dataset, environment())
+    return forecast(job, dataset), train(job, dataset, environment())
+
+
+def forecast(job: Job, dataset: VerticalDataset) -> dry_run.Expected:
+    return dry_run.dry_run(*resolved(job, dataset, ()), environment())
 
 
 def sent(result: TrainingResult) -> dict[str, int]:
@@ -122,10 +129,22 @@ def test_memory_is_left_out_where_the_system_does_not_tell(monkeypatch: pytest.M
     monkeypatch.setattr(Path, "read_text", untold)
     monkeypatch.setattr(ctypes, "CDLL", None)  # Windows takes no None
     job = job_of("plain", **STEPS)
-    expected = dry_run.dry_run(job, dataset, environment())
+    expected = forecast(job, dataset)
     assert [each.memory_bytes for each in expected.parties] == [None, None]
     assert expected.bytes_sent > 0
     notes = forecast_notes(plan_for(job, dataset), expected, 1.0)
     assert "forecast of 12 rounds from" in notes[0]
     assert "does not tell how much memory" in " ".join(map(str.strip, notes))
     assert forecast_table(plan_for(job, dataset), expected).row_count == 3
+
+
+def test_no_guard_is_asked_and_the_notes_say_so() -> None:
+    """The final model of 15 columns tells more than the labels of 40 rows have."""
+    job, few = job_of("blind", rounds=2), picked(breast_cancer(), slice(0, 40))
+    with pytest.raises(LabelLeakRefused):
+        train(job, few, environment())
+    expected = forecast(job, few)
+    assert any(
+        note.startswith("no guard was asked: ")
+        for note in forecast_notes(plan_for(job, few), expected, 1.0)
+    )
