@@ -1,10 +1,11 @@
-"""What a job will cost, from a dry run: its first rounds, or all rounds of few of its rows.
+"""What a job will cost, from a dry run: its first rounds, or all with samples of their products.
 
 A dry run is the job itself, with all parties in this process and real keys; its numbers are thrown
 away, and no guard counts it, as nobody sees them. So it follows whatever algorithm, exchange and
 engine runs. Where rounds cost alike, some tell all; the first visit of a batch prepares it, and is
-counted apart. `blind` does most of its work before its rounds, for all of them at once. There all
-rounds are run on few rows, twice, and costs are taken to grow in a straight line.
+counted apart. `blind` does most of its work before its rounds, for all of them at once, in sizes
+that follow from the job's own. There the whole job is run, with samples of its products
+(`sampled_keys`).
 """
 
 import ctypes
@@ -22,22 +23,18 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
-from securevfl.data.tables import VerticalDataset, some_rows
-from securevfl.protocols.blind.rehearsal import Doublings
+from securevfl.data.tables import VerticalDataset
 from securevfl.protocols.exchange import TrainsOnShares
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.keys import PublicKey
 from securevfl.runtime.channel import Channel, ChannelAround
-from securevfl.runtime.costs import SCORING, SETUP, Costs, job_costs
-from securevfl.runtime.simulation import Program, Tamper
+from securevfl.runtime.costs import SCORING, SETUP, Costs, Stopwatch, job_costs
+from securevfl.runtime.simulation import Program
 from securevfl.sparse import Matrix
-from securevfl.training import Environment, resolved, simulated, workplace_of
-from securevfl.wire.codec import encode
+from securevfl.training import Environment, simulated, workplace_of
+from securevfl.training.sampled_keys import Charges, SampledKeys
 
 FEWEST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 4, 0.5, 5.0
 """Rounds that are run at least; seconds for them, and where no batch comes twice until then."""
-FEW_ROWS, MORE_ROWS = 1000, 3000
-KIND_BYTES = 6
 WITHOUT_GUARDS = {"allow_label_leak": True, "allow_feature_leak": True}
 
 
@@ -90,8 +87,8 @@ def dry_run(plan: Plan, taken: VerticalDataset[Matrix], environment: Environment
     plan = replace(plan, job=plan.job.with_settings(**WITHOUT_GUARDS))
     if not isinstance(plan.exchange, TrainsOnShares):
         return _of_rounds(plan, taken, environment)
-    if plan.facts.rows > MORE_ROWS:
-        return _of_few_rows(plan, taken, environment)
+    charges = Charges(environment.stopwatch or Stopwatch())
+    environment = replace(environment, keys=SampledKeys(charges), stopwatch=charges)
     run = _Run(plan, taken, environment, lambda run, done: False)
     return run.expected(run.seconds[-1], run.sent[-1], run.growth, exact=True)
 
@@ -138,7 +135,6 @@ class _Run:
         dataset: VerticalDataset[Matrix],
         environment: Environment,
         enough: "Callable[[_Run, int], bool]",
-        tamper: Tamper | None = None,
     ) -> None:
         self._plan, tables = plan, dataset.parties
         import_module("scipy.optimize")  # a party loads it at the end, where models are compared
@@ -159,7 +155,7 @@ class _Run:
             if enough(self, done):
                 raise _Enough
 
-        environment = replace(environment, progress=progress, tamper=tamper)
+        environment = replace(environment, progress=progress)
         places = {each.name: workplace_of(plan, dataset, each, environment) for each in tables}
         programs = plan.algorithm.programs(plan, places)
         with suppress(_Enough):
@@ -273,55 +269,6 @@ def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArr
     before = min(at_once, done - 1)
     a_round = (sent[-1] - sent[before]) / (done - before)
     return sent[-1] + (plan.rounds - done) * a_round, False
-
-
-def _of_few_rows(
-    plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment
-) -> Expected:
-    rows, doublings = plan.facts.rows, _doublings(plan, dataset, environment)
-
-    def of(few: int) -> _Run:
-        settings: dict[str, Any] = {"allow_label_leak": True, "allow_feature_leak": True}
-        if not plan.full_batches:
-            settings["batch_size"] = max(plan.most_batch_rows * few // rows, 1)
-        job, taken = plan.job.with_settings(**settings), some_rows(dataset, few)
-        # Not to the end, which checks a model that few rows may have led astray.
-        return _Run(
-            *resolved(job, taken, environment.modules),
-            environment,
-            lambda run, done: done == plan.rounds > 1,
-            doublings,
-        )
-
-    few, more = of(FEW_ROWS), of(MORE_ROWS)
-
-    def line(figures: Callable[[_Run], NDArray[Any]]) -> NDArray[Any]:
-        before, after = figures(few), figures(more)
-        found: NDArray[Any] = after + (rows - MORE_ROWS) / (MORE_ROWS - FEW_ROWS) * (after - before)
-        return found
-
-    return more.expected(
-        line(lambda run: run.seconds[-1] * plan.rounds / run.rounds),
-        line(lambda run: run.sent[-1] * plan.rounds / run.rounds),
-        line(lambda run: run.growth),
-        exact=False,
-    )
-
-
-def _doublings(plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment) -> Tamper:
-    """Makes few rows take the period of logistic residuals that all rows need."""
-    period, key = (encode(each)[:KIND_BYTES] for each in (Doublings(0), PublicKey("", b"")))
-    found: list[bytes] = []
-
-    def until_keys(_sender: str, _to: str, data: bytes) -> bytes:
-        if data.startswith(period):
-            found.append(data)
-        if data.startswith(key):
-            raise _Enough
-        return data
-
-    _Run(plan, dataset, environment, lambda run, done: False, until_keys)
-    return lambda sender, to, data: max(found) if data.startswith(period) else data
 
 
 def _own_seconds(costs: Costs) -> float:

@@ -56,6 +56,8 @@ def sent(result: TrainingResult) -> dict[str, int]:
         (2, "bfv", STEPS),
         (2, {"scheme": "bfv", "hide": "both"}, {**STEPS, "loss": "taylor-logistic"}),
         (2, "blind", {"rounds": 3}),
+        (2, "blind", {"rounds": 6, "batch_size": 100}),
+        (3, "blind", {"rounds": 3, "loss": "taylor-logistic"}),
     ],
 )
 def test_bytes_are_exact_and_seconds_follow_where_rounds_cost_alike(
@@ -99,16 +101,6 @@ def test_a_job_that_ends_after_one_round_is_told_of_at_its_full_length() -> None
     assert (result.rounds, expected.rounds) == (1, 12)
     assert expected.bytes_sent == 12 * result.costs().bytes_sent
     assert not expected.exact_bytes
-
-
-@pytest.mark.slow
-def test_pads_for_few_rows_tell_of_those_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only roughly here: ciphertexts of so few rows are mostly empty."""
-    monkeypatch.setattr(dry_run, "FEW_ROWS", 100)
-    monkeypatch.setattr(dry_run, "MORE_ROWS", 200)
-    expected, result = both(2, "blind", rounds=3)
-    assert not expected.exact_bytes
-    assert expected.bytes_sent == pytest.approx(result.costs().bytes_sent, rel=1)
 
 
 def test_a_party_takes_at_least_the_memory_of_its_columns() -> None:
