@@ -34,7 +34,8 @@ from securevfl.training import Environment, simulated, workplace_of
 from securevfl.training.sampled_keys import Charges, SampledKeys
 
 FEWEST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 4, 0.5, 5.0
-"""Rounds that are run at least; seconds for them, and where no batch comes twice until then."""
+"""Rounds that are run at least; seconds for them, and where no batch comes twice until then, or
+only batches of one size."""
 WITHOUT_GUARDS = {"allow_label_leak": True, "allow_feature_leak": True}
 
 
@@ -219,10 +220,13 @@ def _of_rounds(plan: Plan, dataset: VerticalDataset[Matrix], environment: Enviro
     keys = np.array([plan.schedule.batch_key(each) for each in range(plan.rounds)])
     again = np.ones(plan.rounds, bool)
     again[np.unique(keys, return_index=True)[1]] = False
-    began = time.perf_counter()
+    rows, began = _rows_of(plan), time.perf_counter()
 
     def enough(run: _Run, done: int) -> bool:
         ready = again[:done].any() or not plan.schedule.repeats
+        # The label party is one step ahead of the others, and the first round counts for itself.
+        told = rows[1 : done - run.at_once]
+        ready = ready and (len(np.unique(told)) > 1 or bool(np.all(rows == rows[0])))
         longest = LEAST_SECONDS if ready else MOST_SECONDS
         return done >= FEWEST_ROUNDS * run.at_once and time.perf_counter() - began > longest
 
@@ -257,7 +261,7 @@ def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArr
     done, steps = len(sent) - 1, np.diff(sent, axis=0)
     if done in (1, plan.rounds):  # after one round the job may have reached its target
         return sent[-1] * (plan.rounds // done), done == plan.rounds
-    rows = np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
+    rows = _rows_of(plan)
     later, ends = rows[1:done], (rows[1:done].min(), rows[1:done].max())
     least, most = (steps[1:][later == each].max(axis=0) for each in ends)
     by_row = (most - least) // max(ends[1] - ends[0], 1)
@@ -269,6 +273,11 @@ def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArr
     before = min(at_once, done - 1)
     a_round = (sent[-1] - sent[before]) / (done - before)
     return sent[-1] + (plan.rounds - done) * a_round, False
+
+
+def _rows_of(plan: Plan) -> NDArray[np.int64]:
+    """The rows of each round's batch."""
+    return np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
 
 
 def _own_seconds(costs: Costs) -> float:
