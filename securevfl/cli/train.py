@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from securevfl.cli import options
-from securevfl.errors import ConfigError, PeerUnreachable, RangeExceeded, TrainingDiverged
+from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
 from securevfl.job import Job, JobSettings, read_job
 from securevfl.protocols import catalogue
 from securevfl.reports import tables
@@ -283,7 +283,13 @@ def train(
         outputs.show_made(made, quiet=quiet)
         return
     with _interruptible(plan, folder):
-        result = _run(described, dataset, plan, session, places, elsewhere=elsewhere, quiet=quiet)
+        shown = not quiet or json is not None or html is not None
+        result = _run(
+            *(described, dataset, plan, session, places),
+            links=_links() if shown and not elsewhere.wanted else None,
+            elsewhere=elsewhere,
+            quiet=quiet,
+        )
         paths = elsewhere.models(result) if elsewhere.wanted else save_models(result, folder)
         outputs.forget_session(folder, plan.facts.names)
         outputs.forget_states(plan, places)
@@ -313,12 +319,13 @@ def _forecast(
     from rich.console import Console
 
     from securevfl.reports.training import forecast_notes, forecast_table
-    from securevfl.training import Environment, plan_for
+    from securevfl.training import Environment, resolved
     from securevfl.training.dry_run import dry_run
 
-    links, began = _links(), time.perf_counter()
-    expected = dry_run(job, dataset, Environment(links=links))
-    took, plan = time.perf_counter() - began, plan_for(job, dataset)
+    plan, taken = resolved(job, dataset, ())
+    links, began = _links() if json or not quiet else None, time.perf_counter()
+    expected = dry_run(plan, taken, Environment(links=links))
+    took = time.perf_counter() - began
     row = {**asdict(expected), "total_s": expected.total_s, "bytes_sent": expected.bytes_sent}
     settings = job.model_dump(mode="json")
     keep(json, command="train --forecast", seed=job.job.seed, settings=settings, rows=[row])
@@ -331,11 +338,12 @@ def _links() -> "LinkCosts | None":
     """What links cost on this machine; None, and a warning, where there are none."""
     from securevfl.parties.link_costs import measured_link_costs
 
-    try:
-        return measured_link_costs()
-    except PeerUnreachable as error:
-        sys.stderr.write(f"securevfl: warning: {error}: network times count lines alone\n")
-        return None
+    if (links := measured_link_costs()) is None:
+        sys.stderr.write(
+            "securevfl: warning: this machine does not connect to itself over loopback: network "
+            "times count lines alone\n"
+        )
+    return links
 
 
 def _tell(dataset: "VerticalDataset[Matrix]", job: Job, *, quiet: bool) -> None:
@@ -383,6 +391,7 @@ def _run(
     session: Mapping[str, "SessionState"],
     places: "PadPlaces",
     *,
+    links: "LinkCosts | None",
     elsewhere: Elsewhere,
     quiet: bool,
 ) -> "TrainingResult":
@@ -393,7 +402,6 @@ def _run(
 
     account, before = plan.account, _rounds_of(session)
     may_end = plan.stops_early or plan.job.job.target_auc is not None
-    links = None if elsewhere.wanted else _links()
     watch = SetupWatch(lambda phase: within.worked(phase, time.perf_counter()))
     forecast = Forecast(plan.rounds - before, may_end, watch, time.perf_counter())
 

@@ -35,13 +35,21 @@ from securevfl.errors import RangeExceeded
 
 
 class RingProductOwner(BfvKeyHolder):
-    """The party with the secret key; a RangeExceeded if no parameters have room for masks."""
+    """The party with the secret key; a RangeExceeded if no parameters have room for masks.
+
+    A dry run gives the `layout` of a larger format, at both ends.
+    """
 
     def __init__(
-        self, product_format: RingProductFormat, seed: bytes | None = None, *, native: bool = True
+        self,
+        product_format: RingProductFormat,
+        seed: bytes | None = None,
+        *,
+        layout: RingLayout | None = None,
+        native: bool = True,
     ) -> None:
         self.product_format = product_format
-        self._layout = layout = RingLayout.of(product_format)
+        self._layout = layout = layout or RingLayout.of(product_format)
         super().__init__(layout.sizes, layout.extent, layout.inputs, seed, native=native)
 
     def encrypt(self, values: RingArray) -> bytes:
@@ -77,10 +85,15 @@ class RingProductEvaluator(BfvMultiplier):
     """A party that multiplies under another party's key; a RangeExceeded as for the owner."""
 
     def __init__(
-        self, public_bytes: bytes, product_format: RingProductFormat, *, native: bool = True
+        self,
+        public_bytes: bytes,
+        product_format: RingProductFormat,
+        *,
+        native: bool = True,
+        layout: RingLayout | None = None,
     ) -> None:
         self.product_format = product_format
-        self._layout = layout = RingLayout.of(product_format)
+        self._layout = layout = layout or RingLayout.of(product_format)
         super().__init__(
             public_bytes,
             layout.sizes,

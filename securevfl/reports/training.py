@@ -95,6 +95,7 @@ def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]
         + (", and fewer where a step is taken back" if plan.stops_early else ""),
         "the job's compute is its longest chain of work: parties work at the same time, and some "
         f"of their work is done while they wait; {memory}",
+        "no guard was asked: what this job and earlier ones show of people may still rule it out",
     ]
     return [line for text in notes for line in wrapped(text)]
 

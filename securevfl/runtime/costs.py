@@ -45,23 +45,23 @@ _COMPONENTS: Mapping[Stage, str] = {
 
 
 class Stopwatch:
-    """Measures compute sections by `clock`; only one may be open at a time."""
+    """Measures compute sections by `clock`, in seconds; only one may be open at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+        self.clock = clock
         self._started: float | None = None
 
     def start(self) -> None:
         """Begin a section."""
         if self._started is not None:
             raise RuntimeError("a compute section must not wait: another one began inside it")
-        self._started = self._clock()
+        self._started = self.clock()
 
     def stop(self, phase: str) -> float:
         """End the section and return its seconds."""
         if self._started is None:
             raise RuntimeError(f"no compute section is open to end phase {phase!r}")
-        elapsed = self._clock() - self._started
+        elapsed = self.clock() - self._started
         self._started = None
         return self.charge(phase, elapsed)
 

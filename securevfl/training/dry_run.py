@@ -1,10 +1,11 @@
-"""What a job will cost, from a dry run: its first rounds, or all rounds of few of its rows.
+"""What a job will cost, from a dry run: its first rounds, or all with samples of their products.
 
 A dry run is the job itself, with all parties in this process and real keys; its numbers are thrown
 away, and no guard counts it, as nobody sees them. So it follows whatever algorithm, exchange and
 engine runs. Where rounds cost alike, some tell all; the first visit of a batch prepares it, and is
-counted apart. `blind` does most of its work before its rounds, for all of them at once. There all
-rounds are run on few rows, twice, and costs are taken to grow in a straight line.
+counted apart. `blind` does most of its work before its rounds, for all of them at once, in sizes
+that follow from the job's own. There the whole job is run, with samples of its products
+(`sampled_keys`).
 """
 
 import ctypes
@@ -22,23 +23,20 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
-from securevfl.data.tables import VerticalDataset, some_rows
-from securevfl.job import Job
-from securevfl.protocols.blind.rehearsal import Doublings
+from securevfl.data.tables import VerticalDataset
 from securevfl.protocols.exchange import TrainsOnShares
 from securevfl.protocols.plan import Plan
-from securevfl.protocols.session.keys import PublicKey
 from securevfl.runtime.channel import Channel, ChannelAround
-from securevfl.runtime.costs import SCORING, SETUP, Costs, job_costs
-from securevfl.runtime.simulation import Program, Tamper
+from securevfl.runtime.costs import SCORING, SETUP, Costs, Stopwatch, job_costs
+from securevfl.runtime.simulation import Program
 from securevfl.sparse import Matrix
-from securevfl.training import Environment, resolved, simulated, workplace_of
-from securevfl.wire.codec import encode
+from securevfl.training import Environment, simulated, workplace_of
+from securevfl.training.sampled_keys import Charges, SampledKeys
 
 FEWEST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 4, 0.5, 5.0
-"""Rounds that are run at least; seconds for them, and where no batch comes twice until then."""
-FEW_ROWS, MORE_ROWS = 1000, 3000
-KIND_BYTES = 6
+"""Rounds that are run at least; seconds for them, and where no batch comes twice until then, or
+only batches of one size."""
+WITHOUT_GUARDS = {"allow_label_leak": True, "allow_feature_leak": True}
 
 
 @dataclass(frozen=True)
@@ -81,16 +79,17 @@ class Expected:
         return sum(each.bytes_sent for each in self.parties)
 
 
-def dry_run(job: Job, dataset: VerticalDataset[Matrix], environment: Environment) -> Expected:
-    """Find what a job will cost; errors as those of `training.train` in these rounds.
+def dry_run(plan: Plan, taken: VerticalDataset[Matrix], environment: Environment) -> Expected:
+    """Find what a job will cost, from what `training.resolved` gives.
 
-    The environment has no folder and nothing to resume from, and hears of no progress.
+    The environment has no folder and nothing to resume from, and hears of no progress. No guard is
+    asked; other errors are those of `training.train` in these rounds.
     """
-    plan, taken = resolved(job, dataset, environment.modules)
+    plan = replace(plan, job=plan.job.with_settings(**WITHOUT_GUARDS))
     if not isinstance(plan.exchange, TrainsOnShares):
         return _of_rounds(plan, taken, environment)
-    if plan.facts.rows > MORE_ROWS:
-        return _of_few_rows(plan, taken, environment)
+    charges = Charges(environment.stopwatch or Stopwatch())
+    environment = replace(environment, keys=SampledKeys(charges), stopwatch=charges)
     run = _Run(plan, taken, environment, lambda run, done: False)
     return run.expected(run.seconds[-1], run.sent[-1], run.growth, exact=True)
 
@@ -137,7 +136,6 @@ class _Run:
         dataset: VerticalDataset[Matrix],
         environment: Environment,
         enough: "Callable[[_Run, int], bool]",
-        tamper: Tamper | None = None,
     ) -> None:
         self._plan, tables = plan, dataset.parties
         import_module("scipy.optimize")  # a party loads it at the end, where models are compared
@@ -158,7 +156,7 @@ class _Run:
             if enough(self, done):
                 raise _Enough
 
-        environment = replace(environment, progress=progress, tamper=tamper)
+        environment = replace(environment, progress=progress)
         places = {each.name: workplace_of(plan, dataset, each, environment) for each in tables}
         programs = plan.algorithm.programs(plan, places)
         with suppress(_Enough):
@@ -222,10 +220,13 @@ def _of_rounds(plan: Plan, dataset: VerticalDataset[Matrix], environment: Enviro
     keys = np.array([plan.schedule.batch_key(each) for each in range(plan.rounds)])
     again = np.ones(plan.rounds, bool)
     again[np.unique(keys, return_index=True)[1]] = False
-    began = time.perf_counter()
+    rows, began = _rows_of(plan), time.perf_counter()
 
     def enough(run: _Run, done: int) -> bool:
         ready = again[:done].any() or not plan.schedule.repeats
+        # The label party is one step ahead of the others, and the first round counts for itself.
+        told = rows[1 : done - run.at_once]
+        ready = ready and (len(np.unique(told)) > 1 or bool(np.all(rows == rows[0])))
         longest = LEAST_SECONDS if ready else MOST_SECONDS
         return done >= FEWEST_ROUNDS * run.at_once and time.perf_counter() - began > longest
 
@@ -260,7 +261,7 @@ def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArr
     done, steps = len(sent) - 1, np.diff(sent, axis=0)
     if done in (1, plan.rounds):  # after one round the job may have reached its target
         return sent[-1] * (plan.rounds // done), done == plan.rounds
-    rows = np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
+    rows = _rows_of(plan)
     later, ends = rows[1:done], (rows[1:done].min(), rows[1:done].max())
     least, most = (steps[1:][later == each].max(axis=0) for each in ends)
     by_row = (most - least) // max(ends[1] - ends[0], 1)
@@ -274,53 +275,9 @@ def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArr
     return sent[-1] + (plan.rounds - done) * a_round, False
 
 
-def _of_few_rows(
-    plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment
-) -> Expected:
-    rows, doublings = plan.facts.rows, _doublings(plan, dataset, environment)
-
-    def of(few: int) -> _Run:
-        settings: dict[str, Any] = {"allow_label_leak": True, "allow_feature_leak": True}
-        if not plan.full_batches:
-            settings["batch_size"] = max(plan.most_batch_rows * few // rows, 1)
-        job, taken = plan.job.with_settings(**settings), some_rows(dataset, few)
-        # Not to the end, which checks a model that few rows may have led astray.
-        return _Run(
-            *resolved(job, taken, environment.modules),
-            environment,
-            lambda run, done: done == plan.rounds > 1,
-            doublings,
-        )
-
-    few, more = of(FEW_ROWS), of(MORE_ROWS)
-
-    def line(figures: Callable[[_Run], NDArray[Any]]) -> NDArray[Any]:
-        before, after = figures(few), figures(more)
-        found: NDArray[Any] = after + (rows - MORE_ROWS) / (MORE_ROWS - FEW_ROWS) * (after - before)
-        return found
-
-    return more.expected(
-        line(lambda run: run.seconds[-1] * plan.rounds / run.rounds),
-        line(lambda run: run.sent[-1] * plan.rounds / run.rounds),
-        line(lambda run: run.growth),
-        exact=False,
-    )
-
-
-def _doublings(plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment) -> Tamper:
-    """Makes few rows take the period of logistic residuals that all rows need."""
-    period, key = (encode(each)[:KIND_BYTES] for each in (Doublings(0), PublicKey("", b"")))
-    found: list[bytes] = []
-
-    def until_keys(_sender: str, _to: str, data: bytes) -> bytes:
-        if data.startswith(period):
-            found.append(data)
-        if data.startswith(key):
-            raise _Enough
-        return data
-
-    _Run(plan, dataset, environment, lambda run, done: False, until_keys)
-    return lambda sender, to, data: max(found) if data.startswith(period) else data
+def _rows_of(plan: Plan) -> NDArray[np.int64]:
+    """The rows of each round's batch."""
+    return np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
 
 
 def _own_seconds(costs: Costs) -> float:

@@ -4,16 +4,20 @@ import re
 import shutil
 import signal
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from securevfl import training
 from securevfl.crypto import native_products
-from securevfl.errors import PeerUnreachable
+from securevfl.job import Job
 from securevfl.models.storage import load_model
 from securevfl.parties import link_costs
+from securevfl.protocols.plan import Facts, Plan
+from securevfl.protocols.resolving import resolve
 from securevfl.protocols.session.checkpoints import Checkpoints, last_session
 from securevfl.reports.training import Forecast
 from securevfl.runtime.line import LinkCosts
@@ -406,13 +410,41 @@ def test_a_forecast_takes_no_options_of_a_run(capsys: Capture, option: str) -> N
     assert "--forecast is a dry run" in refused(capsys, "train", job(), "--forecast", option)
 
 
+def test_a_forecast_resolves_its_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = []
+
+    def counted(job: Job, facts: Facts, modules: Collection[str]) -> Plan:
+        jobs.append(job)
+        return resolve(job, facts, modules)
+
+    monkeypatch.setattr(training, "resolve", counted)
+    assert run("train", job("blind", rounds=2), "--forecast") == 0
+    assert len(jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "times"),
+    [([], 1), (["--quiet", "--json", "out.json"], 1), (["--quiet"], 0), (["--processes"], 0)],
+)
+def test_links_are_measured_only_where_somebody_sees_what_they_cost(
+    options: list[str], times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+
+    def costs() -> LinkCosts:
+        measured.append(True)
+        return LinkCosts()
+
+    monkeypatch.setattr(link_costs, "measured_link_costs", costs)
+    assert run("train", job(rounds=1), *options) == 0
+    assert len(measured) == times
+
+
 def test_a_machine_without_loopback_trains_and_counts_lines_alone(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measured() -> LinkCosts:
-        raise PeerUnreachable("no loopback")
-
-    monkeypatch.setattr(link_costs, "measured_link_costs", measured)
+    monkeypatch.setattr(link_costs, "measured_link_costs", lambda: None)
     (row,) = rows_from("train", job(rounds=1))
     assert row["links"] is None
-    assert "no loopback: network times count lines alone" in capsys.readouterr().err
+    warning = "does not connect to itself over loopback: network times count lines alone"
+    assert warning in capsys.readouterr().err

@@ -56,7 +56,7 @@ from securevfl.protocols.blind.schedule import (
 from securevfl.protocols.exchanges.homomorphic import checked, expect_count
 from securevfl.protocols.guards.failed_checks import on_record
 from securevfl.protocols.session.gathering import Party
-from securevfl.protocols.session.keys import PublicKey, take_key
+from securevfl.protocols.session.keys import KeyMaker, PublicKey, take_key
 from securevfl.runtime.channel import collect, expect_shape
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, SETUP
 from securevfl.runtime.views import Share, record
@@ -327,7 +327,7 @@ class PartyLinks:
             RangeExceeded: the ring has no room for the products.
         """
         party, widths, columns = job.training.party, job.widths, job.agreement.columns
-        seed = job.agreement.seed
+        seed, maker = job.agreement.seed, job.training.workplace.keys
         holder, owners = holders(party)[party.name], owners_held_by(party)
         await party.channel.send(holder, job.scales)
         received = await collect(party.channel, owners, Scales)
@@ -338,14 +338,14 @@ class PartyLinks:
                 raise PeerViolation(f"{name} announces steps of {scales.largest} bits")
             formats = _formats(job, blocks, columns[name], scales)
             async with party.costs.compute(SETUP):
-                keys = OfProducts(*(ring_products.RingProductOwner(fmt, seed) for fmt in formats))
+                keys = OfProducts(*(maker.ring_owner(fmt, seed) for fmt in formats))
             for what, key in zip(_KEYS, keys, strict=True):
                 await party.channel.send(name, PublicKey(what, key.public_bytes))
             checks = job.training.plan.checks
             holdings[name] = Holding(columns[name], keys, widths, scales, checks)
         formats = _formats(job, blocks, job.agreement.own_columns, job.scales)
         ends = [
-            await take_ring_key(party, holder, what, fmt, seed)
+            await take_ring_key(party, holder, what, fmt, seed, keys=maker)
             for what, fmt in zip(_KEYS, formats, strict=True)
         ]
         return cls(job, OfProducts(*ends), holdings)
@@ -509,10 +509,10 @@ def _formats(
 
 
 async def take_ring_key(
-    party: Party, owner: str, what: str, fmt: RingProductFormat, seed: bytes
+    party: Party, owner: str, what: str, fmt: RingProductFormat, seed: bytes, *, keys: KeyMaker
 ) -> "ring_products.RingProductEvaluator":
     """This party's end of another party's key, of the joint seed."""
-    make = partial(ring_products.RingProductEvaluator, product_format=fmt)
+    make = partial(keys.ring_evaluator, product_format=fmt)
     return await take_key(party, owner, what, make, seed)
 
 

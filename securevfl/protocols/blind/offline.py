@@ -250,7 +250,10 @@ async def _residuals(
         return LogisticResiduals(party, peer, phases, first=first, pads=pads)
     visits = [sum(each.rows for each in rounds) for rounds in blocks]
     return await LogisticResiduals.establish(
-        party, peer, phases, visits, first=first, seed=job.agreement.seed
+        *(party, peer, phases, visits),
+        first=first,
+        seed=job.agreement.seed,
+        keys=job.training.workplace.keys,
     )
 
 

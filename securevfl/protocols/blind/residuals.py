@@ -39,7 +39,7 @@ from securevfl.models.losses import QuadraticLoss, TaylorLogistic
 from securevfl.protocols.blind.fixed_point import PhaseArray, PhaseFormat
 from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.session.gathering import Party
-from securevfl.protocols.session.keys import PublicKey, take_key
+from securevfl.protocols.session.keys import KeyMaker, PublicKey, take_key
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, SETUP
 from securevfl.runtime.views import Decrypted, record
@@ -184,6 +184,7 @@ class LogisticResiduals(AffineResiduals):
         *,
         first: bool,
         seed: bytes,
+        keys: KeyMaker,
     ) -> "LogisticResiduals":
         """Exchange the second party's key, of the joint seed; `rows` are those of each block.
 
@@ -192,17 +193,14 @@ class LogisticResiduals(AffineResiduals):
             PeerViolation: a key of another scheme, or an invalid one.
             KeyMismatch: a key of other parameters or of another seed.
         """
-        # SEAL takes a second to load, and descriptions need none.
-        from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner  # noqa: PLC0415
-
         pairs = sum(pairs_of(each * phase_format.terms) for each in rows)
         parameters = SlotParameters.of(pairs * DEGREE)
         if first:
-            make = partial(SlotEvaluator, parameters=parameters)
+            make = partial(keys.slot_evaluator, parameters=parameters)
             key = await take_key(party, peer, SCHEME, make, seed)
             return cls(party, peer, phase_format, first=True, key=key)
         async with party.costs.compute(SETUP):
-            own_key = SlotOwner(parameters, seed)
+            own_key = keys.slot_owner(parameters, seed)
         await party.channel.send(peer, PublicKey(SCHEME, own_key.public_bytes))
         return cls(party, peer, phase_format, first=False, own_key=own_key)
 

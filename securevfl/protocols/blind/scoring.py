@@ -55,7 +55,7 @@ from securevfl.protocols.exchanges.homomorphic import checked
 from securevfl.protocols.plan import Facts, Plan
 from securevfl.protocols.session.agreement import Agreement
 from securevfl.protocols.session.gathering import ClearGathering, Party, gathering_of
-from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.keys import KeyMaker, PublicKey
 from securevfl.protocols.session.scoring import ByRow, Scoring
 from securevfl.protocols.vertical.runner import Training, scoring_of
 from securevfl.runtime.costs import SCORING, SETUP
@@ -232,5 +232,7 @@ async def establish_sums(party: Party, plan: Plan, masks: PairwiseMasks, seed: b
         return RingSums(party, masks, bits, owner=owner)
     evaluator = None
     if party.name == partner:
-        evaluator = await take_ring_key(party, party.label_party, FOR_SCORES, fmt, seed)
+        evaluator = await take_ring_key(
+            party, party.label_party, FOR_SCORES, fmt, seed, keys=KeyMaker()
+        )
     return RingSums(party, masks, bits, evaluator=evaluator)

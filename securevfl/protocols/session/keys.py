@@ -2,16 +2,25 @@
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from securevfl.crypto.scheme import KEY_SEED_BYTES, Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import SCHEMES, make_evaluator, make_owner
 from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.job import ExchangeSettings
+from securevfl.lazy import Lazy
 from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import collect
 from securevfl.runtime.costs import SETUP
 from securevfl.wire.codec import Message, message_kind
+
+if TYPE_CHECKING:
+    from securevfl.crypto import ring_products, slot_products
+    from securevfl.crypto.ring_layout import RingProductFormat
+    from securevfl.crypto.slot_parameters import SlotParameters
+else:  # SEAL takes a second to load
+    ring_products = Lazy("securevfl.crypto.ring_products")
+    slot_products = Lazy("securevfl.crypto.slot_products")
 
 T = TypeVar("T")
 
@@ -48,6 +57,28 @@ class KeyMaker:
             engine=settings.engine,
             workers=workers or 1,
         )
+
+    def ring_owner(
+        self, product_format: "RingProductFormat", seed: bytes
+    ) -> "ring_products.RingProductOwner":
+        """A fresh key for products in the ring."""
+        return ring_products.RingProductOwner(product_format, seed)
+
+    def ring_evaluator(
+        self, material: bytes, product_format: "RingProductFormat"
+    ) -> "ring_products.RingProductEvaluator":
+        """The public end of another party's."""
+        return ring_products.RingProductEvaluator(material, product_format)
+
+    def slot_owner(self, parameters: "SlotParameters", seed: bytes) -> "slot_products.SlotOwner":
+        """A fresh key for products in slots."""
+        return slot_products.SlotOwner(parameters, seed)
+
+    def slot_evaluator(
+        self, material: bytes, parameters: "SlotParameters"
+    ) -> "slot_products.SlotEvaluator":
+        """The public end of another party's."""
+        return slot_products.SlotEvaluator(material, parameters)
 
 
 async def exchange_keys(

@@ -32,7 +32,7 @@ from securevfl.protocols.blind.residuals import (
 )
 from securevfl.protocols.blind.rounds import StaysInRange, require_range
 from securevfl.protocols.session.gathering import Party
-from securevfl.protocols.session.keys import PublicKey
+from securevfl.protocols.session.keys import KeyMaker, PublicKey
 from securevfl.runtime.channel import Channel
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, Costs
 from securevfl.runtime.line import PRESETS
@@ -79,7 +79,7 @@ def test_masks_count_every_pair_of_ciphertexts_of_every_block(
     async def program(party: Party, peer: str) -> None:
         first = party.name == "bank"
         side = await LogisticResiduals.establish(
-            party, peer, FORMAT, blocks, first=first, seed=SEED
+            party, peer, FORMAT, blocks, first=first, seed=SEED, keys=KeyMaker()
         )
         for rows in blocks:
             await side.make_offline(rows)
@@ -91,7 +91,7 @@ def test_masks_count_every_pair_of_ciphertexts_of_every_block(
 
 async def side_of(party: Party, peer: str, rows: int) -> LogisticResiduals:
     return await LogisticResiduals.establish(
-        party, peer, FORMAT, [rows], first=party.name == "bank", seed=SEED
+        party, peer, FORMAT, [rows], first=party.name == "bank", seed=SEED, keys=KeyMaker()
     )
 
 
@@ -164,7 +164,9 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
 
     async def program(party: Party, peer: str) -> RingArray:
         first = party.name == "shop"
-        made = await LogisticResiduals.establish(party, peer, FORMAT, [40], first=first, seed=SEED)
+        made = await LogisticResiduals.establish(
+            party, peer, FORMAT, [40], first=first, seed=SEED, keys=KeyMaker()
+        )
         await made.make_offline(40)
         kept = PhasePads(**made.arrays())
         later = LogisticResiduals(party, peer, FORMAT, first=first, pads=kept)

@@ -8,21 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.data.tables import VerticalDataset
+from securevfl.errors import LabelLeakRefused
+from securevfl.job import Job
 from securevfl.reports.training import forecast_notes, forecast_table
 from securevfl.runtime.costs import FixedCosts
 from securevfl.runtime.line import LinkCosts
-from securevfl.training import Environment, TrainingResult, dry_run, plan_for, train
-from tests.jobs import SmallKeys, breast_cancer, job_of
+from securevfl.training import Environment, TrainingResult, dry_run, plan_for, resolved, train
+from tests.jobs import SmallKeys, breast_cancer, job_of, picked
 
 SECONDS = {"local": 1.0, "encrypt": 2.0, "evaluate": 4.0, "decrypt": 8.0, "setup": 16.0}
 STEPS = {"rounds": 12, "learning_rate": 0.1, "local_steps": 2, "allow_label_leak": True}
 BATCHES = {**STEPS, "batch_size": 60}
 
+SAME_AT_FIRST = 22  # a seed by which batches of the first rounds are of one size
+
 
 @pytest.fixture(autouse=True)
 def as_short_as_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(dry_run, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(dry_run, "MOST_SECONDS", 60.0)
 
 
 def environment() -> Environment:
@@ -34,7 +39,11 @@ def both(
 ) -> tuple[dry_run.Expected, TrainingResult]:
     job = job_of(exchange, **{"tolerance": 0.0, **settings})
     dataset = breast_cancer(parties)
-    return dry_run.dry_run(job, dataset, environment()), train(job, dataset, environment())
+    return forecast(job, dataset), train(job, dataset, environment())
+
+
+def forecast(job: Job, dataset: VerticalDataset) -> dry_run.Expected:
+    return dry_run.dry_run(*resolved(job, dataset, ()), environment())
 
 
 def sent(result: TrainingResult) -> dict[str, int]:
@@ -45,10 +54,13 @@ def sent(result: TrainingResult) -> dict[str, int]:
     ("parties", "exchange", "settings"),
     [
         (2, "plain", BATCHES),
+        (2, "plain", {**BATCHES, "seed": SAME_AT_FIRST}),
         (3, "masked", BATCHES),
         (2, "bfv", STEPS),
         (2, {"scheme": "bfv", "hide": "both"}, {**STEPS, "loss": "taylor-logistic"}),
         (2, "blind", {"rounds": 3}),
+        (2, "blind", {"rounds": 6, "batch_size": 100}),
+        (3, "blind", {"rounds": 3, "loss": "taylor-logistic"}),
     ],
 )
 def test_bytes_are_exact_and_seconds_follow_where_rounds_cost_alike(
@@ -94,16 +106,6 @@ def test_a_job_that_ends_after_one_round_is_told_of_at_its_full_length() -> None
     assert not expected.exact_bytes
 
 
-@pytest.mark.slow
-def test_pads_for_few_rows_tell_of_those_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only roughly here: ciphertexts of so few rows are mostly empty."""
-    monkeypatch.setattr(dry_run, "FEW_ROWS", 100)
-    monkeypatch.setattr(dry_run, "MORE_ROWS", 200)
-    expected, result = both(2, "blind", rounds=3)
-    assert not expected.exact_bytes
-    assert expected.bytes_sent == pytest.approx(result.costs().bytes_sent, rel=1)
-
-
 def test_a_party_takes_at_least_the_memory_of_its_columns() -> None:
     expected, _ = both(2, "plain", **STEPS)
     for table, each in zip(breast_cancer(2).parties, expected.parties, strict=True):
@@ -122,10 +124,22 @@ def test_memory_is_left_out_where_the_system_does_not_tell(monkeypatch: pytest.M
     monkeypatch.setattr(Path, "read_text", untold)
     monkeypatch.setattr(ctypes, "CDLL", None)  # Windows takes no None
     job = job_of("plain", **STEPS)
-    expected = dry_run.dry_run(job, dataset, environment())
+    expected = forecast(job, dataset)
     assert [each.memory_bytes for each in expected.parties] == [None, None]
     assert expected.bytes_sent > 0
     notes = forecast_notes(plan_for(job, dataset), expected, 1.0)
     assert "forecast of 12 rounds from" in notes[0]
     assert "does not tell how much memory" in " ".join(map(str.strip, notes))
     assert forecast_table(plan_for(job, dataset), expected).row_count == 3
+
+
+def test_no_guard_is_asked_and_the_notes_say_so() -> None:
+    """The final model of 15 columns tells more than the labels of 40 rows have."""
+    job, few = job_of("blind", rounds=2), picked(breast_cancer(), slice(0, 40))
+    with pytest.raises(LabelLeakRefused):
+        train(job, few, environment())
+    expected = forecast(job, few)
+    assert any(
+        note.startswith("no guard was asked: ")
+        for note in forecast_notes(plan_for(job, few), expected, 1.0)
+    )
