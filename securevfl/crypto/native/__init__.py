@@ -1,4 +1,4 @@
-"""The evaluator's arithmetic in C, by cffi: the library beside this file, where there is one.
+"""The arithmetic of BFV products in C, by cffi: the library beside this file, where there is one.
 
 `build` makes it when the package is installed and a C compiler is there. Calls release the
 interpreter's lock. Arrays are C's arguments as they are, never copies of temporaries.
@@ -31,18 +31,18 @@ int svfl_has_vector(void);
 void *svfl_new(int, int, const uint64_t *, int, uint64_t, int);
 void svfl_free(void *);
 void svfl_cells(const void *, const uint64_t *, uint64_t *);
-int svfl_intake(const void *, const uint8_t *, const uint8_t *, const int *, uint64_t *);
+int svfl_intake(const void *, const uint8_t *, const uint8_t *, const int32_t *, uint64_t *);
 int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, int64_t,
                   const uint64_t *, int64_t, uint64_t *);
 int svfl_add(const void *, const int64_t *, int64_t, const uint64_t *, uint64_t *);
 int svfl_reply(const void *, uint64_t *, const int32_t *, const uint64_t *, const int64_t *,
-               int64_t, const int *, uint8_t *);
+               int64_t, const int32_t *, uint8_t *);
 void svfl_ternary(const uint64_t *, int64_t, int32_t *);
 void svfl_noise(const uint64_t *, int64_t, int32_t *);
 void svfl_rounded(const void *, const uint64_t *, int64_t, uint64_t *);
 void svfl_key(const void *, const int32_t *, uint64_t *);
 int svfl_zero(const void *, const uint64_t *, const uint8_t *, const int32_t *, uint64_t *);
-int svfl_open(const void *, const uint64_t *, const uint8_t *, const int *, const int64_t *,
+int svfl_open(const void *, const uint64_t *, const uint8_t *, const int32_t *, const int64_t *,
               int64_t, uint64_t *);
 int svfl_of_slots(int, const uint64_t *, const int64_t *, uint64_t *);
 int svfl_to_slots(int, const uint64_t *, const int64_t *, uint64_t *);
@@ -83,7 +83,9 @@ class Library:
             raise Missing("a self-test failed: sums of words")
 
     def of(self, kind: str, array: NDArray[Any] | bytes | memoryview, *, out: bool = False) -> Any:  # noqa: ANN401
-        """A pointer to an array or bytes, which it keeps alive."""
+        """A pointer to an array of this kind, or to bytes, which it keeps alive."""
+        if isinstance(array, np.ndarray):
+            _require("an array", f"{array.dtype.name}_t", kind)
         return self._ffi.from_buffer(f"{kind}[]", array, require_writable=out)
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401
@@ -131,7 +133,7 @@ def _require_positions(positions: NDArray[np.int64]) -> None:
 
 
 def ternary(words: RingArray) -> NDArray[np.int32]:
-    """Each −1, 0 or 1, of uniform words; 2^−62 from uniform."""
+    """−1, 0 or 1 from each uniform word, with probabilities within 2^−64 of 1/3."""
     return _sampled("ternary", words)
 
 
@@ -270,7 +272,7 @@ class Arithmetic:
             self._engine,
             of("uint8_t", c0),
             of("uint8_t", seed),
-            of("int", self._bits),
+            of("int32_t", self._bits),
             of("uint64_t", out, out=True),
         )
 
@@ -311,7 +313,7 @@ class Arithmetic:
         found = polynomials.shape, inputs.shape[1:], sums.shape
         expected = (count, DEGREE), self._input[1], (*self._own, self._width)
         _require("polynomials, inputs and sums", found, expected)
-        if count > _TOGETHER or np.abs(polynomials).max() > LARGEST_WIDE:
+        if count > _TOGETHER or max(int(polynomials.max()), -int(polynomials.min())) > LARGEST_WIDE:
             raise CryptoError(f"{count} polynomials, or an entry beyond {LARGEST_WIDE}")
         of = self._library.of
         self._library.call(
@@ -352,7 +354,7 @@ class Arithmetic:
             of("uint64_t", np.ascontiguousarray(masks)),
             of("int64_t", positions),
             count,
-            of("int", self._bits),
+            of("int32_t", self._bits),
             of("uint8_t", out, out=True),
         )
         return out.tobytes()
@@ -368,8 +370,9 @@ class Arithmetic:
 
     def zero(self, key: RingArray, seed: bytes, noise: NDArray[np.int32]) -> RingArray:
         """c₀ = −(c₁·s + noise), (primes, DEGREE), for the c₁ of the seed's 64 bytes."""
-        found = key.shape, len(seed), noise.shape
-        _require("a key, a seed and noise", found, ((self._own[1], DEGREE), 64, (DEGREE,)))
+        found = key.shape, len(seed), noise.shape, self._kept
+        expected = (self._own[1], DEGREE), 64, (DEGREE,), self._own[0]
+        _require("a key, a seed and noise", found, expected)
         of, out = self._library.of, np.empty((self._own[0], DEGREE), np.uint64)
         self._library.call(
             "zero",
@@ -398,7 +401,7 @@ class Arithmetic:
             self._engine,
             of("uint64_t", key),
             of("uint8_t", reply),
-            of("int", self._bits),
+            of("int32_t", self._bits),
             of("int64_t", positions),
             len(positions),
             of("uint64_t", out, out=True),

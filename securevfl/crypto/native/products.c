@@ -251,7 +251,7 @@ API int svfl_reply(const engine *e, cell *sums, const int32_t *noise, const u64 
 }
 
 /* ---- samples, from words of a stream ---- */
-/* -1, 0 or 1: a word more or less of 2^64 for each. */
+/* -1, 0 or 1, each from a third of all words; -1 from one word more, as 3 does not divide 2^64. */
 API void svfl_ternary(const u64 *words, int64_t count, int32_t *out) {
     for (int64_t j = 0; j < count; j++) out[j] = (int32_t)high(words[j], 3) - 1;
 }

@@ -190,7 +190,7 @@ AVX_INLINE D real(__m256i words) { /* words below 2^52 */
     D magic = ALL(4503599627370496.0);
     return _mm256_sub_pd(_mm256_or_pd(_mm256_castsi256_pd(words), magic), magic);
 }
-AVX_INLINE D scaled(const u64 *at, D by, D by_2_30, D p, D pinv) { /* words below 2^60, in two parts */
+AVX_INLINE D scaled(const u64 *at, D by, D by_2_30, D p, D pinv) { /* any words, in two parts */
     __m256i words = _mm256_loadu_si256((const __m256i *)at);
     D low = real(_mm256_and_si256(words, _mm256_set1_epi64x((1 << 30) - 1)));
     D top = real(_mm256_srli_epi64(words, 30));

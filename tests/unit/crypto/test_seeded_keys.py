@@ -1,15 +1,12 @@
 """Public keys of SEAL from a seed: both halves, their noise, and what a chosen p₁ would read."""
 
-from collections.abc import Iterable
 from hashlib import sha256
-from math import comb
 
 import numpy as np
 import pytest
 import tenseal.sealapi as seal
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from scipy.stats import chi2
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ckks, seeded_keys
@@ -23,7 +20,7 @@ from securevfl.crypto.scheme import KEY_SEED_BYTES
 from securevfl.crypto.seal_codec import ciphertext_of, coefficients_of, plaintext, polynomials_of
 from securevfl.crypto.seeded_keys import expanded, make_public_bytes, public_key
 from securevfl.errors import CryptoError, KeyMismatch
-from tests.ciphertexts import drawn, format_of, is_uniform
+from tests.ciphertexts import drawn, format_of, is_centred_binomial, is_uniform
 
 ROWS, COLUMNS = 64, 16
 FORMAT = format_of(ROWS, COLUMNS, 8.0, (16, 8), rounds=50)
@@ -93,15 +90,6 @@ def noise_of(context: seal.SEALContext, key: seal.PublicKey, secret: seal.Secret
     first_row, *others = [np.where(row > prime // 2, row - prime, row) for row, prime in rows]
     assert all(np.array_equal(first_row, row) for row in others)
     return first_row
-
-
-def is_centred_binomial(noise: Iterable[int]) -> bool:
-    """Whether these are sums of 21 bits less 21 others, by chi-square; rare values in one bin."""
-    counts = np.bincount(np.clip(np.asarray(noise), -9, 9) + 9, minlength=19)
-    odds = np.array([comb(42, 21 + each) for each in range(-21, 22)]) / 2.0**42
-    odds = np.array([odds[:13].sum(), *odds[13:30], odds[30:].sum()])
-    due = counts.sum() * odds
-    return bool(np.sum((counts - due) ** 2 / due) < chi2.isf(1e-6, 18))
 
 
 @pytest.mark.parametrize("made_by_seal", [True, False])
