@@ -61,7 +61,7 @@ def _bfv() -> Ends:
 
 def _bfv_by_seal() -> Ends:
     owner, evaluator = _bfv()
-    return owner, partial(evaluator, native=False)
+    return partial(owner, native=False), partial(evaluator, native=False)
 
 
 def _ckks() -> Ends:

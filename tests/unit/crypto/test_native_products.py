@@ -22,7 +22,7 @@ from securevfl.crypto.native import build
 from securevfl.crypto.residues import pack, packed_size, uniform_below
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
-from securevfl.crypto.schemes import make_evaluator, running_engine, why_slower
+from securevfl.crypto.schemes import make_evaluator, make_owner, running_engine, why_slower
 from securevfl.crypto.seal_codec import SEED_BYTES, ciphertext_of, plaintext
 from securevfl.crypto.seeded_keys import public_key, public_polynomials
 from securevfl.crypto.slot_parameters import SlotParameters
@@ -471,6 +471,9 @@ def test_engines_by_name() -> None:
         evaluator = make_evaluator("bfv", owner.public_bytes, fmt, engine=engine)
         assert isinstance(evaluator, BfvEvaluator)
         assert evaluator.engine == runs == running_engine("bfv", engine)
+        made = make_owner("bfv", fmt, engine=engine)
+        assert isinstance(made, BfvOwner)
+        assert (made._native is not None) == (runs == "native")
 
 
 @compiled
