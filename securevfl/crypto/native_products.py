@@ -2,8 +2,8 @@
 
 They are the ones that SEAL's evaluator makes of the same bytes, encryptions of zero and masks, word
 for word. An encryption of zero (p₀u + e₀, p₁u + e₁) is one more product of the sum, that of u with
-the public key. It is made modulo the ciphertext's primes; SEAL divides one modulo a further prime
-by this prime, which leaves less noise (bfv_parameters covers either).
+the public key. C makes it modulo the ciphertext's primes. SEAL makes it modulo one prime more and
+divides by this prime, which leaves less noise; sizes have room for both (bfv_parameters).
 
 Whether the library agrees with the installed SEAL is tested once in a process; if it does not, or
 there is none, `chosen` gives None, and `why_not` the reason. Inputs whose seed is no plain one of

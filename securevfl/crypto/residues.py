@@ -1,4 +1,4 @@
-"""Residues modulo primes of up to 61 bits as 64-bit words: arithmetic, uniform noise, bytes.
+"""Residues modulo primes of up to 60 bits as 64-bit words: arithmetic, uniform noise, bytes.
 
 On the wire, residues of b bits (32 ≤ b ≤ 60, a multiple of 4) are packed without gaps. Two of them
 take b/4 ≥ 8 bytes, which are read and written as two overlapping 64-bit words.
@@ -46,7 +46,7 @@ def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[Ri
     """A mask that is uniform modulo the product q of some primes, and a share of it.
 
     Returns the mask modulo each prime, (primes, count), and round(t·mask/q) modulo t =
-    2^plain_bits, (count,), 2^-62 off where it is rounded by C.
+    2^plain_bits, (count,). C rounds fractions of 64 bits, so a tie within 2^−62 goes either way.
     """
     # Uniform modulo each prime, so modulo q.
     residues = np.stack([uniform_below(prime, count) for prime in primes])
@@ -151,7 +151,7 @@ def _remainder(values: RingArray, modulus: int, plain: int) -> RingArray:
 def combined(words: RingArray, factors: Sequence[int], offset: int, prime: int) -> RingArray:
     """(Σ words·factors + offset) mod prime, of up to 5 rows of 64-bit words, (words, count).
 
-    Each row has one factor, of any size; the prime is between 2^31 and 2^61.
+    Each row has one factor, of any size; the prime is between 2^31 and 2^60.
     """
     if isinstance(native.found(), native.Library):
         reduced = [factor % prime for factor in factors]

@@ -200,7 +200,7 @@ def library() -> Library:
 
 
 def cells(*shape: int, of: Callable[..., RingArray] = np.empty) -> RingArray:
-    """Room of this shape on a cache line's edge; anything is in it, unless it is `of` zeros."""
+    """An array that begins on a cache line; what is in it is undefined unless `of` makes zeros."""
     count = prod(shape)
     room = of(count + 7, np.uint64)
     start = (-room.ctypes.data % 64) // 8
@@ -308,7 +308,7 @@ class Arithmetic:
         )
 
     def add(self, polynomials: IntArray, inputs: RingArray, sums: RingArray) -> None:
-        """Add polynomials of entries up to 2^47, (inputs, DEGREE), times inputs of one group."""
+        """Add products of polynomials, (inputs, DEGREE) within 2^47, and inputs of one group."""
         count = len(inputs)
         found = polynomials.shape, inputs.shape[1:], sums.shape
         expected = (count, DEGREE), self._input[1], (*self._own, self._width)
@@ -332,7 +332,7 @@ class Arithmetic:
         masks: RingArray,
         positions: NDArray[np.int64],
     ) -> bytes:
-        """A group's reply: its sums, which are used up, plus noise, masked.
+        """A group's reply: its sums plus noise, masked. The sums are used up.
 
         Args:
             sums: of one group.
@@ -387,9 +387,9 @@ class Arithmetic:
     def opened(
         self, key: RingArray, reply: bytes | memoryview, positions: NDArray[np.int64]
     ) -> RingArray | None:
-        """round(t·(c₀ + c₁·s)/q) modulo t at the positions of a reply; None if that is no reply.
+        """round(t·(c₀ + c₁·s)/q) modulo t at the positions of a reply, (positions,).
 
-        That is a word that is no residue, or a c₁ of 0.
+        None if a word is no residue, or c₁ is 0.
         """
         size = int(self._bits.sum()) * (DEGREE + len(positions)) // 8
         found = key.shape, len(reply), self._opens, self._kept

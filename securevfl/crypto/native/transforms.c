@@ -307,8 +307,8 @@ void back(int t, int vector, cell *sums, u64 *out) {
 INLINE int place_of(int vector, int64_t j) { /* of SEAL's cell j */
     return (int)(vector ? (j & ~15) | (j & 3) << 2 | (j >> 2 & 3) : j);
 }
-/* A polynomial modulo TRANSFORM[0] from its values, which are at these places of SEAL's order, and
- * the values from the polynomial. Returns 2 without memory. */
+/* A polynomial modulo TRANSFORM[0] from its values in slots, and back: slot j is at places[j] of
+ * SEAL's order. Returns 2 without memory. */
 API int svfl_of_slots(int vector, const u64 *in, const int64_t *places, u64 *out) {
     const tables *q = OF;
     u64 p = TRANSFORM[0];

@@ -446,6 +446,8 @@ def test_replies_of_a_peer_are_decrypted_and_refused_as_seal_does(
             except CryptoError as error:
                 outcomes.append((type(error), str(error)))
     assert found[True] == found[False]
+    both = zip(sent, found[True], strict=True)
+    assert all(len(each) == size or isinstance(outcome, tuple) for each, outcome in both)
     refused = [each for each in found[True] if isinstance(each, tuple)]
     assert len(refused) >= 6 + 4 * len(sizes.reply_bits)
     assert len(sent) - len(refused) >= 2 + 4 * len(sizes.reply_bits)
