@@ -1,6 +1,7 @@
 """Public keys of SEAL from a seed: both halves, their noise, and what a chosen p₁ would read."""
 
 from hashlib import sha256
+from math import prod
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from securevfl.crypto.bfv_core import inputs_of, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.masks import WordStream
+from securevfl.crypto.native_key import fresh_blinder
 from securevfl.crypto.residues import uniform_below
 from securevfl.crypto.scheme import KEY_SEED_BYTES
 from securevfl.crypto.seal_codec import ciphertext_of, coefficients_of, plaintext, polynomials_of
@@ -198,3 +200,40 @@ def divided(owner: BfvOwner, c1: RingArray, a: RingArray) -> IntArray:
     numbers = ((rest + factor * unknown) % prime).astype(np.int64)
     signed: IntArray = np.where(numbers > prime // 2, numbers - prime, numbers)
     return signed
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_an_owner_that_chose_p0_reads_u_of_products_that_it_learns(
+    learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """e = Σ 3ⁱxⁱ, scaled to plaintexts: a product of 0 is −e·u, whose digits are those of u."""
+    fmt = format_of(8, 1024, 8.0, (16, 8), opened=True)
+    sizes = BfvParameters.of(fmt)
+    powers = [3**i << (sizes.plain_bits - 16) for i in range(sizes.chunk)]
+    assert (sizes.chunk, sizes.replies(1024)) == (8, 1)
+
+    def noise(primes: list[int], degree: int) -> RingArray:
+        unit = prod(sizes.primes()) >> sizes.plain_bits
+        own = [[unit * each % p for each in powers] for p in primes]
+        return np.pad(np.array(own, np.uint64), ((0, 0), (0, degree - sizes.chunk)))
+
+    monkeypatch.setattr(seeded_keys, "_noise", noise)
+    owner = BfvOwner(fmt)
+    evaluator = BfvEvaluator(owner.public_bytes, fmt)
+    if evaluator.engine == "seal":
+        pytest.skip("u is SEAL's")
+    u, of_c0_c1 = fresh_blinder()
+    monkeypatch.setattr(evaluator._pool, "take", lambda: (u, of_c0_c1))
+    _, matrix = drawn(fmt, 8, 1024, 4)
+    reply = evaluator.masked_product(
+        owner.encrypt(np.zeros(8, np.int64)), evaluator.prepare(matrix)
+    )
+    mask = reply.mask if learns else np.zeros_like(reply.mask)
+    numbers = (mask - owner.decrypt(reply.ciphertext, 1024)).view(np.int64)
+    # Σ 3ⁱ·u at place j − i, in the highest 16 bits.
+    left, found = (numbers >> 47) + 1 >> 1, np.empty((1024, 8), np.int64)
+    for digits in found.T:
+        digits[:] = (left + 1) % 3 - 1
+        left = (left - digits) // 3
+    read = np.count_nonzero(found[:, ::-1].reshape(-1) == u[::-1])
+    assert read == DEGREE if learns else read < 0.4 * DEGREE
