@@ -10,7 +10,8 @@ rounds what it decrypts by t/q', the evaluator its mask: two shares of 2^guard_b
 unit at most, and whoever subtracts them rounds this off.
 
 Not protected: an owner that learns a product (`opened`) and chose its own noise reads as much in it
-as with an input of its choice. A reply under another key decrypts to uniform numbers.
+as with an input of its choice; one that chose its p₀ reads u there, and e₁ + a·X of the reply's c₁
+(seeded_keys). A reply under another key decrypts to uniform numbers.
 Source: docs/decisions/0008-bfv-sizes-follow-the-job.md; masks modulo q: Huang, Lu, Hong, Ding,
 "Cheetah" (USENIX Security 2022).
 """

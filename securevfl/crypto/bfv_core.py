@@ -106,7 +106,7 @@ class BfvKeyHolder:
     """The end with the secret key: encrypts inputs and decrypts replies.
 
     The first `extent` coefficients of an input hold values; up to `capacity` encryptions of zero
-    are made offline.
+    are made offline. With `native`, C encrypts and decrypts where this machine can (native_key).
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class BfvKeyHolder:
         def decrypt(part: slice) -> None:
             reply = view[part.start * size : part.stop * size]
             opened = None if self._native is None else self._native.opened(reply, positions)
-            if opened is None:  # or SEAL's error
+            if opened is None:  # without C, or for SEAL's error
                 opened = self._coefficients(self._reply(bytes(reply), positions), positions)
             found[part.start] = opened
 
@@ -302,7 +302,7 @@ class BfvMultiplier:
         return total
 
     def _blinder(self) -> Any:  # noqa: ANN401
-        """A fresh encryption of zero, or what C makes it of: what is made offline for a reply."""
+        """A fresh encryption of zero for one reply, or the samples that C makes one of."""
         if self._native is not None:
             return fresh_blinder()
         encrypted = seal.Ciphertext()

@@ -5,7 +5,8 @@ reads X. Where the seed is one that all parties draw (session/joint_seed), no si
 keys of a job may share it, like the common reference of multiparty schemes (Mouchet et al., PETS
 2021).
 
-p₀ cannot be checked. It changes c₀ only, which masks modulo q' hide.
+p₀ cannot be checked. It changes c₀ only, which masks modulo q' hide. Where the owner learns a
+product, its mask is gone, and a p₀ with a large e shows the owner u, and so p₁·u, of this reply.
 
 SEAL draws p₁ itself, so p₀ is computed here, with SEAL's arithmetic. As in SEAL, each coefficient
 of e is the sum of 21 bits less 21 others, from the operating system.
