@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import RingArray
+from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto.native import build
 from securevfl.errors import CryptoError, RangeExceeded
 
@@ -33,6 +33,8 @@ int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int6
                   const uint64_t *, int64_t, uint64_t *);
 int svfl_reply(const void *, uint64_t *, const uint64_t *, const uint64_t *, const int64_t *,
                int64_t, const int *, uint8_t *);
+int svfl_encode(const double *, int64_t, int64_t, const double *, const double *, double, int64_t,
+                int32_t *);
 void svfl_transform(int, int, const int32_t *, uint64_t *, uint64_t *, uint64_t *);
 void svfl_combined(const uint64_t *, int, int64_t, const uint64_t *, uint64_t, uint64_t,
                    uint64_t *);
@@ -103,6 +105,41 @@ class Library:
             of("uint64_t", out, out=True),
         )
         return out
+
+    def encode(
+        self,
+        values: FloatArray,
+        scaling: tuple[FloatArray, FloatArray],
+        fraction_bits: int,
+        out: NDArray[np.int32],
+        first: int,
+    ) -> bool:
+        """Rows of X as columns of Xᵀ in fixed point, from `first` on.
+
+        Args:
+            values: X before scaling, shape (rows, P).
+            scaling: what is subtracted from each column, and by what the result is divided.
+            fraction_bits: integers are those nearest to X·2^fraction_bits.
+            out: Xᵀ, shape (P, …).
+            first: the first of its columns.
+
+        Returns:
+            Whether all integers fit 31 bits and a sign.
+        """
+        rows, columns = values.shape
+        fits = 0 <= first <= out.shape[1] - rows
+        _require("encoded", (len(out), *map(len, scaling), fits), (*[columns] * 3, True))
+        of = self.of
+        return not self.call(
+            "encode",
+            of("double", np.ascontiguousarray(values, np.float64)),
+            rows,
+            columns,
+            *(of("double", each) for each in scaling),
+            2.0**fraction_bits,
+            out.shape[1],
+            of("int32_t", out, out=True) + first,
+        )
 
 
 def _require(what: str, found: object, expected: object) -> None:

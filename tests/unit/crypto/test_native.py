@@ -172,6 +172,7 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
     size, room, sums = SIZES.input_bytes, arithmetic.inputs(1), arithmetic.sums(1)
     words, rows = np.zeros((2, 3, DEGREE), np.uint64), np.zeros((2, DEGREE), np.int32)
     masks, few = np.zeros((3, 4), np.uint64), np.arange(4)
+    x, shift = np.zeros((3, 5)), np.ones(5)
 
     def take_in(c0: int, seed: int, out: RingArray = room[0]) -> None:
         arithmetic.take_in(bytes(c0), bytes(seed), out)
@@ -193,6 +194,11 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         lambda: arithmetic.reply(sums[0], words, masks[:, :3], few[:3]),
         lambda: arithmetic.reply(sums[0], words, masks, few - 1),
         lambda: library().combined(words[0], [1, 2], 0, 5),
+        lambda: library().encode(x, (shift[:4], shift), 0, rows[:, :5].copy(), 0),
+        lambda: library().encode(x, (shift, shift[:4]), 0, rows[:, :5].copy(), 0),
+        lambda: library().encode(x[:, :1], (shift[:1],) * 2, 0, rows[:, :5].copy(), 0),
+        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, rows[:, :5].copy(), 3),
+        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, rows[:, :5].copy(), -1),
     ]
     for each in wrong:
         with pytest.raises(CryptoError, match=r"expected|rows of"):
@@ -200,3 +206,29 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
     take_in(size, 64)
     arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums)
     assert arithmetic.reply(sums[0], words, masks, few + DEGREE - 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (16, 16), (300, 37), (513, 3)])
+def test_columns_in_fixed_point_are_those_of_numpy(shape: tuple[int, int]) -> None:
+    drawn, (rows, columns) = np.random.default_rng(8), shape
+    values = drawn.standard_normal(shape)
+    values.flat[::3] = np.rint(values.flat[::3] * 8) / 8  # a half of a unit, up and down
+    scaling = drawn.integers(-3, 3, columns).astype(float), 2.0 ** drawn.integers(-2, 3, columns)
+    out = np.full((columns, rows + 5), 7, np.int32)
+    assert library().encode(values, scaling, 2, out, 4)
+    expected = np.rint((values - scaling[0]) / scaling[1] * 4)
+    assert np.array_equal(out[:, 4:-1], expected.T)
+    assert (out[:, :4] == 7).all()
+    assert (out[:, -1] == 7).all()
+
+
+@pytest.mark.parametrize("value", [2.0**31 - 0.5, -(2.0**31) - 0.6, 1e300, np.inf, np.nan])
+def test_a_number_that_does_not_fit_in_fixed_point_is_told(value: float) -> None:
+    values, out = np.zeros((20, 3)), np.zeros((3, 20), np.int32)
+    scaling = np.zeros(3), np.ones(3)
+    for fitting in (2.0**31 - 0.6, -(2.0**31) - 0.5):
+        values[17, 1] = fitting
+        assert library().encode(values, scaling, 0, out, 0)
+        assert out[1, 17] == np.rint(fitting)
+    values[17, 1] = value
+    assert not library().encode(values, scaling, 0, out, 0)
