@@ -109,7 +109,7 @@ def test_a_sum_by_block_is_added_in_order_and_keeps_one_result_a_thread(workers:
     def work(rows: slice) -> FloatArray:
         nonlocal most
         most = max(most, len(living))
-        found = drawn[rows].sum(axis=0)
+        found: FloatArray = drawn[rows].sum(axis=0)
         living.add(found_id := id(found))
         weakref.finalize(found, living.discard, found_id)
         return found

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 SCHEME = "bfv-slots"
 _IN_FLIGHT = 16
+_PADS = "phases", "tables"
 _WIRE = np.dtype("<u2")
 
 
@@ -99,10 +100,6 @@ class PhasePads:
             )
         self._phases, self._tables = phases, tables
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """The unused pads, by name."""
-        return {"phases": self._phases, "tables": self._tables}
-
     def __len__(self) -> int:
         return len(self._phases)
 
@@ -114,10 +111,13 @@ class PhasePads:
         self._phases, self._tables = self._phases[rows:], self._tables[rows:]
         return taken
 
-    def add(self, phases: PhaseArray, tables: RingArray) -> None:
+    def add(self, phases: NDArray[Any], tables: NDArray[Any]) -> None:
         """Append pads of further rows."""
-        self._phases = np.concatenate([self._phases, phases])
-        self._tables = np.concatenate([self._tables, tables])
+        more = PhasePads(phases, tables)
+        if len(self):
+            more._phases = np.concatenate([self._phases, phases])
+            more._tables = np.concatenate([self._tables, tables])
+        self._phases, self._tables = more._phases, more._tables
 
 
 def uniform_phases(rows: int) -> PhaseArray:
@@ -139,9 +139,13 @@ class AffineResiduals:
     async def make_offline(self, rows: int) -> None:
         """Make the pads for this many rows with the other computing party."""
 
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """The unused pads, by name."""
+    def pop(self, rows: int) -> Mapping[str, NDArray[Any]]:
+        """Remove and return the pads of a round of so many rows, by name."""
+        del rows
         return {}
+
+    def put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Add a round's pads from `arrays`; a KeyError if any is missing."""
 
     def _with_labels(self, share: RingArray, labels: Labels | None) -> RingArray:
         if labels is None:
@@ -165,14 +169,14 @@ class LogisticResiduals(AffineResiduals):
         first: bool,
         key: "SlotEvaluator | None" = None,
         own_key: "SlotOwner | None" = None,
-        pads: PhasePads | None = None,
     ) -> None:
         # σ(H) − y and its expansion ½ + ¼H − y have the same label part.
         super().__init__(TaylorLogistic(), phase_format.fraction_bits)
         self._party, self._peer, self._first = party, peer, first
         self.phase_format, self._key, self._own_key = phase_format, key, own_key
-        none = np.empty(0, np.uint16), np.empty((0, 2 * phase_format.terms), np.uint64)
-        self.pads = PhasePads(*none) if pads is None else pads
+        self.pads = PhasePads(
+            np.empty(0, np.uint16), np.empty((0, 2 * phase_format.terms), np.uint64)
+        )
 
     @classmethod
     async def establish(
@@ -221,8 +225,12 @@ class LogisticResiduals(AffineResiduals):
         self.pads.add(phases, self.phase_format.tables(shares))
 
     @override
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        return self.pads.arrays()
+    def pop(self, rows: int) -> Mapping[str, NDArray[Any]]:
+        return dict(zip(_PADS, self.pads.take(rows), strict=True))
+
+    @override
+    def put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.pads.add(*(arrays[name] for name in _PADS))
 
     @override
     async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:

@@ -213,10 +213,11 @@ def test_columns_in_fixed_point_are_those_of_numpy(shape: tuple[int, int]) -> No
     drawn, (rows, columns) = np.random.default_rng(8), shape
     values = drawn.standard_normal(shape)
     values.flat[::3] = np.rint(values.flat[::3] * 8) / 8  # a half of a unit, up and down
-    scaling = drawn.integers(-3, 3, columns).astype(float), 2.0 ** drawn.integers(-2, 3, columns)
+    shift, scale = np.rint(drawn.uniform(-3, 3, columns)), drawn.uniform(0.5, 2, columns)
     out = np.full((columns, rows + 5), 7, np.int32)
-    assert library().encode(values, scaling, 2, out, 4)
-    expected = np.rint((values - scaling[0]) / scaling[1] * 4)
+    scale[0] = 1.0
+    assert library().encode(values, (shift, scale), 2, out, 4)
+    expected = np.rint((values - shift) / scale * 4)
     assert np.array_equal(out[:, 4:-1], expected.T)
     assert (out[:, :4] == 7).all()
     assert (out[:, -1] == 7).all()
