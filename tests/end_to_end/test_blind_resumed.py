@@ -211,6 +211,16 @@ def test_three_parties_make_logistic_pads_offline(
     assert result.costs().offline_bytes == unaided.costs().offline_bytes
 
 
+def test_pads_made_offline_by_block_are_those_of_all_rounds(places: PadPlaces) -> None:
+    settings: dict[str, object] = {"batch_size": "full", "loss": "logistic"}
+    job = job_of(settings, offline_rounds=2)
+    make_offline(job, DATA, Environment(pads=places))
+    result = train(job, DATA, Environment(pads=places))
+    assert not list(places.folder.rglob("*.pads"))
+    unaided = train(job_of(settings), DATA, Environment())
+    np.testing.assert_allclose(all_weights(result), all_weights(unaided), atol=LOGISTIC_ROUNDING)
+
+
 def test_pads_that_a_peer_has_not_are_refused_and_kept(places: PadPlaces, tmp_path: Path) -> None:
     """Before anything of held-out rows is counted as shown."""
     job = job_of({**BATCHES, "eval_every": 0}, scores="rows")

@@ -172,7 +172,7 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
     size, room, sums = SIZES.input_bytes, arithmetic.inputs(1), arithmetic.sums(1)
     words, rows = np.zeros((2, 3, DEGREE), np.uint64), np.zeros((2, DEGREE), np.int32)
     masks, few = np.zeros((3, 4), np.uint64), np.arange(4)
-    x, shift = np.zeros((3, 5)), np.ones(5)
+    x, shift, out = np.zeros((3, 5)), np.ones(5), np.zeros((4, 5), np.int32)[1:3]  # with room
 
     def take_in(c0: int, seed: int, out: RingArray = room[0]) -> None:
         arithmetic.take_in(bytes(c0), bytes(seed), out)
@@ -194,11 +194,11 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         lambda: arithmetic.reply(sums[0], words, masks[:, :3], few[:3]),
         lambda: arithmetic.reply(sums[0], words, masks, few - 1),
         lambda: library().combined(words[0], [1, 2], 0, 5),
-        lambda: library().encode(x, (shift[:4], shift), 0, rows[:, :5].copy(), 0),
-        lambda: library().encode(x, (shift, shift[:4]), 0, rows[:, :5].copy(), 0),
-        lambda: library().encode(x[:, :1], (shift[:1],) * 2, 0, rows[:, :5].copy(), 0),
-        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, rows[:, :5].copy(), 3),
-        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, rows[:, :5].copy(), -1),
+        lambda: library().encode(x, (shift[:4], shift), 0, out, 0),
+        lambda: library().encode(x, (shift, shift[:4]), 0, out, 0),
+        lambda: library().encode(x[:, :1], (shift[:1],) * 2, 0, out, 0),
+        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, out, 3),
+        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, out, -1),
     ]
     for each in wrong:
         with pytest.raises(CryptoError, match=r"expected|rows of"):

@@ -121,7 +121,8 @@ def test_fraction_bits_beyond_the_ring_are_refused(bits: int) -> None:
 
 def test_pads_are_handed_out_once() -> None:
     rho, tables = uniform_phases(6), ring.uniform(6, 4)
-    pads = PhasePads(rho[:4], tables[:4])
+    pads = PhasePads()
+    pads.add(rho[:4], tables[:4])
     assert pads.take(3)[0].tolist() == rho[:3].tolist()
     pads.add(rho[4:], tables[4:])
     assert len(pads) == 3
@@ -139,7 +140,7 @@ def test_pads_of_other_arrays_are_refused() -> None:
     wrongs: tuple[NDArray[Any], ...] = (np.zeros(3), np.zeros((2, 4), np.uint64))
     for name, wrong in product(good, wrongs):
         with pytest.raises(CryptoError, match="expected"):
-            PhasePads(**{**good, name: wrong})
+            PhasePads().add(**{**good, name: wrong})
 
 
 def test_tables_of_phases_count_as_residuals_do() -> None:

@@ -179,15 +179,16 @@ def test_blocks_moved_repeated_or_cut_are_refused_before_the_key_goes(
     place.take()
 
 
-def test_blocks_of_another_file_are_refused(in_chunks: tuple[Place, bytes, list[bytes]]) -> None:
-    """Under the same key, too: a file has its own salt."""
+def test_blocks_of_another_file_are_refused(
+    in_chunks: tuple[Place, bytes, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the same key: a file has its own salt."""
     place, start, chunks = in_chunks
-    path, key = place.store().path, place.key.read_bytes()
+    path = place.store().path
+    monkeypatch.setattr(pad_store, "new_key", place.key.read_bytes)
     path.unlink()
-    place.key.unlink()
     keep(place.store())
     other = path.read_bytes()[len(start) :]
-    place.key.write_bytes(key)
     size = CHUNK + sealing.TAG_BYTES
     for at in range(0, len(chunks)):
         mixed = [*chunks[:at], other[at * size : (at + 1) * size], *chunks[at + 1 :]]
