@@ -6,10 +6,6 @@ number, plus a final byte that marks the last chunk.
 """
 
 import secrets
-from collections.abc import Iterator
-from io import BytesIO
-from itertools import count
-from typing import BinaryIO
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -28,77 +24,36 @@ def new_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
 
-class SealedWriter:
-    """Encrypts what is written to a file: 32 bytes longer, plus 16 per MiB begun.
-
-    `header` is only authenticated. Nothing that was written can be read before `close`.
-    """
-
-    def __init__(self, file: BinaryIO, key: bytes, header: bytes) -> None:
-        salt = secrets.token_bytes(SALT_BYTES)
-        self._file, self._header, self._cipher = file, header, _cipher(key, salt)
-        self._pending, self._index = bytearray(), 0
-        file.write(salt)
-
-    def write(self, data: bytes) -> None:
-        """Encrypt further bytes."""
-        for piece in _pieces(data):
-            self._pending += piece
-            if len(self._pending) > CHUNK_BYTES:  # the last chunk may be full
-                self._chunk(CHUNK_BYTES, last=False)
-
-    def close(self) -> None:
-        """Mark the end."""
-        self._chunk(len(self._pending), last=True)
-
-    def _chunk(self, size: int, *, last: bool) -> None:
-        chunk = bytes(self._pending[:size])
-        self._file.write(self._cipher.encrypt(_nonce(self._index, last=last), chunk, self._header))
-        del self._pending[:size]
-        self._index += 1
-
-
-def chunks_of(file: BinaryIO, key: bytes, header: bytes) -> Iterator[bytes]:
-    """What was written, a MiB at a time, from where the file stands to its end.
-
-    Each is genuine when it is given out. Raises a CryptoError for another key or header, and at the
-    first chunk that was changed, moved, repeated or cut off.
-    """
-    cipher, size = _cipher(key, file.read(SALT_BYTES)), CHUNK_BYTES + TAG_BYTES
-    ahead, last = file.read(size), False
-    for index in count():
-        sealed, ahead = ahead, file.read(size)
-        last = not ahead
-        try:
-            yield cipher.decrypt(_nonce(index, last=last), sealed, header)
-        except InvalidTag as error:
-            raise CryptoError("damaged, cut off or sealed under another key") from error
-        if last:
-            return
-
-
 def seal(key: bytes, data: bytes, header: bytes) -> bytes:
-    """Encrypt data, see `SealedWriter`."""
-    file = BytesIO()
-    sealed = SealedWriter(file, key, header)
-    sealed.write(data)
-    sealed.close()
-    return file.getvalue()
+    """Encrypt data: 32 bytes longer, plus 16 per MiB begun; `header` is only authenticated."""
+    salt, view = secrets.token_bytes(SALT_BYTES), memoryview(data)
+    cipher = _cipher(key, salt)
+    starts = range(0, len(data), CHUNK_BYTES) or range(1)
+    last = len(starts) - 1
+    return salt + b"".join(
+        cipher.encrypt(_nonce(index, last), view[start : start + CHUNK_BYTES], header)
+        for index, start in enumerate(starts)
+    )
 
 
 def unseal(key: bytes, sealed: bytes, header: bytes) -> bytes:
-    """The inverse of `seal`; a CryptoError as `chunks_of`."""
-    return b"".join(chunks_of(BytesIO(sealed), key, header))
-
-
-def _pieces(data: bytes) -> Iterator[memoryview]:
-    view = memoryview(data)
-    return (view[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES))
+    """The inverse of `seal`; a CryptoError for another key or header, or changed bytes."""
+    cipher, view = _cipher(key, sealed[:SALT_BYTES]), memoryview(sealed)[SALT_BYTES:]
+    size = CHUNK_BYTES + TAG_BYTES
+    starts = range(0, len(view), size) or range(1)
+    last = len(starts) - 1
+    try:
+        return b"".join(
+            cipher.decrypt(_nonce(index, last), view[start : start + size], header)
+            for index, start in enumerate(starts)
+        )
+    except InvalidTag as error:
+        raise CryptoError("damaged, cut off or sealed under another key") from error
 
 
 def _cipher(key: bytes, salt: bytes) -> ChaCha20Poly1305:
     return ChaCha20Poly1305(HKDF(SHA256(), KEY_BYTES, salt=salt, info=_LABEL).derive(key))
 
 
-def _nonce(index: int, *, last: bool) -> bytes:
-    return index.to_bytes(11, "big") + bytes([last])
+def _nonce(index: int, last: int) -> bytes:
+    return index.to_bytes(11, "big") + bytes([index == last])

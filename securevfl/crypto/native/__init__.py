@@ -114,17 +114,9 @@ class Library:
         out: NDArray[np.int32],
         first: int,
     ) -> bool:
-        """Rows of X as columns of Xᵀ in fixed point, from `first` on.
+        """Rows of X as columns of `out`, Xᵀ·2^fraction_bits, from `first` on; whether all fit.
 
-        Args:
-            values: X before scaling, shape (rows, P).
-            scaling: what is subtracted from each column, and by what the result is divided.
-            fraction_bits: integers are those nearest to X·2^fraction_bits.
-            out: Xᵀ, shape (P, …).
-            first: the first of its columns.
-
-        Returns:
-            Whether all integers fit 31 bits and a sign.
+        X is (values − shift)/scale; `scaling` are the two, shape (P,), and `values` (rows, P).
         """
         rows, columns = values.shape
         fits = 0 <= first <= out.shape[1] - rows

@@ -6,9 +6,10 @@ copies of the file become useless, and no crash leads to a second use. A marker 
 a key that is put back is refused. Restoring a whole disk to an earlier day goes unnoticed
 (docs/decisions/0035-pads-at-rest.md).
 
-Layout of a file: b"SVFLPAD2", the length of the header, the header (JSON, in clear and
-authenticated), and sealed records (`crypto.sealing`), each of tensors (safetensors) after its
-length. They are written while pads are made and read while they are used, in one order.
+Layout of a file: b"SVFLPAD2", the length of the header, the header (JSON, in clear), and records
+after their lengths: tensors (safetensors), sealed (`crypto.sealing`) with the header, the record's
+number and whether it is the last. They are written while pads are made, and read in this order
+while they are used.
 
 All parties first agree on the batch of pads that they use or make.
 
@@ -17,12 +18,14 @@ Learns:
 """
 
 import hashlib
+import os
 import secrets
 import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NoReturn, TypeAlias
 
@@ -32,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from securevfl.crypto.sealing import KEY_BYTES, SealedWriter, chunks_of, new_key, seal, unseal
+from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
 from securevfl.errors import ConfigError, CryptoError, DataError, PeerViolation
 from securevfl.files import (
     reading,
@@ -188,17 +191,17 @@ class PadStore:
         try:
             with replacing(self.path, "pads") as file:
                 file.write(head)
-                sealed = SealedWriter(file, key, head)
+                numbers = count()
 
                 def add(arrays: Arrays) -> None:
                     record = save({name: np.ascontiguousarray(a) for name, a in arrays.items()})
-                    sealed.write(_RECORD.pack(len(record)))
-                    sealed.write(record)
+                    sealed = seal(key, record, _place(head, next(numbers), last=WITHIN in arrays))
+                    file.write(_RECORD.pack(len(sealed)))
+                    file.write(sealed)
 
                 yield add
                 within = _Within(data=data, costs=dict(costs())).model_dump_json()
                 add({WITHIN: np.frombuffer(within.encode(), np.uint8)})
-                sealed.close()
                 replace_file(place, key, "key of pads")
         except BaseException:
             if place.exists():
@@ -336,21 +339,25 @@ class PadStore:
 
     def _records(self, file: BinaryIO, key: bytes) -> Iterator[Arrays]:
         """Decrypt the file, record by record."""
-        found = bytearray()
         with reading(f"pads {self.path}", verb="are"):
+            whole = file.seek(0, os.SEEK_END)
             file.seek(0)
             start = file.read(_START + MOST_HEADER_BYTES)
-            _, end = self._header_of(start)  # authenticated under the key that another one named
-            file.seek(end)
-            try:
-                for chunk in chunks_of(file, key, start[:end]):
-                    found += chunk
-                    while (record := _first_of(found)) is not None:
-                        yield load(record)
-            except CryptoError as error:
-                raise DataError(f"pads {self.path}: {error}") from error
-        if found:
-            self._refuse("damaged")
+            _, at = self._header_of(start)  # authenticated under the key that another one named
+            head = start[:at]
+            for number in count():
+                file.seek(at)
+                length = file.read(_RECORD.size).ljust(_RECORD.size, b"\xff")
+                at += _RECORD.size + _RECORD.unpack(length)[0]
+                if at > whole:
+                    self._refuse("cut off")
+                place = _place(head, number, last=at == whole)
+                try:
+                    yield load(unseal(key, file.read(at - file.tell()), place))
+                except CryptoError as error:
+                    raise DataError(f"pads {self.path}: {error}") from error
+                if at == whole:
+                    return
 
     def _header_of(self, data: bytes) -> tuple[PadsHeader, int]:
         if len(data) < _START or not data.startswith(MAGIC):
@@ -386,16 +393,8 @@ class PadStore:
         raise DataError(f"pads {self.path}: {why}")
 
 
-def _first_of(found: bytearray) -> bytes | None:
-    """Remove the first record, if all of it is there."""
-    if len(found) < _RECORD.size:
-        return None
-    end = _RECORD.size + _RECORD.unpack_from(found)[0]
-    if len(found) < end:
-        return None
-    record = bytes(found[_RECORD.size : end])
-    del found[:end]
-    return record
+def _place(head: bytes, number: int, *, last: bool) -> bytes:
+    return head + _RECORD.pack(number) + bytes([last])
 
 
 @dataclass(frozen=True)

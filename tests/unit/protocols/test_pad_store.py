@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from securevfl.crypto import sealing
 from securevfl.errors import ConfigError, DataError, PeerViolation
 from securevfl.models.losses import loss_for
 from securevfl.protocols.session import pad_store
@@ -141,66 +140,59 @@ def test_what_a_dead_process_left_half_written_goes(kept: Place) -> None:
     assert not left.exists()
 
 
-CHUNK = 64
-
-
-@pytest.fixture
-def in_chunks(place: Place, monkeypatch: pytest.MonkeyPatch) -> tuple[Place, bytes, list[bytes]]:
-    """Pads in many chunks, with what stands before these."""
-    monkeypatch.setattr(sealing, "CHUNK_BYTES", CHUNK)
-    keep(place.store())
+def pieces_of(place: Place) -> tuple[bytes, list[bytes]]:
+    """What stands before the records of a file of pads, and these with their lengths."""
     whole = place.store().path.read_bytes()
-    start = len(MAGIC) + 4 + int.from_bytes(whole[len(MAGIC) :][:4], "little") + sealing.SALT_BYTES
-    size = CHUNK + sealing.TAG_BYTES
-    return place, whole[:start], [whole[at : at + size] for at in range(start, len(whole), size)]
+    at = start = len(MAGIC) + 4 + int.from_bytes(whole[len(MAGIC) :][:4], "little")
+    found = []
+    while at < len(whole):
+        end = at + 8 + int.from_bytes(whole[at:][:8], "little")
+        found.append(whole[at:end])
+        at = end
+    return whole[:start], found
 
 
 def damaged_orders(count: int) -> Iterator[list[int]]:
-    """Blocks swapped, repeated, left out, and cut off."""
+    """Records swapped, repeated, left out, and cut off."""
     every = list(range(count))
-    for at in range(count - 1):
-        yield [*every[:at], at + 1, at, *every[at + 2 :]]
     for at in range(count):
+        yield from ([*every[:at], other, *every[at + 1 :]] for other in every if other != at)
         yield [*every[:at], at, *every[at:]]
         yield [*every[:at], *every[at + 1 :]]
         yield every[:at]
+    yield from ([*every[:at], at + 1, at, *every[at + 2 :]] for at in range(count - 1))
 
 
-def test_blocks_moved_repeated_or_cut_are_refused_before_the_key_goes(
-    in_chunks: tuple[Place, bytes, list[bytes]],
-) -> None:
-    place, start, chunks = in_chunks
-    assert len(chunks) > 10
-    for order in damaged_orders(len(chunks)):
-        place.store().path.write_bytes(start + b"".join(chunks[each] for each in order))
-        with pytest.raises(DataError, match="damaged, cut off or sealed under another key"):
-            place.take()
-    place.store().path.write_bytes(start + b"".join(chunks))
-    place.take()
+def test_records_moved_repeated_or_cut_are_refused_before_the_key_goes(kept: Place) -> None:
+    start, records = pieces_of(kept)
+    assert len(records) == len(RECORDS) + 1
+    for order in damaged_orders(len(records)):
+        kept.store().path.write_bytes(start + b"".join(records[each] for each in order))
+        with pytest.raises(DataError, match="cut off"):
+            kept.take()
+    kept.store().path.write_bytes(start + b"".join(records))
+    kept.take()
 
 
-def test_blocks_of_another_file_are_refused(
-    in_chunks: tuple[Place, bytes, list[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under the same key: a file has its own salt."""
-    place, start, chunks = in_chunks
-    path = place.store().path
-    monkeypatch.setattr(pad_store, "new_key", place.key.read_bytes)
+def test_records_of_another_file_are_refused(kept: Place) -> None:
+    path = kept.store().path
+    start, records = pieces_of(kept)
+    key = kept.key.read_bytes()
     path.unlink()
-    keep(place.store())
-    other = path.read_bytes()[len(start) :]
-    size = CHUNK + sealing.TAG_BYTES
-    for at in range(0, len(chunks)):
-        mixed = [*chunks[:at], other[at * size : (at + 1) * size], *chunks[at + 1 :]]
-        path.write_bytes(start + b"".join(mixed))
+    keep(kept.store())
+    kept.key.write_bytes(key)
+    other_start, others = pieces_of(kept)
+    assert other_start == start
+    for at in range(len(records)):
+        path.write_bytes(start + b"".join([*records[:at], others[at], *records[at + 1 :]]))
         with pytest.raises(DataError, match="another key"):
-            place.take()
+            kept.take()
 
 
-def test_blocks_that_change_after_they_were_taken_are_never_given_out(place: Place) -> None:
+def test_records_that_change_after_they_were_taken_are_never_given_out(place: Place) -> None:
     with place.store().keep(header_of(), DATA, lambda: COSTS) as add:
         add(RECORDS[0])
-        add({"w": np.zeros(1 << 19)})  # several blocks
+        add({"w": np.zeros(1 << 19)})
     with place.store().path.open("r+b") as file:
         taken = place.take()
         np.testing.assert_array_equal(next(taken.records)["w"], RECORDS[0]["w"])
