@@ -25,7 +25,13 @@ from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
 from securevfl.crypto.fixed_point import to_ring
 from securevfl.crypto.native_key import fresh_blinder
-from securevfl.crypto.native_products import Layout, NativeProducts, chosen, chosen_key
+from securevfl.crypto.native_products import (
+    ByBlock,
+    Layout,
+    NativeProducts,
+    chosen,
+    chosen_key,
+)
 from securevfl.crypto.residues import (
     pack,
     packed_size,
@@ -310,7 +316,7 @@ class BfvMultiplier:
         return encrypted
 
     def _made_natively(
-        self, encrypted: bytes, matrix: NDArray[Any], positions: NDArray[np.int64]
+        self, encrypted: bytes, matrix: NDArray[Any] | ByBlock, positions: NDArray[np.int64]
     ) -> Iterator[tuple[bytes, RingArray]]:
         """As `_sealed`, for every reply of M, (outputs, inner)."""
         self._require_size(encrypted)

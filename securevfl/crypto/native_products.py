@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tenseal.sealapi as seal
@@ -53,6 +53,14 @@ from securevfl.threads import by_block
 _TOGETHER = 8  # chunks whose products are added at once, as in products.c
 _WINDOW = 64  # encryptions of zero that are taken together
 Blinder = tuple[NDArray[np.int32], NDArray[np.int32]]  # u and noise of an encryption of zero
+
+
+class ByBlock(Protocol):
+    """M of shape (outputs, inner), whose columns are made when slices of them are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, block: tuple[slice, slice], /) -> NDArray[np.int32]: ...
 
 
 @dataclass(frozen=True)
@@ -96,14 +104,14 @@ class NativeProducts:
     def replies(
         self,
         encrypted: bytes,
-        matrix: IntArray | NDArray[np.int32],
+        matrix: IntArray | NDArray[np.int32] | ByBlock,
         blinder: Callable[[], Blinder],
         mask: Callable[[int], tuple[RingArray, RingArray]],
         positions: NDArray[np.int64],
     ) -> Iterator[tuple[bytes, RingArray]]:
         """Replies of M, (outputs, inner), and this end's shares of their masks, in order.
 
-        Inputs or sums are stored, whichever are fewer.
+        Inputs or sums are stored, whichever are fewer; sums, if M is made by block.
 
         Args:
             encrypted: inputs, of the right size.
@@ -161,27 +169,30 @@ class NativeProducts:
         return self._arithmetic.reply(sums, noise, masks, positions), share
 
     def _sums(
-        self, encrypted: bytes, matrix: NDArray[Any], starts: range
+        self, encrypted: bytes, matrix: NDArray[Any] | ByBlock, starts: range
     ) -> Callable[[int], RingArray]:
         """The sums of a block of rows, by its number."""
         arithmetic, (chunk, side, chunks, groups, _) = self._arithmetic, astuple(self._layout)
 
-        def add(block: int, first: int, held: RingArray, sums: RingArray) -> RingArray:
-            rows = matrix[starts[block] : starts[block] + side]
-            arithmetic.multiply(np.ascontiguousarray(rows, np.int32), chunk, first, held, sums)
+        def add(part: NDArray[Any], block: int, held: RingArray, sums: RingArray) -> RingArray:
+            rows = np.ascontiguousarray(part[starts[block] : starts[block] + side], np.int32)
+            arithmetic.multiply(rows, chunk, 0, held, sums)
             return sums
 
-        if chunks <= len(starts):
+        if chunks <= len(starts) and isinstance(matrix, np.ndarray):
             held = self._taken_in(encrypted, 0, chunks)
-            return lambda block: add(block, 0, held, arithmetic.sums(groups))
+            return lambda block: add(matrix, block, held, arithmetic.sums(groups))
         totals = [arithmetic.sums(groups) for _ in starts]
         for first in range(0, chunks, _TOGETHER):
             held = self._taken_in(encrypted, first, min(first + _TOGETHER, chunks))
 
-            def more(part: slice, held: RingArray = held, first: int = first) -> None:
-                add(part.start, first, held, totals[part.start])
+            part = matrix[:, first * chunk : (first + _TOGETHER) * chunk]
 
-            by_block(more, len(totals), 1)
+            def more(block: slice, held: RingArray = held, part: NDArray[Any] = part) -> None:
+                add(part, block.start, held, totals[block.start])
+
+            if part.size:  # there may be fewer rows than were agreed
+                by_block(more, len(totals), 1)
         return totals.__getitem__
 
     def _taken_in(self, encrypted: bytes, first: int, last: int) -> RingArray:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import IntArray, RingArray
+from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto.native import build
 from securevfl.errors import CryptoError, RangeExceeded
 
@@ -46,6 +46,8 @@ int svfl_open(const void *, const uint64_t *, const uint8_t *, const int32_t *, 
               int64_t, uint64_t *);
 int svfl_of_slots(int, const uint64_t *, const int64_t *, uint64_t *);
 int svfl_to_slots(int, const uint64_t *, const int64_t *, uint64_t *);
+int svfl_encode(const double *, int64_t, int64_t, const double *, const double *, double, int64_t,
+                int32_t *);
 void svfl_transform(int, int, const int32_t *, uint64_t *, uint64_t *, uint64_t *);
 void svfl_combined(const uint64_t *, int, int64_t, const uint64_t *, uint64_t, uint64_t,
                    uint64_t *);
@@ -118,6 +120,33 @@ class Library:
             of("uint64_t", out, out=True),
         )
         return out
+
+    def encode(
+        self,
+        values: FloatArray,
+        scaling: tuple[FloatArray, FloatArray],
+        fraction_bits: int,
+        out: NDArray[np.int32],
+        first: int,
+    ) -> bool:
+        """Rows of X as columns of `out`, Xᵀ·2^fraction_bits, from `first` on; whether all fit.
+
+        X is (values − shift)/scale; `scaling` are the two, shape (P,), and `values` (rows, P).
+        """
+        rows, columns = values.shape
+        fits = 0 <= first <= out.shape[1] - rows
+        _require("encoded", (len(out), *map(len, scaling), fits), (*[columns] * 3, True))
+        of = self.of
+        return not self.call(
+            "encode",
+            of("double", np.ascontiguousarray(values, np.float64)),
+            rows,
+            columns,
+            *(of("double", each) for each in scaling),
+            2.0**fraction_bits,
+            out.shape[1],
+            of("int32_t", out, out=True) + first,
+        )
 
 
 def _require(what: str, found: object, expected: object) -> None:

@@ -341,6 +341,34 @@ API int svfl_open(const engine *e, const cell *key, const uint8_t *wire, const i
     free(x);
     return beyond ? 1 : any ? 0 : 3;
 }
+
+enum { TURNED = 256, LINE = 16 }; /* rows within the cache, integers in a line of it */
+
+/* Rows of X, (rows, columns), as columns of out, whose rows are `stride` apart: the integers nearest to
+ * (x - shift)/unit*scale. Returns 1 if any does not fit 31 bits and a sign or is no number, or 2 without
+ * memory. */
+API int svfl_encode(const double *x, int64_t rows, int64_t columns, const double *shift,
+                    const double *unit, double scale, int64_t stride, int32_t *out) {
+    int32_t *some = scratch((size_t)(4 * TURNED * columns));
+    u64 beyond = 0;
+    if (!some) return 2;
+    for (int64_t first = 0; first < rows; first += TURNED) {
+        int64_t count = rows - first < TURNED ? rows - first : TURNED;
+        for (int64_t i = 0; i < count * columns; i += columns)
+            for (int64_t j = 0; j < columns; j++) {
+                cell found; /* the last bits of such a sum are the nearest integer, ties to even */
+                found.real = (x[first * columns + i + j] - shift[j]) / unit[j] * scale + 0x1.8p52;
+                beyond |= ((found.word + (1ULL << 31)) >> 32) ^ 0x43380000;
+                some[i + j] = (int32_t)found.word;
+            }
+        for (int64_t j = 0; j < columns; j += LINE)
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t k = j; k < j + LINE && k < columns; k++)
+                    out[k * stride + first + i] = some[i * columns + k];
+    }
+    free(some);
+    return beyond != 0;
+}
 /* (sum of words * factors + offset) modulo p below 2^61, for up to 5 rows of words. */
 API void svfl_combined(const u64 *words, int rows, int64_t count, const u64 *factors, u64 offset,
                        u64 p, u64 *out) {

@@ -175,6 +175,7 @@ AVX static void ntt_rest(double *x, const tables *q, D p, D pinv) {
             for (int k = 0; k < 4; k++) STORE(x + 16 * i + 4 * k, nearest(y[k], p, pinv));
         }
     }
+    _mm256_zeroupper(); /* a compiler leaves it out for such arguments, and what follows is slow */
 }
 AVX static void ntt_integers(int t, const int32_t *in, double *x) {
     MODULUS, w1 = ALL(OF[t].wd[1]);

@@ -357,6 +357,7 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
     wide = np.zeros((9, DEGREE), np.int64)
     too_wide = [np.full((1, DEGREE), each) for each in (LARGEST_WIDE + 1, -(1 << 63))]
     beyond = np.full(DEGREE, TRANSFORM_PRIMES[0], np.uint64)
+    x, shift, out = np.zeros((3, 5)), np.ones(5), np.zeros((4, 5), np.int32)[1:3]  # with room
 
     def take_in(c0: int, seed: int, out: RingArray = room[0]) -> None:
         arithmetic.take_in(bytes(c0), bytes(seed), out)
@@ -401,6 +402,11 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         lambda: arithmetic.opened(key, reply, few),  # no plaintext modulus
         lambda: arithmetic.rounded(words[0]),
         lambda: owner.rounded(words[0, :2]),
+        lambda: library().encode(x, (shift[:4], shift), 0, out, 0),
+        lambda: library().encode(x, (shift, shift[:4]), 0, out, 0),
+        lambda: library().encode(x[:, :1], (shift[:1],) * 2, 0, out, 0),
+        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, out, 3),
+        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, out, -1),
     ]
     for each in wrong:
         with pytest.raises(CryptoError, match=r"expected|rows of|beyond|no residues"):
@@ -408,3 +414,30 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
     take_in(size, 64)
     arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums)
     assert arithmetic.reply(sums[0], noise, masks, few + DEGREE - 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (16, 16), (300, 37), (513, 3)])
+def test_columns_in_fixed_point_are_those_of_numpy(shape: tuple[int, int]) -> None:
+    drawn, (rows, columns) = np.random.default_rng(8), shape
+    values = drawn.standard_normal(shape)
+    values.flat[::3] = np.rint(values.flat[::3] * 8) / 8  # a half of a unit, up and down
+    shift, scale = np.rint(drawn.uniform(-3, 3, columns)), drawn.uniform(0.5, 2, columns)
+    out = np.full((columns, rows + 5), 7, np.int32)
+    scale[0] = 1.0
+    assert library().encode(values, (shift, scale), 2, out, 4)
+    expected = np.rint((values - shift) / scale * 4)
+    assert np.array_equal(out[:, 4:-1], expected.T)
+    assert (out[:, :4] == 7).all()
+    assert (out[:, -1] == 7).all()
+
+
+@pytest.mark.parametrize("value", [2.0**31 - 0.5, -(2.0**31) - 0.6, 1e300, np.inf, np.nan])
+def test_a_number_that_does_not_fit_in_fixed_point_is_told(value: float) -> None:
+    values, out = np.zeros((20, 3)), np.zeros((3, 20), np.int32)
+    scaling = np.zeros(3), np.ones(3)
+    for fitting in (2.0**31 - 0.6, -(2.0**31) - 0.5):
+        values[17, 1] = fitting
+        assert library().encode(values, scaling, 0, out, 0)
+        assert out[1, 17] == np.rint(fitting)
+    values[17, 1] = value
+    assert not library().encode(values, scaling, 0, out, 0)
