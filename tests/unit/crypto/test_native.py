@@ -164,6 +164,8 @@ def test_a_zero_is_minus_key_times_uniform_minus_noise(primes: int, vector: bool
     for found, times_s, prime in zip(c0, expected, moduli, strict=True):
         total = (found.astype(object) + times_s.astype(object) + noise) % prime
         assert not total.any()
+    nothing = np.zeros(DEGREE, np.int32)  # −0 is 0, not p
+    assert not arithmetic.zero(arithmetic.key(nothing), seed, nothing).any()
 
 
 @pytest.mark.parametrize("plain", [2, 3, 1 << 20, (1 << 47) + 5, (1 << 59) - 55, 1 << 59])
