@@ -46,13 +46,14 @@ from securevfl.crypto.seal_codec import (
     from_seeded,
     plaintext,
     polynomials_of,
+    public_key_of,
     seal_errors,
     seeded_parts,
 )
 from securevfl.crypto.seeded_keys import (
+    coefficients,
     make_public_bytes,
-    public_key,
-    public_polynomials,
+    public_words,
     ternary_of,
 )
 from securevfl.errors import CryptoError, KeyMismatch
@@ -239,19 +240,19 @@ class BfvMultiplier:
         self._primes = sizes.primes()
         self._entry_mask = np.uint64((1 << (matrix_bits or sizes.plain_bits)) - 1)
         self._reply_level = sizes.reply_level(matrix_bits)
-        key = public_key(sizes.context(), public_bytes, self._context)
-        self._encryptor = seal.Encryptor(self._context, key)
         self._pool: BlinderPool[Any]
         self._native: NativeProducts | None = None
+        key = public_words(sizes.context(), public_bytes)
         if layout is not None:
-            data_primes = len(self._primes)
             self._native = chosen(
                 sizes,
                 layout,
                 largest_entry,
-                lambda: public_polynomials(self._context, key, data_primes),
+                lambda: coefficients(self._context, key[:, : len(self._primes)]),
                 self._by_seal,
             )
+        if self._native is None:
+            self._encryptor = seal.Encryptor(self._context, public_key_of(self._context, key))
 
     @property
     def engine(self) -> str:

@@ -24,6 +24,9 @@ _TOP, _LARGEST = (1 << 64) - 1, (1 << 61) - 1
 LARGEST_PLAIN = 1 << 59
 LARGEST_WIDE = 1 << 47
 _TOGETHER = 8  # as in products.c
+_KINDS = {name: f"{name}_t" for name in ("uint8", "int32", "int64", "uint64")} | {
+    "float64": "double"
+}
 _DECLARATIONS = """
 const char *svfl_sources(void);
 void svfl_start(void);
@@ -87,7 +90,7 @@ class Library:
     def of(self, kind: str, array: NDArray[Any] | bytes | memoryview, *, out: bool = False) -> Any:  # noqa: ANN401
         """A pointer to an array of this kind, or to bytes, which it keeps alive."""
         if isinstance(array, np.ndarray):
-            _require("an array", f"{array.dtype.name}_t", kind)
+            _require("an array", _KINDS.get(array.dtype.name), kind)
         return self._ffi.from_buffer(f"{kind}[]", array, require_writable=out)
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401

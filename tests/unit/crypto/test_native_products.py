@@ -29,7 +29,7 @@ from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.schemes import make_evaluator, make_owner, running_engine, why_slower
 from securevfl.crypto.seal_codec import SEED_BYTES, ciphertext_of, plaintext
-from securevfl.crypto.seeded_keys import public_key, public_polynomials
+from securevfl.crypto.seeded_keys import coefficients, public_words
 from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import CryptoError, RangeExceeded
@@ -96,8 +96,8 @@ def with_known_randomness(
     """The same encryptions of zero in the same order, and masks of one value by prime."""
     context, primes = evaluator._context, evaluator._primes
     level, count = context.first_parms_id(), iter(range(10**9))
-    key = public_key(evaluator._sizes.context(), ends.owner.public_bytes, context)
-    public = public_polynomials(context, key, len(primes))
+    key = public_words(evaluator._sizes.context(), ends.owner.public_bytes)
+    public = coefficients(context, key[:, : len(primes)])
 
     def blinder() -> Any:  # noqa: ANN401
         drawn = np.random.default_rng(next(count))
