@@ -1,9 +1,10 @@
 """How do time, bytes and memory grow with rows, columns and parties?
 
-Each job is trained for a few rounds and for more, with one thread a party: the difference is what
-rounds cost, the rest is set-up. Seconds are those of compute sections, in CPU time.
+Set-up is greetings, keys, and what follows from the columns; a round is all the rest by the number
+of rounds, made ahead or not. Each party has one thread.
 """
 
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from typing_extensions import override
 
 from bench.experiment import Experiment, Run, Settings, Several, main
 from bench.tables import or_dash
-from securevfl.arrays import FloatArray
 from securevfl.benchmarks.progress import Report
 from securevfl.blocks import LONG_CELLS, BlockedRows
 from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
@@ -27,26 +27,24 @@ from securevfl.training import Environment, resolved, train
 from securevfl.training.dry_run import dry_run
 
 PLANTED, HELD_OUT = 10, 10
-NETWORKS = ("lan", "wan")
 
 
 class GrowthSettings(Settings):
-    """Made tables under one exchange, for a few rounds and for more.
+    """Made tables under one exchange; medians of runs on `lan`, between which one is on `wan`.
 
     Attributes:
         rows: of all tables, or of each.
         columns: of each party, likewise.
         parties: likewise.
-        rounds: two numbers; above the same power of two, or keys may differ.
-        repeats: on each of two networks.
-        forecast: do dry runs in place of trainings, which leaves out bytes of greetings and keys.
+        rounds: likewise.
+        forecast: dry runs in place of trainings, which do not tell the bytes of a set-up.
     """
 
     exchange: str = "plain"
     rows: Several[PositiveInt] = (10_000,)
     columns: Several[PositiveInt] = (10,)
     parties: Several[PositiveInt] = (2,)
-    rounds: tuple[PositiveInt, PositiveInt] = (5, 8)
+    rounds: Several[PositiveInt] = (5,)
     repeats: PositiveInt = 3
     forecast: bool = False
 
@@ -111,62 +109,54 @@ def job_of(settings: GrowthSettings, rounds: int, network: str) -> Job:
     )
 
 
-def of_rounds(
-    settings: GrowthSettings, rounds: int, network: str, dataset: VerticalDataset[Matrix]
-) -> FloatArray:
-    """What one run of a job takes: CPU seconds, those of the busiest party, bytes and seconds.
-
-    The busiest party's are without its set-up, and the last are the simulated job's.
-    """
-    job, stopwatch = job_of(settings, rounds, network), CpuByPhase()
+def costs_of(job: Job, dataset: VerticalDataset[Matrix], *, forecast: bool) -> dict[str, float]:
+    """What one run takes, of all parties, of the busiest one, and on the simulated network."""
+    stopwatch = CpuByPhase()
     environment = Environment(stopwatch=stopwatch)
-    if settings.forecast:
+    if forecast:
         expected = dry_run(*resolved(job, dataset, ()), environment)
         own = [each.compute_s for each in expected.parties]
-        sent, wall = expected.bytes_sent, expected.setup_s + expected.total_s
+        sent, total_s, all_sent = expected.bytes_sent, expected.total_s, 0
     else:
         result = train(job, dataset, environment)
         ledgers, costs = result.ledgers.values(), result.costs()
-        own = [
-            sum(s for p, s in each.seconds.items() if p not in (SETUP, SCORING)) for each in ledgers
-        ]
-        sent = sum(sum(each.bytes_sent.values()) for each in ledgers)
-        wall = costs.setup_s + costs.total_s
-    spent = sum(stopwatch.seconds.values()) - stopwatch.seconds[SCORING]
-    return np.array([spent, max(own), sent, wall])
+        own = [sum(each.seconds.values()) - each.seconds.get(SETUP, 0) for each in ledgers]
+        sent, total_s = costs.bytes_sent, costs.total_s
+        all_sent = sum(sum(each.bytes_sent.values()) for each in ledgers)
+    seconds, rounds = stopwatch.seconds, job.job.rounds
+    return {
+        "setup_cpu_s": seconds[SETUP],
+        "round_cpu_s": (sum(seconds.values()) - seconds[SETUP] - seconds[SCORING]) / rounds,
+        "busiest_round_cpu_s": max(own) / rounds,
+        "setup_bytes": max(all_sent - sent, 0),
+        "round_bytes": sent / rounds,
+        "round_s": total_s / rounds,
+    }
 
 
 def growth(settings: GrowthSettings, report: Report) -> Iterator[dict[str, Any]]:
-    """A row for each table, by the least of runs that take turns; all but `wan_s` is on `lan`."""
-    shapes = np.broadcast_arrays(settings.rows, settings.columns, settings.parties)
-    few, many = settings.rounds
-    for rows, columns, parties in np.stack(shapes, axis=1).tolist():
-        report(f"{settings.exchange}: {rows:,} rows, {parties} x {columns} columns")
+    """A row for each table."""
+    varied = (settings.rows, settings.columns, settings.parties, settings.rounds)
+    for rows, columns, parties, rounds in np.stack(np.broadcast_arrays(*varied), 1).tolist():
         dataset = made(rows, columns, parties, settings.seed)
-        found = np.array(
-            [
-                [[of_rounds(settings, n, each, dataset) for n in (few, many)] for each in NETWORKS]
-                for _ in range(settings.repeats)
-            ]
-        ).min(axis=0)
-        (a_round, (*_, wan_s)) = (found[:, 1] - found[:, 0]) / (many - few)
-        setup = found[0, 0] - few * a_round
-        expected = dry_run(*resolved(job_of(settings, many, "lan"), dataset, ()), Environment())
-        memory = [each.memory_bytes or 0 for each in expected.parties]
+        lan, wan = (job_of(settings, rounds, network) for network in ("lan", "wan"))
+        runs, wan_s = [], []
+        for repeat in range(settings.repeats):
+            what = f"{settings.exchange}: {rows:,} rows, {parties} x {columns:,} columns"
+            report(what, repeat, settings.repeats)
+            runs.append(costs_of(lan, dataset, forecast=settings.forecast))
+            wan_s.append(costs_of(wan, dataset, forecast=settings.forecast)["round_s"])
+        memory = dry_run(*resolved(lan, dataset, ()), Environment()).parties
         yield {
             "exchange": settings.exchange,
             "rows": rows,
             "columns": columns,
             "parties": parties,
+            "rounds": rounds,
             "forecast": settings.forecast,
-            "setup_cpu_s": float(setup[0]),
-            "round_cpu_s": float(a_round[0]),
-            "busiest_round_cpu_s": float(a_round[1]),
-            "setup_bytes": int(setup[2]),
-            "round_bytes": int(a_round[2]),
-            "lan_s": float(a_round[3]),
-            "wan_s": float(wan_s),
-            "memory_bytes": max(memory) or None,
+            **{name: statistics.median(run[name] for run in runs) for name in runs[0]},
+            "wan_s": statistics.median(wan_s),
+            "memory_bytes": max(each.memory_bytes or 0 for each in memory) or None,
         }
 
 
@@ -174,18 +164,19 @@ COLUMNS: tuple[Column[Row], ...] = (
     ("exchange", lambda row: row["exchange"] + ("*" if row["forecast"] else "")),
     ("rows", lambda row: f"{row['rows']:,}"),
     ("parties x columns", lambda row: f"{row['parties']} x {row['columns']:,}"),
+    ("rounds", lambda row: str(row["rounds"])),
     ("set-up, CPU", lambda row: seconds(row["setup_cpu_s"])),
     ("a round, CPU", lambda row: seconds(row["round_cpu_s"])),
     ("busiest party", lambda row: seconds(row["busiest_round_cpu_s"])),
-    ("lan", lambda row: seconds(row["lan_s"])),
+    ("lan", lambda row: seconds(row["round_s"])),
     ("wan", lambda row: seconds(row["wan_s"])),
-    ("set-up sends", lambda row: size(row["setup_bytes"])),
+    ("set-up sends", lambda row: or_dash(row["setup_bytes"] or None, size)),
     ("a round sends", lambda row: size(row["round_bytes"])),
     ("memory", lambda row: or_dash(row["memory_bytes"], size)),
 )
 
 ROWS, SIDES, PARTIES = (10_000, 100_000, 1_000_000), (5, 50, 500, 1_500), (2, 3, 5, 9, 17)
-BFV = {"exchange": "bfv"}
+BFV: dict[str, Any] = {"exchange": "bfv"}
 BLIND = {"exchange": "blind", "repeats": 1}
 
 EXPERIMENT = Experiment(
@@ -193,19 +184,19 @@ EXPERIMENT = Experiment(
     about=__doc__ or "",
     runs={
         "rows-plain": Run(60, {"rows": ROWS}),
-        "rows-bfv": Run(60, {**BFV, "rows": ROWS[:2]}),
-        "rows-bfv-long": Run(60, {**BFV, "rows": ROWS[2], "repeats": 1}),
+        "rows-bfv": Run(60, {**BFV, "rows": ROWS}),
         "rows-blind": Run(60, {**BLIND, "rows": ROWS[:2]}),
-        "rows-blind-forecast": Run(60, {**BLIND, "rows": ROWS[2], "forecast": True}),
+        "forecast-blind": Run(90, {**BLIND, "rows": ROWS[2], "forecast": True}),
         "columns-plain": Run(60, {"rows": ROWS[1], "columns": SIDES, "repeats": 1}),
         "columns-bfv": Run(60, {**BFV, "rows": ROWS[1], "columns": SIDES[:3], "repeats": 1}),
-        "columns-bfv-wide": Run(60, {**BFV, "rows": 20_000, "columns": SIDES[3], "repeats": 1}),
+        "wide-bfv": Run(60, {**BFV, "rows": 20_000, "columns": SIDES[3], "repeats": 1}),
         "columns-blind": Run(60, {**BLIND, "columns": SIDES[:2]}),
         "parties-plain": Run(10, {"parties": PARTIES}),
         "parties-bfv": Run(30, {**BFV, "parties": PARTIES}),
         "parties-blind": Run(60, {**BLIND, "parties": PARTIES}),
+        "rounds-blind": Run(60, {**BLIND, "rounds": (5, 10, 20)}),
     },
-    quick={"rows": 200, "columns": 3, "parties": 2, "rounds": (1, 2), "repeats": 1},
+    quick={"rows": 200, "columns": 3, "parties": 2, "rounds": 1, "repeats": 1},
     settings=GrowthSettings,
     measure=growth,
     columns=COLUMNS,
