@@ -120,7 +120,10 @@ def costs_of(job: Job, dataset: VerticalDataset[Matrix], *, forecast: bool) -> d
     else:
         result = train(job, dataset, environment)
         ledgers, costs = result.ledgers.values(), result.costs()
-        own = [sum(each.seconds.values()) - each.seconds.get(SETUP, 0) for each in ledgers]
+        own = [
+            sum(spent for phase, spent in each.seconds.items() if phase not in (SETUP, SCORING))
+            for each in ledgers
+        ]
         sent, total_s = costs.bytes_sent, costs.total_s
         all_sent = sum(sum(each.bytes_sent.values()) for each in ledgers)
     seconds, rounds = stopwatch.seconds, job.job.rounds
