@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.shown import Shown
-from securevfl.threads import by_block
+from securevfl.threads import by_block, sum_by_block
 
 LONG_CELLS = 1 << 20
 """Cells of the longest table that is one array."""
@@ -223,8 +223,8 @@ class BlockedRows(Shown):
             block = self._scaled(rows)
             return np.asarray(block.T @ block)
 
-        total: FloatArray = np.add.reduce(by_block(square, len(self), self.block))
-        return total
+        # No result should be larger than its block.
+        return sum_by_block(square, len(self), max(self.block, self.columns))
 
     def moments(self) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
         """Mean and deviation of every column, and whether it is constant; shapes (P,)."""
@@ -291,8 +291,19 @@ class BlockedRows(Shown):
             block[:, place] = part
         return block
 
-    def _scaled(self, rows: slice | IntArray) -> FloatArray:
-        """Some rows as an array."""
+    @cached_property
+    def scales(self) -> tuple[FloatArray, FloatArray]:
+        """What is subtracted from each of `cells`' columns, and the scale, of shape (P',)."""
+        shift, scale = self.scaling or (np.zeros(self.columns), np.ones(self.columns))
+        return np.append(shift, [0.0] * self.constant), np.append(scale, [1.0] * self.constant)
+
+    def cells(self, rows: slice) -> FloatArray:
+        """Some rows as an array, clipped but not scaled, to be read only."""
+        first = self.parts[0]
+        as_is = len(self.parts) == 1 and self.bounds is None and not self.constant
+        return first[rows] if as_is and first.dtype == np.float64 else self._clipped(rows)
+
+    def _clipped(self, rows: slice | IntArray) -> FloatArray:
         parts = [each[rows] for each in self.parts]
         places = [slice(0, self.columns)] if len(parts) == 1 else self.places
         block = self._as_floats(parts, places, int(self.constant))
@@ -301,10 +312,15 @@ class BlockedRows(Shown):
         if self.bounds is not None:
             own = block[:, : self.columns]
             np.clip(own, *self.bounds, out=own)
+        return block
+
+    def _scaled(self, rows: slice | IntArray) -> FloatArray:
+        """Some rows as an array."""
+        block = self._clipped(rows)
         if self.scaling is not None:
-            shift, scale = self.scaling
-            _along_rows(np.subtract, block, np.append(shift, [0.0] * self.constant))
-            _along_rows(np.divide, block, np.append(scale, [1.0] * self.constant))
+            shift, scale = self.scales
+            _along_rows(np.subtract, block, shift)
+            _along_rows(np.divide, block, scale)
         return block
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pydantic import ValidationError
 
@@ -80,9 +80,17 @@ def only_one(path: Path, what: str) -> Iterator[None]:
 
 
 def replace_file(path: Path, data: bytes, what: str, *, durable: bool = True) -> None:
-    """Write `data` to `path` atomically, creating its folder if necessary; `what` is for the error.
+    """Write `data` to `path` atomically, see `replacing`."""
+    with replacing(path, what, durable=durable) as file:
+        file.write(data)
 
-    If `durable`, the new file outlives a power cut from then on. Otherwise one may leave it empty.
+
+@contextmanager
+def replacing(path: Path, what: str, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """Write a file that takes the place of `path` when this ends without an exception.
+
+    Its folder is created if necessary; `what` is for errors. If `durable`, the new file outlives a
+    power cut from then on. Otherwise one may leave it empty.
 
     Raises:
         DataError: it cannot be written (no space, no permission); the old file is unchanged.
@@ -92,7 +100,7 @@ def replace_file(path: Path, data: bytes, what: str, *, durable: bool = True) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             if durable:
                 file.flush()
                 os.fsync(handle)

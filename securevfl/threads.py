@@ -14,6 +14,8 @@ from functools import cache, lru_cache
 from threading import Lock
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 T = TypeVar("T")
@@ -105,7 +107,23 @@ def by_block(work: Callable[[slice], T], rows: int, block: int) -> list[T]:
         wait(others)
     for each in others:
         each.result()
-    return [found[place] for place in range(len(blocks))]
+    # A thread that was not needed may still hold `found`.
+    return [found.pop(place) for place in range(len(blocks))]
+
+
+def sum_by_block(
+    work: Callable[[slice], NDArray[np.float64]], rows: int, block: int
+) -> NDArray[np.float64]:
+    """The sum of what `work` returns for each block, in order; one a thread is kept meanwhile."""
+    total, together = np.zeros(()), block * _SETTING.threads
+    for first in range(0, rows, together):
+
+        def shifted(each: slice, first: int = first) -> NDArray[np.float64]:
+            return work(slice(first + each.start, first + each.stop))
+
+        for found in by_block(shifted, min(together, rows - first), block):
+            total = np.add(total, found, out=total if total.ndim else found)
+    return total
 
 
 @lru_cache(maxsize=1)

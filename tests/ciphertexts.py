@@ -1,5 +1,6 @@
 """Products under any scheme, Paillier's ciphertexts as numbers, and uniform words, for tests."""
 
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,15 @@ def is_uniform(bins: NDArray[Any], count: int, alarm: float = 1e-6) -> bool:
     )
     statistic = float(np.sum((counts - expected) ** 2) / expected)
     return len(counts) == count and statistic < chi2.isf(alarm, count - 1)
+
+
+def is_centred_binomial(noise: IntArray | NDArray[np.int32]) -> bool:
+    """Whether these are sums of 21 bits less 21 others, by chi-square; rare values in one bin."""
+    counts = np.bincount(np.clip(noise, -9, 9) + 9, minlength=19)
+    odds = np.array([comb(42, 21 + each) for each in range(-21, 22)]) / 2.0**42
+    odds = np.array([odds[:13].sum(), *odds[13:30], odds[30:].sum()])
+    due = counts.sum() * odds
+    return bool(np.sum((counts - due) ** 2 / due) < chi2.isf(1e-6, 18))
 
 
 def product(owner: KeyOwner, evaluator: Evaluator, values: IntArray, matrix: IntArray) -> IntArray:

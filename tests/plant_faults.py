@@ -79,7 +79,8 @@ class Copy:
         self._folder = folder
         for name in COPIED:
             shutil.copytree(ROOT / name, folder / name)
-        shutil.copy(ROOT / "pyproject.toml", folder)
+        for name in ("pyproject.toml", "hatch_build.py"):
+            shutil.copy(ROOT / name, folder)
         found = self._python("-c", "import securevfl; print(securevfl.__file__)").stdout.strip()
         if not Path(found).is_relative_to(folder):
             raise FaultError(f"{found} is imported, expected the copy in {folder}")

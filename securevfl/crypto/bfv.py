@@ -10,7 +10,8 @@ rounds what it decrypts by t/q', the evaluator its mask: two shares of 2^guard_b
 unit at most, and whoever subtracts them rounds this off.
 
 Not protected: an owner that learns a product (`opened`) and chose its own noise reads as much in it
-as with an input of its choice. A reply under another key decrypts to uniform numbers.
+as with an input of its choice; one that chose its p₀ reads u there, and e₁ + a·X of the reply's c₁
+(seeded_keys). A reply under another key decrypts to uniform numbers.
 Source: docs/decisions/0008-bfv-sizes-follow-the-job.md; masks modulo q: Huang, Lu, Hong, Ding,
 "Cheetah" (USENIX Security 2022).
 """
@@ -24,9 +25,16 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from securevfl.arrays import IntArray, RingArray
+from securevfl.blocks import BlockedRows
 from securevfl.crypto.bfv_core import BfvKeyHolder, BfvMultiplier
 from securevfl.crypto.bfv_parameters import BfvParameters
-from securevfl.crypto.fixed_point import require_matrix, require_values
+from securevfl.crypto.fixed_point import (
+    require_matrix,
+    require_shape,
+    require_values,
+    require_within,
+)
+from securevfl.crypto.native import library
 from securevfl.crypto.native_products import Layout
 from securevfl.crypto.scheme import (
     MODULUS_BITS,
@@ -38,6 +46,8 @@ from securevfl.crypto.scheme import (
 )
 from securevfl.crypto.seal_codec import seal_errors
 from securevfl.errors import CryptoError, RangeExceeded
+from securevfl.sparse import dense
+from securevfl.threads import by_block
 
 _TURNED = 256  # rows that are transposed together, within the cache
 
@@ -82,17 +92,41 @@ class BfvOwner(BfvKeyHolder, KeyOwner):
         return np.left_shift(found, np.uint64(MODULUS_BITS - parameters.plain_bits))
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedTable:
+    """Xᵀ of shape (P, S) in fixed point, made of a long table whenever columns are asked for."""
+
+    table: BlockedRows
+    fraction_bits: int
+
+    def __len__(self) -> int:
+        return self.table.shape[1]
+
+    def __getitem__(self, block: tuple[slice, slice]) -> NDArray[np.int32]:
+        """All of some consecutive columns."""
+        table, (first, end, _) = self.table, block[1].indices(len(self.table))
+        found = np.empty((len(self), max(end - first, 0)), np.int32)
+
+        def fill(part: slice) -> None:
+            cells = table.cells(slice(first + part.start, first + part.stop))
+            if not library().encode(cells, table.scales, self.fraction_bits, found, part.start):
+                raise RangeExceeded("features changed since they were checked")
+
+        by_block(fill, found.shape[1], table.block)
+        return found
+
+
 @dataclass(frozen=True)
 class PreparedPolynomials:
     """X for SEAL as plaintexts in NTT form, [reply][input], None if all entries are zero.
 
-    For products in C they are made when they are needed, from `rows`, Xᵀ.
+    For products in C they are made when they are needed, from `rows`, Xᵀ in fixed point.
     """
 
     product_format: ProductFormat
     columns: int
     plaintexts: tuple[tuple[seal.Plaintext | None, ...], ...] = ()
-    rows: NDArray[np.int32] | None = None
+    rows: NDArray[np.int32] | EncodedTable | None = None
 
 
 class BfvEvaluator(BfvMultiplier, Evaluator):
@@ -129,15 +163,31 @@ class BfvEvaluator(BfvMultiplier, Evaluator):
     def prepare(self, matrix: IntArray) -> PreparedPolynomials:
         """Convert X of shape (S, P) to what products take."""
         require_matrix(matrix, self._format)
-        columns = matrix.shape[1]
-        if columns > self._format.columns:
-            raise RangeExceeded(f"{columns} columns, at most {self._format.columns} agreed")
+        columns = self._columns(matrix.shape)
         if self._native is not None:
             rows = np.empty((columns, len(matrix)), np.int32)
             for at in range(0, len(matrix), _TURNED):
                 rows[:, at : at + _TURNED] = matrix[at : at + _TURNED].T
             return PreparedPolynomials(self._format, columns, rows=rows)
         return PreparedPolynomials(self._format, columns, self._plaintexts(matrix))
+
+    @override
+    def prepare_table(self, table: BlockedRows) -> PreparedPolynomials | None:
+        if self._native is None:
+            return None
+        require_shape(table.shape, self._format)
+
+        def check(rows: slice) -> None:
+            require_within(dense(table[rows]), self._format.matrix_bound, "features")
+
+        by_block(check, len(table), table.block)
+        encoded = EncodedTable(table, self._format.matrix_fraction_bits)
+        return PreparedPolynomials(self._format, self._columns(table.shape), rows=encoded)
+
+    def _columns(self, shape: tuple[int, ...]) -> int:
+        if shape[1] > self._format.columns:
+            raise RangeExceeded(f"{shape[1]} columns, at most {self._format.columns} agreed")
+        return shape[1]
 
     def _plaintexts(self, matrix: IntArray) -> tuple[tuple[seal.Plaintext | None, ...], ...]:
         side, chunk = self._parameters.columns_per_reply, self._parameters.chunk

@@ -25,7 +25,13 @@ from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto.bfv_parameters import DEGREE, BfvSizes
 from securevfl.crypto.fixed_point import to_ring
 from securevfl.crypto.native_key import fresh_blinder
-from securevfl.crypto.native_products import Layout, NativeProducts, chosen, chosen_key
+from securevfl.crypto.native_products import (
+    ByBlock,
+    Layout,
+    NativeProducts,
+    chosen,
+    chosen_key,
+)
 from securevfl.crypto.residues import (
     pack,
     packed_size,
@@ -40,13 +46,14 @@ from securevfl.crypto.seal_codec import (
     from_seeded,
     plaintext,
     polynomials_of,
+    public_key_of,
     seal_errors,
     seeded_parts,
 )
 from securevfl.crypto.seeded_keys import (
+    coefficients,
     make_public_bytes,
-    public_key,
-    public_polynomials,
+    public_words,
     ternary_of,
 )
 from securevfl.errors import CryptoError, KeyMismatch
@@ -106,7 +113,7 @@ class BfvKeyHolder:
     """The end with the secret key: encrypts inputs and decrypts replies.
 
     The first `extent` coefficients of an input hold values; up to `capacity` encryptions of zero
-    are made offline.
+    are made offline. With `native`, C encrypts and decrypts where this machine can (native_key).
     """
 
     def __init__(
@@ -179,7 +186,7 @@ class BfvKeyHolder:
         def decrypt(part: slice) -> None:
             reply = view[part.start * size : part.stop * size]
             opened = None if self._native is None else self._native.opened(reply, positions)
-            if opened is None:  # or SEAL's error
+            if opened is None:  # without C, or for SEAL's error
                 opened = self._coefficients(self._reply(bytes(reply), positions), positions)
             found[part.start] = opened
 
@@ -233,19 +240,19 @@ class BfvMultiplier:
         self._primes = sizes.primes()
         self._entry_mask = np.uint64((1 << (matrix_bits or sizes.plain_bits)) - 1)
         self._reply_level = sizes.reply_level(matrix_bits)
-        key = public_key(sizes.context(), public_bytes, self._context)
-        self._encryptor = seal.Encryptor(self._context, key)
         self._pool: BlinderPool[Any]
         self._native: NativeProducts | None = None
+        key = public_words(sizes.context(), public_bytes)
         if layout is not None:
-            data_primes = len(self._primes)
             self._native = chosen(
                 sizes,
                 layout,
                 largest_entry,
-                lambda: public_polynomials(self._context, key, data_primes),
+                lambda: coefficients(self._context, key[:, : len(self._primes)]),
                 self._by_seal,
             )
+        if self._native is None:
+            self._encryptor = seal.Encryptor(self._context, public_key_of(self._context, key))
 
     @property
     def engine(self) -> str:
@@ -302,7 +309,7 @@ class BfvMultiplier:
         return total
 
     def _blinder(self) -> Any:  # noqa: ANN401
-        """A fresh encryption of zero, or what C makes it of: what is made offline for a reply."""
+        """A fresh encryption of zero for one reply, or the samples that C makes one of."""
         if self._native is not None:
             return fresh_blinder()
         encrypted = seal.Ciphertext()
@@ -310,7 +317,7 @@ class BfvMultiplier:
         return encrypted
 
     def _made_natively(
-        self, encrypted: bytes, matrix: NDArray[Any], positions: NDArray[np.int64]
+        self, encrypted: bytes, matrix: NDArray[Any] | ByBlock, positions: NDArray[np.int64]
     ) -> Iterator[tuple[bytes, RingArray]]:
         """As `_sealed`, for every reply of M, (outputs, inner)."""
         self._require_size(encrypted)

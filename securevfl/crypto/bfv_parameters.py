@@ -221,7 +221,7 @@ class ExactSizes(BfvSizes):
         """
         deviations = sqrt(2 * log(2 * revealed * 2.0**STATISTICAL_BITS))
         of_inputs = deviations * sqrt(NOISE_VARIANCE * terms) + terms / 2
-        # A fresh encryption adds at most DEGREE, 19 times FRESH_NOISE.
+        # A fresh encryption adds less than DEGREE, 19 times FRESH_NOISE, but for 2^−280.
         noise, switch = ceil(of_inputs * entry) + DEGREE, ceil(deviations * ROUNDING_NOISE)
         # Half of the distance is the product's, half the switch's.
         modulus_bits, kept_bits = (
@@ -273,8 +273,7 @@ def _kept_and_dropped(modulus_bits: int, kept_bits: int) -> Iterator[tuple[tuple
 def shared_out(modulus_bits: int, kept_bits: int, kept: int, others: int) -> tuple[int, ...] | None:
     """Sizes of `kept` primes of `kept_bits` together, then others that a reply drops, or None.
 
-    All together have `modulus_bits`, and leave room for
-    SEAL's own prime.
+    All together have `modulus_bits`, and leave room for SEAL's own prime.
     """
     each = _nibbles(max(kept_bits, modulus_bits - others * LARGEST_PRIME_BITS), kept)
     rest = _nibbles(modulus_bits - kept * each, others) if others else 0

@@ -19,18 +19,23 @@ def encode(values: ArrayLike, fraction_bits: int, bound: float, what: str) -> In
         RangeExceeded: NaN, infinity, a value beyond ±bound, or a bound that int64 cannot hold.
     """
     numbers = np.asarray(values, np.float64)
-    # Avoid copying a matrix that may be half a gigabyte.
-    largest = float(max(-np.min(numbers, initial=0.0), np.max(numbers, initial=0.0)))
-    if not largest <= bound:  # NaN compares false
-        raise RangeExceeded(f"{what}: largest |value| is {largest:g}, at most {bound:g} allowed")
+    require_within(numbers, bound, what)
     # 2^63 itself does not fit, and a bound just below may round up to it.
     if bound * 2.0**fraction_bits >= 2.0**63:
         raise RangeExceeded(
             f"{what}: bound {bound:g} with {fraction_bits} fraction bits does not fit 64 bits"
         )
-    scaled: FloatArray = np.asarray(np.ldexp(numbers, fraction_bits))
+    scaled: FloatArray = np.asarray(numbers * 2.0**fraction_bits)
     np.rint(scaled, out=scaled)
     return scaled.astype(np.int64)
+
+
+def require_within(numbers: FloatArray, bound: float, what: str) -> None:
+    """Refuse NaN, infinity and values beyond ±bound; `what` names them in errors."""
+    # Avoid copying a matrix that may be half a gigabyte.
+    largest = float(max(-np.min(numbers, initial=0.0), np.max(numbers, initial=0.0)))
+    if not largest <= bound:  # NaN compares false
+        raise RangeExceeded(f"{what}: largest |value| is {largest:g}, at most {bound:g} allowed")
 
 
 def decode(encoded: IntArray, fraction_bits: int) -> NDArray[np.float64]:
@@ -74,11 +79,16 @@ def require_values(values: IntArray, product_format: ProductFormat) -> None:
     _require_range(values, product_format.largest_value, "value")
 
 
+def require_shape(shape: tuple[int, ...], product_format: ProductFormat) -> None:
+    """Refuse anything but 1 to `rows` rows with a column."""
+    if len(shape) != 2 or shape[1] < 1:  # noqa: PLR2004
+        raise RangeExceeded(f"matrix has shape {shape}, (S, P) with P >= 1 expected")
+    _require_rows(shape[0], product_format)
+
+
 def require_matrix(matrix: IntArray, product_format: ProductFormat) -> None:
     """Refuse anything but 1 to `rows` rows of int64 within ±largest_entry, with a column."""
-    if matrix.ndim != 2 or matrix.shape[1] < 1:  # noqa: PLR2004
-        raise RangeExceeded(f"matrix has shape {matrix.shape}, (S, P) with P >= 1 expected")
-    _require_rows(len(matrix), product_format)
+    require_shape(matrix.shape, product_format)
     _require_range(matrix, product_format.largest_entry, "matrix entry")
 
 

@@ -20,7 +20,7 @@ from securevfl.crypto.seal_codec import SEED_BYTES, SEED_START
 
 
 def fresh_words(count: int) -> RingArray:
-    """Pseudorandom words, (count,), of a stream whose key is used for nothing else."""
+    """Pseudorandom words, (count,), of a stream under a fresh key, which is used for them alone."""
     return WordStream(os.urandom(KEY_SEED_BYTES)).words(count)
 
 
@@ -53,5 +53,5 @@ class NativeKey:
         return self._inputs.zero(self._key, seed, noise(fresh_words(DEGREE))), SEED_START + seed
 
     def opened(self, reply: bytes | memoryview, positions: NDArray[np.int64]) -> RingArray | None:
-        """Coefficients modulo t of a reply as it travels, (positions,); None if it is none."""
+        """Coefficients modulo t of a reply as it travels, (positions,); None as in Arithmetic."""
         return self._replies.opened(self._key, reply, positions)

@@ -1,4 +1,4 @@
-"""Residues modulo primes of up to 61 bits as 64-bit words: arithmetic, uniform noise, bytes.
+"""Residues modulo primes of up to 60 bits as 64-bit words: arithmetic, uniform noise, bytes.
 
 On the wire, residues of b bits (32 ≤ b ≤ 60, a multiple of 4) are packed without gaps. Two of them
 take b/4 ≥ 8 bytes, which are read and written as two overlapping 64-bit words.
@@ -18,6 +18,7 @@ from securevfl.crypto import native
 from securevfl.crypto.scheme import MODULUS_BITS
 from securevfl.errors import CryptoError
 
+_TESTED = 64  # numbers that C rounds as integers do, before it is relied on
 _HALF = np.uint64(32)
 _WORD, _LOW = (1 << MODULUS_BITS) - 1, np.uint64((1 << 32) - 1)
 
@@ -45,24 +46,29 @@ def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[Ri
     """A mask that is uniform modulo the product q of some primes, and a share of it.
 
     Returns the mask modulo each prime, (primes, count), and round(t·mask/q) modulo t =
-    2^plain_bits, (count,), 2^-62 off where it is rounded by C.
+    2^plain_bits, (count,). C rounds fractions of 64 bits, so a tie within 2^−62 goes either way.
     """
     # Uniform modulo each prime, so modulo q.
     residues = np.stack([uniform_below(prime, count) for prime in primes])
-    rounder = _rounder(tuple(primes), 1 << plain_bits)
+    rounder = _rounder(tuple(primes), plain_bits)
     if rounder is not None:
         return residues, rounder.rounded(residues)
     return residues, share_of(whole(residues, primes), prod(primes), plain_bits)
 
 
 @cache
-def _rounder(primes: tuple[int, ...], plain: int) -> native.Arithmetic | None:
-    """Rounds residues modulo these primes, where C can."""
-    fits = len(primes) <= native.MOST_PRIMES and plain <= native.LARGEST_PLAIN
+def _rounder(primes: tuple[int, ...], plain_bits: int) -> native.Arithmetic | None:
+    """Rounds residues modulo these primes to shares modulo 2^plain_bits, where C does it right."""
+    fits = len(primes) <= native.MOST_PRIMES and plain_bits < native.LARGEST_PLAIN.bit_length()
     if not fits or isinstance(native.found(), native.Missing):
         return None
-    sizes = (60,) * len(primes)
-    return native.Arithmetic(primes, len(primes), sizes, 0, vector=False, plain=plain)
+    sizes, modulus = (60,) * len(primes), prod(primes)
+    made = native.Arithmetic(primes, len(primes), sizes, 0, vector=False, plain=1 << plain_bits)
+    some = np.array(
+        [[each * prime // _TESTED for each in range(_TESTED)] for prime in primes], np.uint64
+    )
+    same = np.array_equal(made.rounded(some), share_of(whole(some, primes), modulus, plain_bits))
+    return made if same else None
 
 
 def whole(residues: NDArray[Any], primes: Sequence[int]) -> NDArray[np.object_]:
@@ -145,7 +151,7 @@ def _remainder(values: RingArray, modulus: int, plain: int) -> RingArray:
 def combined(words: RingArray, factors: Sequence[int], offset: int, prime: int) -> RingArray:
     """(Σ words·factors + offset) mod prime, of up to 5 rows of 64-bit words, (words, count).
 
-    Each row has one factor, of any size; the prime is between 2^31 and 2^61.
+    Each row has one factor, of any size; the prime is between 2^31 and 2^60.
     """
     if isinstance(native.found(), native.Library):
         reduced = [factor % prime for factor in factors]

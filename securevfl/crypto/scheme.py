@@ -16,6 +16,7 @@ from math import ceil
 from typing import Generic, Protocol, TypeVar
 
 from securevfl.arrays import IntArray, RingArray
+from securevfl.blocks import BlockedRows
 from securevfl.errors import RangeExceeded
 
 MODULUS_BITS = 64
@@ -182,6 +183,11 @@ class Evaluator(Protocol):
 
     def prepare(self, matrix: IntArray) -> object:
         """Convert X, (S, P), to the scheme's form; a RangeExceeded if it is beyond the format."""
+
+    def prepare_table(self, table: BlockedRows) -> object | None:
+        """The same of a long table that the scheme encodes by block; None if it cannot."""
+        del table
+        return None
 
     def make_blinder(self) -> bool:
         """Make a blinder offline; False if there is nothing to make."""

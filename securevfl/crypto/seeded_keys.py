@@ -5,7 +5,8 @@ reads X. Where the seed is one that all parties draw (session/joint_seed), no si
 keys of a job may share it, like the common reference of multiparty schemes (Mouchet et al., PETS
 2021).
 
-p₀ cannot be checked. It changes c₀ only, which masks modulo q' hide.
+p₀ cannot be checked. It changes c₀ only, which masks modulo q' hide. Where the owner learns a
+product, its mask is gone, and a p₀ with a large e shows the owner u, and so p₁·u, of this reply.
 
 SEAL draws p₁ itself, so p₀ is computed here, with SEAL's arithmetic. As in SEAL, each coefficient
 of e is the sum of 21 bits less 21 others, from the operating system.
@@ -77,14 +78,6 @@ def ternary_of(context: seal.SEALContext, secret_key: seal.SecretKey) -> NDArray
     return np.where(residues > np.uint64(1), -1, residues.view(np.int64)).astype(np.int32)
 
 
-def public_polynomials(context: seal.SEALContext, key: seal.PublicKey, primes: int) -> RingArray:
-    """The coefficients of (p₀, p₁) modulo the first primes, (2, primes, degree)."""
-    words = np.ascontiguousarray(polynomials_of(key.data())[:, :primes])
-    both = ciphertext_of(context, context.first_parms_id(), words, ntt=True)
-    seal.Evaluator(context).transform_from_ntt_inplace(both)
-    return polynomials_of(both)
-
-
 def public_key(
     context: seal.SEALContext, data: bytes, other: seal.SEALContext | None = None
 ) -> seal.PublicKey:
@@ -94,10 +87,22 @@ def public_key(
         KeyMismatch: a key of other parameters, or numbers that are no residues.
         CryptoError: bytes that are no key.
     """
+    return public_key_of(other or context, public_words(context, data))
+
+
+def public_words(context: seal.SEALContext, data: bytes) -> RingArray:
+    """(p₀, p₁) of a key in NTT form, (2, all primes, degree); errors as of `public_key`."""
     (piece,) = split(data[KEY_SEED_BYTES:], 1, _LARGEST_KEY)
     sent = from_bytes(context, seal.PublicKey(), piece)  # `data` does not keep it alive
     p0, p1 = polynomials_of(sent.data())[0], expanded(data[:KEY_SEED_BYTES], *_shape(context))
-    return public_key_of(other or context, np.stack([p0, p1]))
+    return np.stack([p0, p1])
+
+
+def coefficients(context: seal.SEALContext, words: RingArray) -> RingArray:
+    """The coefficients of two polynomials in NTT form, (2, data primes, degree)."""
+    both = ciphertext_of(context, context.first_parms_id(), words, ntt=True)
+    seal.Evaluator(context).transform_from_ntt_inplace(both)
+    return polynomials_of(both)
 
 
 def expanded(seed: bytes, primes: list[int], degree: int) -> RingArray:

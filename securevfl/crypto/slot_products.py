@@ -39,7 +39,7 @@ class _Slots:
     """Polynomials modulo p and their values, the slots, both (DEGREE,), in SEAL's order."""
 
     def __init__(self, parameters: SlotParameters, *, by_seal: bool) -> None:
-        self._native = not by_seal and parameters.plain_modulus == native.TRANSFORM_PRIMES[0]
+        self._native = not by_seal and native_products.fills_slots()
         self._context = parameters.context()
         self._encoder = None if self._native else seal.BatchEncoder(self._context)
 

@@ -165,9 +165,10 @@ class PartyBatches:
         every = len(rows) == len(self._inputs)
         labels = self._labels if self._labels is None or every else self._labels[rows]
         inputs = self._inputs if every else self._inputs[rows]
-        batch = Batch(key, self._repeats, rows, inputs, labels)
         # All batches of rows by block would be a copy of the table.
-        if self._repeats and (every or not isinstance(self._inputs, BlockedRows)):
+        repeats = self._repeats and (every or not isinstance(self._inputs, BlockedRows))
+        batch = Batch(key, repeats, rows, inputs, labels)
+        if repeats:
             self._kept[key] = batch
         return batch
 

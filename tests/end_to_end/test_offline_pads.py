@@ -7,6 +7,8 @@ import numpy as np
 import platformdirs
 import pytest
 
+from securevfl.files import replace_file
+from securevfl.protocols.session import pad_store
 from securevfl.protocols.session.pad_store import PadStore
 from tests.end_to_end import commands
 from tests.end_to_end.commands import killed_after, rows_of, run, two_organizations, weights
@@ -222,17 +224,17 @@ def test_a_job_that_goes_on_makes_new_pads(
 def test_pads_killed_while_being_made_are_nobodys(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    path, keep = job(), PadStore.keep
-    kept: list[PadStore] = []
+    """When one party's are all there, and the other's lack their key."""
+    path, written = job(), list[Path]()
 
-    def die(store: PadStore, *arguments: object) -> object:
-        kept.append(store)
-        if len(kept) == 2:
+    def die(path: Path, data: bytes, what: str) -> None:
+        written.append(path)
+        if len(written) == 2:
             raise Killed
-        return keep(store, *arguments)  # type: ignore[arg-type]
+        replace_file(path, data, what)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PadStore, "keep", die)
+        patch.setattr(pad_store, "replace_file", die)
         with pytest.raises(Killed):
             run("train", path, "--offline", "--quiet")
     assert not list(keys().rglob("*.key"))

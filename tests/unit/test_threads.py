@@ -1,5 +1,6 @@
 import os
 import warnings
+import weakref
 from concurrent.futures import wait
 from contextlib import ExitStack
 from threading import Event, current_thread, main_thread
@@ -10,7 +11,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from securevfl import threads
-from securevfl.threads import by_block, spread_over
+from securevfl.arrays import FloatArray
+from securevfl.threads import by_block, spread_over, sum_by_block
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +121,25 @@ def test_a_process_takes_no_more_threads_than_it_may(monkeypatch: pytest.MonkeyP
     with spread_over(4):
         by_block(work, 3, 1)
     assert started == [0, 1, 2]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_sum_by_block_is_added_in_order_and_keeps_one_result_a_thread(workers: int) -> None:
+    drawn = np.random.default_rng(2).standard_normal((50, 2, 2))
+    living: set[int] = set()
+    most = 0
+
+    def work(rows: slice) -> FloatArray:
+        nonlocal most
+        most = max(most, len(living))
+        found: FloatArray = drawn[rows].sum(axis=0)
+        living.add(found_id := id(found))
+        weakref.finalize(found, living.discard, found_id)
+        return found
+
+    expected = np.zeros((2, 2))
+    for first in range(0, 50, 4):
+        expected += drawn[first : first + 4].sum(axis=0)
+    with spread_over(workers):
+        assert np.array_equal(sum_by_block(work, 50, 4), expected)
+    assert most <= workers + 1  # and the sum

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from typing_extensions import override
 
 from securevfl.arrays import IntArray
 from securevfl.attacks.labels_from_gradients import SIGN_LOSSES
@@ -47,7 +48,7 @@ def _entry(product_format: ProductFormat) -> int:
     return max(1, product_format.largest_entry >> SHRINK_BITS)
 
 
-class SelectingEvaluator:
+class SelectingEvaluator(Evaluator):
     """Multiplies by selection matrices instead of X, by another one at each visit of a batch."""
 
     def __init__(self, evaluator: Evaluator, product_format: ProductFormat) -> None:
@@ -57,10 +58,12 @@ class SelectingEvaluator:
         self._batches = 0
 
     @property
+    @override
     def modulus_bits(self) -> int:
         """As in the job's evaluator."""
         return self._evaluator.modulus_bits
 
+    @override
     def prepare(self, matrix: IntArray) -> object:
         """Prepare a selection matrix of the shape of X."""
         rows, columns = matrix.shape
@@ -68,15 +71,18 @@ class SelectingEvaluator:
         self._batches += 1
         return _Selected((rows, columns), first, self._selection((rows, columns), first))
 
+    @override
     def make_blinder(self) -> bool:
         """As the job's evaluator does."""
         return self._evaluator.make_blinder()
 
+    @override
     def lacks_blinders(self, prepared: object) -> bool:
         """As the job's evaluator does."""
         assert isinstance(prepared, _Selected)  # noqa: S101
         return self._evaluator.lacks_blinders(prepared.prepared)
 
+    @override
     def masked_product(self, encrypted: bytes, prepared: object) -> MaskedReply:
         """The masked product with this visit's selection matrix, which looks like any other."""
         assert isinstance(prepared, _Selected)  # noqa: S101

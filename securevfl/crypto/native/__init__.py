@@ -1,4 +1,4 @@
-"""The evaluator's arithmetic in C, by cffi: the library beside this file, where there is one.
+"""The arithmetic of BFV products in C, by cffi: the library beside this file, where there is one.
 
 `build` makes it when the package is installed and a C compiler is there. Calls release the
 interpreter's lock. Arrays are C's arguments as they are, never copies of temporaries.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from securevfl.arrays import IntArray, RingArray
+from securevfl.arrays import FloatArray, IntArray, RingArray
 from securevfl.crypto.native import build
 from securevfl.errors import CryptoError, RangeExceeded
 
@@ -24,6 +24,9 @@ _TOP, _LARGEST = (1 << 64) - 1, (1 << 61) - 1
 LARGEST_PLAIN = 1 << 59
 LARGEST_WIDE = 1 << 47
 _TOGETHER = 8  # as in products.c
+_KINDS = {name: f"{name}_t" for name in ("uint8", "int32", "int64", "uint64")} | {
+    "float64": "double"
+}
 _DECLARATIONS = """
 const char *svfl_sources(void);
 void svfl_start(void);
@@ -31,21 +34,23 @@ int svfl_has_vector(void);
 void *svfl_new(int, int, const uint64_t *, int, uint64_t, int);
 void svfl_free(void *);
 void svfl_cells(const void *, const uint64_t *, uint64_t *);
-int svfl_intake(const void *, const uint8_t *, const uint8_t *, const int *, uint64_t *);
+int svfl_intake(const void *, const uint8_t *, const uint8_t *, const int32_t *, uint64_t *);
 int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, int64_t,
                   const uint64_t *, int64_t, uint64_t *);
 int svfl_add(const void *, const int64_t *, int64_t, const uint64_t *, uint64_t *);
 int svfl_reply(const void *, uint64_t *, const int32_t *, const uint64_t *, const int64_t *,
-               int64_t, const int *, uint8_t *);
+               int64_t, const int32_t *, uint8_t *);
 void svfl_ternary(const uint64_t *, int64_t, int32_t *);
 void svfl_noise(const uint64_t *, int64_t, int32_t *);
 void svfl_rounded(const void *, const uint64_t *, int64_t, uint64_t *);
 void svfl_key(const void *, const int32_t *, uint64_t *);
 int svfl_zero(const void *, const uint64_t *, const uint8_t *, const int32_t *, uint64_t *);
-int svfl_open(const void *, const uint64_t *, const uint8_t *, const int *, const int64_t *,
+int svfl_open(const void *, const uint64_t *, const uint8_t *, const int32_t *, const int64_t *,
               int64_t, uint64_t *);
 int svfl_of_slots(int, const uint64_t *, const int64_t *, uint64_t *);
 int svfl_to_slots(int, const uint64_t *, const int64_t *, uint64_t *);
+int svfl_encode(const double *, int64_t, int64_t, const double *, const double *, double, int64_t,
+                int32_t *);
 void svfl_transform(int, int, const int32_t *, uint64_t *, uint64_t *, uint64_t *);
 void svfl_combined(const uint64_t *, int, int64_t, const uint64_t *, uint64_t, uint64_t,
                    uint64_t *);
@@ -83,7 +88,9 @@ class Library:
             raise Missing("a self-test failed: sums of words")
 
     def of(self, kind: str, array: NDArray[Any] | bytes | memoryview, *, out: bool = False) -> Any:  # noqa: ANN401
-        """A pointer to an array or bytes, which it keeps alive."""
+        """A pointer to an array of this kind, or to bytes, which it keeps alive."""
+        if isinstance(array, np.ndarray):
+            _require("an array", _KINDS.get(array.dtype.name), kind)
         return self._ffi.from_buffer(f"{kind}[]", array, require_writable=out)
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401
@@ -117,6 +124,33 @@ class Library:
         )
         return out
 
+    def encode(
+        self,
+        values: FloatArray,
+        scaling: tuple[FloatArray, FloatArray],
+        fraction_bits: int,
+        out: NDArray[np.int32],
+        first: int,
+    ) -> bool:
+        """Rows of X as columns of `out`, Xᵀ·2^fraction_bits, from `first` on; whether all fit.
+
+        X is (values − shift)/scale; `scaling` are the two, shape (P,), and `values` (rows, P).
+        """
+        rows, columns = values.shape
+        fits = 0 <= first <= out.shape[1] - rows
+        _require("encoded", (len(out), *map(len, scaling), fits), (*[columns] * 3, True))
+        of = self.of
+        return not self.call(
+            "encode",
+            of("double", np.ascontiguousarray(values, np.float64)),
+            rows,
+            columns,
+            *(of("double", each) for each in scaling),
+            2.0**fraction_bits,
+            out.shape[1],
+            of("int32_t", out, out=True) + first,
+        )
+
 
 def _require(what: str, found: object, expected: object) -> None:
     """C would read or write elsewhere."""
@@ -131,7 +165,7 @@ def _require_positions(positions: NDArray[np.int64]) -> None:
 
 
 def ternary(words: RingArray) -> NDArray[np.int32]:
-    """Each −1, 0 or 1, of uniform words; 2^−62 from uniform."""
+    """−1, 0 or 1 from each uniform word, with probabilities within 2^−64 of 1/3."""
     return _sampled("ternary", words)
 
 
@@ -198,7 +232,7 @@ def library() -> Library:
 
 
 def cells(*shape: int, of: Callable[..., RingArray] = np.empty) -> RingArray:
-    """Room of this shape on a cache line's edge; anything is in it, unless it is `of` zeros."""
+    """An array that begins on a cache line; what is in it is undefined unless `of` makes zeros."""
     count = prod(shape)
     room = of(count + 7, np.uint64)
     start = (-room.ctypes.data % 64) // 8
@@ -270,7 +304,7 @@ class Arithmetic:
             self._engine,
             of("uint8_t", c0),
             of("uint8_t", seed),
-            of("int", self._bits),
+            of("int32_t", self._bits),
             of("uint64_t", out, out=True),
         )
 
@@ -306,12 +340,12 @@ class Arithmetic:
         )
 
     def add(self, polynomials: IntArray, inputs: RingArray, sums: RingArray) -> None:
-        """Add polynomials of entries up to 2^47, (inputs, DEGREE), times inputs of one group."""
+        """Add products of polynomials, (inputs, DEGREE) within 2^47, and inputs of one group."""
         count = len(inputs)
         found = polynomials.shape, inputs.shape[1:], sums.shape
         expected = (count, DEGREE), self._input[1], (*self._own, self._width)
         _require("polynomials, inputs and sums", found, expected)
-        if count > _TOGETHER or np.abs(polynomials).max() > LARGEST_WIDE:
+        if count > _TOGETHER or max(int(polynomials.max()), -int(polynomials.min())) > LARGEST_WIDE:
             raise CryptoError(f"{count} polynomials, or an entry beyond {LARGEST_WIDE}")
         of = self._library.of
         self._library.call(
@@ -330,7 +364,7 @@ class Arithmetic:
         masks: RingArray,
         positions: NDArray[np.int64],
     ) -> bytes:
-        """A group's reply: its sums, which are used up, plus noise, masked.
+        """A group's reply: its sums plus noise, masked. The sums are used up.
 
         Args:
             sums: of one group.
@@ -352,7 +386,7 @@ class Arithmetic:
             of("uint64_t", np.ascontiguousarray(masks)),
             of("int64_t", positions),
             count,
-            of("int", self._bits),
+            of("int32_t", self._bits),
             of("uint8_t", out, out=True),
         )
         return out.tobytes()
@@ -368,8 +402,9 @@ class Arithmetic:
 
     def zero(self, key: RingArray, seed: bytes, noise: NDArray[np.int32]) -> RingArray:
         """c₀ = −(c₁·s + noise), (primes, DEGREE), for the c₁ of the seed's 64 bytes."""
-        found = key.shape, len(seed), noise.shape
-        _require("a key, a seed and noise", found, ((self._own[1], DEGREE), 64, (DEGREE,)))
+        found = key.shape, len(seed), noise.shape, self._kept
+        expected = (self._own[1], DEGREE), 64, (DEGREE,), self._own[0]
+        _require("a key, a seed and noise", found, expected)
         of, out = self._library.of, np.empty((self._own[0], DEGREE), np.uint64)
         self._library.call(
             "zero",
@@ -384,9 +419,9 @@ class Arithmetic:
     def opened(
         self, key: RingArray, reply: bytes | memoryview, positions: NDArray[np.int64]
     ) -> RingArray | None:
-        """round(t·(c₀ + c₁·s)/q) modulo t at the positions of a reply; None if that is no reply.
+        """round(t·(c₀ + c₁·s)/q) modulo t at the positions of a reply, (positions,).
 
-        That is a word that is no residue, or a c₁ of 0.
+        None if a word is no residue, or c₁ is 0.
         """
         size = int(self._bits.sum()) * (DEGREE + len(positions)) // 8
         found = key.shape, len(reply), self._opens, self._kept
@@ -398,7 +433,7 @@ class Arithmetic:
             self._engine,
             of("uint64_t", key),
             of("uint8_t", reply),
-            of("int", self._bits),
+            of("int32_t", self._bits),
             of("int64_t", positions),
             len(positions),
             of("uint64_t", out, out=True),

@@ -1,10 +1,10 @@
 /* Arithmetic on BFV ciphertexts of Microsoft SEAL, degree 8192: the evaluator's from the bytes of
  * inputs to the bytes of replies, and the owner's with its secret key.
  *
- * Reply (rows, g) = sum over chunks c of plain(rows, c) * input(c, g) + noise. A public key times
- * a ternary polynomial, another term of the sum, makes it an encryption of its own. Its coefficients
- * at the positions get the given masks. Layouts are in bfv_parameters.py and ring_layout.py, the
- * bytes in bfv_core.py; the words are SEAL's.
+ * Reply (rows, g) = sum over chunks c of plain(rows, c) * input(c, g) + u * (public key) + noise.
+ * The last two terms, with a fresh ternary u, are an encryption of zero. Coefficients of c0 at the
+ * positions get the given masks. Layouts are in bfv_parameters.py and ring_layout.py, the bytes in
+ * bfv_core.py; the words are SEAL's.
  *
  * No branch and no address depends on a key, the matrix, noise or a mask. Whoever calls has checked
  * all sizes; a peer's numbers are checked here.
@@ -144,8 +144,8 @@ API int svfl_multiply(const engine *e, const int32_t *rows, int64_t count, int64
     return 0;
 }
 
-/* Add up to TILE polynomials of integers up to 2^47 times as many inputs, for one group. Returns 2
- * without memory. */
+/* Add up to TILE products, each of an input and a polynomial of integers within 2^47, for one group.
+ * Returns 2 without memory. */
 API int svfl_add(const engine *e, const int64_t *polynomials, int64_t count, const cell *inputs,
                  cell *sums) {
     size_t own = each(e) * 2, room = 8 * (TILE + 1) * N;
@@ -251,11 +251,11 @@ API int svfl_reply(const engine *e, cell *sums, const int32_t *noise, const u64 
 }
 
 /* ---- samples, from words of a stream ---- */
-/* -1, 0 or 1: a word more or less of 2^64 for each. */
+/* -1, 0 or 1, each from a third of all words; -1 from one word more, as 3 does not divide 2^64. */
 API void svfl_ternary(const u64 *words, int64_t count, int32_t *out) {
     for (int64_t j = 0; j < count; j++) out[j] = (int32_t)high(words[j], 3) - 1;
 }
-INLINE u64 ones(u64 x) { /* of 21 bits; no table, whose addresses would tell them */
+INLINE u64 ones(u64 x) { /* of 21 bits; addresses in a table would tell them */
     x -= x >> 1 & 0x155555;
     x = (x & 0x133333) + (x >> 2 & 0x133333);
     x = (x & 0x10f0f0f) + (x >> 4 & 0x10f0f0f);
@@ -271,7 +271,7 @@ API void svfl_noise(const u64 *words, int64_t count, int32_t *out) {
 API void svfl_key(const engine *e, const int32_t *secret, cell *out) {
     for (int t = 0; t < e->transforms; t++) of_integers(t, e->vector, secret, out + (size_t)t * N);
 }
-/* c1*s as integers, residues [prime][transform][N]; room for three polynomials. */
+/* c1*s as integers, by residues [prime][transform][N]; `room` has three polynomials. */
 static void by_key(const engine *e, const cell *key, const u64 *c1, u64 *x, cell *room) {
     for (int k = 0; k < e->primes; k++)
         for (int t = 0; t < e->transforms; t++, x += N) {
@@ -313,11 +313,11 @@ INLINE u64 rounded(const engine *e, const u64 *x, int64_t stride) {
     for (int i = 0; i < PRIMES; i++) found = below(found, e->plain);
     return found;
 }
-/* The same of residues [prime][count]. */
+/* The same for each of `count` numbers, by residues [prime][count]. */
 API void svfl_rounded(const engine *e, const u64 *x, int64_t count, u64 *out) {
     for (int64_t i = 0; i < count; i++) out[i] = rounded(e, x + i, count);
 }
-/* Coefficients at the positions of a reply as it travels, decrypted. Returns 1 where a word is no
+/* Decrypt the coefficients at the positions of a reply as it travels. Returns 1 where a word is no
  * residue, 2 without memory, 3 where c1 is 0. */
 API int svfl_open(const engine *e, const cell *key, const uint8_t *wire, const int *bits,
                   const int64_t *positions, int64_t count, u64 *out) {
@@ -340,6 +340,34 @@ API int svfl_open(const engine *e, const cell *key, const uint8_t *wire, const i
     forget(x, room);
     free(x);
     return beyond ? 1 : any ? 0 : 3;
+}
+
+enum { TURNED = 256, LINE = 16 }; /* rows within the cache, integers in a line of it */
+
+/* Rows of X, (rows, columns), as columns of out, whose rows are `stride` apart: the integers nearest to
+ * (x - shift)/unit*scale. Returns 1 if any does not fit 31 bits and a sign or is no number, or 2 without
+ * memory. */
+API int svfl_encode(const double *x, int64_t rows, int64_t columns, const double *shift,
+                    const double *unit, double scale, int64_t stride, int32_t *out) {
+    int32_t *some = scratch((size_t)(4 * TURNED * columns));
+    u64 beyond = 0;
+    if (!some) return 2;
+    for (int64_t first = 0; first < rows; first += TURNED) {
+        int64_t count = rows - first < TURNED ? rows - first : TURNED;
+        for (int64_t i = 0; i < count * columns; i += columns)
+            for (int64_t j = 0; j < columns; j++) {
+                cell found; /* the last bits of such a sum are the nearest integer, ties to even */
+                found.real = (x[first * columns + i + j] - shift[j]) / unit[j] * scale + 0x1.8p52;
+                beyond |= ((found.word + (1ULL << 31)) >> 32) ^ 0x43380000;
+                some[i + j] = (int32_t)found.word;
+            }
+        for (int64_t j = 0; j < columns; j += LINE)
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t k = j; k < j + LINE && k < columns; k++)
+                    out[k * stride + first + i] = some[i * columns + k];
+    }
+    free(some);
+    return beyond != 0;
 }
 /* (sum of words * factors + offset) modulo p below 2^61, for up to 5 rows of words. */
 API void svfl_combined(const u64 *words, int rows, int64_t count, const u64 *factors, u64 offset,

@@ -175,6 +175,7 @@ AVX static void ntt_rest(double *x, const tables *q, D p, D pinv) {
             for (int k = 0; k < 4; k++) STORE(x + 16 * i + 4 * k, nearest(y[k], p, pinv));
         }
     }
+    _mm256_zeroupper(); /* a compiler leaves it out for such arguments, and what follows is slow */
 }
 AVX static void ntt_integers(int t, const int32_t *in, double *x) {
     MODULUS, w1 = ALL(OF[t].wd[1]);
@@ -190,7 +191,7 @@ AVX_INLINE D real(__m256i words) { /* words below 2^52 */
     D magic = ALL(4503599627370496.0);
     return _mm256_sub_pd(_mm256_or_pd(_mm256_castsi256_pd(words), magic), magic);
 }
-AVX_INLINE D scaled(const u64 *at, D by, D by_2_30, D p, D pinv) { /* words below 2^60, in two parts */
+AVX_INLINE D scaled(const u64 *at, D by, D by_2_30, D p, D pinv) { /* any words, in two parts */
     __m256i words = _mm256_loadu_si256((const __m256i *)at);
     D low = real(_mm256_and_si256(words, _mm256_set1_epi64x((1 << 30) - 1)));
     D top = real(_mm256_srli_epi64(words, 30));
@@ -307,8 +308,8 @@ void back(int t, int vector, cell *sums, u64 *out) {
 INLINE int place_of(int vector, int64_t j) { /* of SEAL's cell j */
     return (int)(vector ? (j & ~15) | (j & 3) << 2 | (j >> 2 & 3) : j);
 }
-/* A polynomial modulo TRANSFORM[0] from its values, which are at these places of SEAL's order, and
- * the values from the polynomial. Returns 2 without memory. */
+/* A polynomial modulo TRANSFORM[0] from its values in slots, and back: slot j is at places[j] of
+ * SEAL's order. Returns 2 without memory. */
 API int svfl_of_slots(int vector, const u64 *in, const int64_t *places, u64 *out) {
     const tables *q = OF;
     u64 p = TRANSFORM[0];

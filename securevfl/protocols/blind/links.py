@@ -23,10 +23,10 @@ Learns:
 Source: docs/decisions/0032-blind.md.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,19 +123,16 @@ Answer: TypeAlias = MaskedSteps | MaskedShares
 class _Words:
     """Offline words by field and round; using one removes it."""
 
-    def arrays(self, start: str) -> dict[str, RingArray]:
-        """All words, by name."""
+    def pop(self, start: str, index: int) -> dict[str, RingArray]:
+        """Remove and return a round's words, by name."""
         return {
-            f"{start}/{each.name}/{index}": words
-            for each in fields(self)
-            for index, words in getattr(self, each.name).items()
+            f"{start}/{each.name}": getattr(self, each.name).pop(index) for each in fields(self)
         }
 
-    @classmethod
-    def of_arrays(cls, start: str, arrays: Arrays, rounds: Iterable[int]) -> Self:
-        """The words of these rounds from `arrays`; KeyError if any is missing."""
-        names = [f"{start}/{each.name}" for each in fields(cls)]
-        return cls(*({i: np.array(arrays[f"{name}/{i}"]) for i in rounds} for name in names))
+    def put(self, start: str, index: int, arrays: Arrays) -> None:
+        """Add a round's words from `arrays`; a KeyError if any is missing."""
+        for each in fields(self):
+            getattr(self, each.name)[index] = arrays[f"{start}/{each.name}"]
 
 
 @dataclass(eq=False)

@@ -9,16 +9,16 @@ Learns: see `links` and `residuals`, also for sources.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
 
 import numpy as np
 
 from securevfl.arrays import RingArray
-from securevfl.errors import ConfigError, DataError
+from securevfl.errors import DataError
 from securevfl.models.losses import QuadraticLoss
 from securevfl.protocols.blind.links import Arrays, HolderPads, LinkPads, OwnerPads, PartyLinks
-from securevfl.protocols.blind.residuals import AffineResiduals, LogisticResiduals, PhasePads
+from securevfl.protocols.blind.residuals import AffineResiduals, LogisticResiduals
 from securevfl.protocols.blind.schedule import (
     BlindJob,
     Matrices,
@@ -29,11 +29,11 @@ from securevfl.protocols.blind.schedule import (
     owners_held_by,
 )
 from securevfl.protocols.guards.failed_checks import require_trust
-from securevfl.protocols.session.pad_store import Pads, PadsHeader, agree_on_pads
+from securevfl.protocols.session.pad_store import PadsHeader, agree_on_pads
 from securevfl.protocols.vertical.runner import MadeOffline, Training
 
-OWN, HELD, WEIGHTS, STEPS, FEATURES, SCALES, INTO, OUT = (
-    *("own", "held", "weights", "steps", "features", "scales"),
+OWN, HELD, STEPS, FEATURES, SCALES, INTO, OUT = (
+    *("own", "held", "steps", "features", "scales"),
     *("into", "out"),
 )
 # Bytes of a word of the ring, and of a tensor's name, type and shape in a file.
@@ -46,6 +46,7 @@ class Offline:
     Args:
         links: make later blocks; None if all pads are made.
         blocks: all later rounds, in blocks that are made together.
+        stored: stored pads, a record for each round.
 
     Attributes:
         residuals: its side of residuals, at the two parties that compute them.
@@ -62,10 +63,11 @@ class Offline:
         *,
         links: PartyLinks | None = None,
         blocks: Sequence[Sequence[PlannedRound]] = (),
+        stored: Iterator[Arrays] | None = None,
     ) -> None:
         self.pads, self.residuals = pads, residuals
         self.matrices, self.scales, self.whitening = matrices, scales, whitening
-        self._links, self._blocks = links, list(blocks)
+        self._links, self._blocks, self._stored = links, list(blocks), stored
         self._making: AsyncIterator[None] | None = None
         self._pieces = 0
 
@@ -94,7 +96,7 @@ class Offline:
             return await cls.made(job, first, held)
         stored = store.take(batch, *of)
         party.costs.bring(stored.costs)
-        return await cls._of_arrays(job, stored.arrays)
+        return await cls._of_records(job, stored.records)
 
     @classmethod
     async def made(cls, job: BlindJob, first: int, held: Mapping[str, RingArray]) -> "Offline":
@@ -104,7 +106,7 @@ class Offline:
         if first:
             _require_held(job, held)
             links.go_on(held)
-        residuals = await _residuals(job, None, blocks)
+        residuals = await _residuals(job, blocks)
         basis = job.matrices, job.scales, job.whitening
         made = cls(links.pads, residuals, *basis, links=links, blocks=blocks)
         await made._make_block(links)
@@ -138,63 +140,73 @@ class Offline:
             self._making = links.making(self._blocks[1])
             self._pieces = -(-links.pieces(self._blocks[1]) // len(block))
 
-    def arrays(self) -> Arrays:
-        """Everything that a later run needs, by name."""
-        held: dict[str, RingArray] = {}
-        for owner, pads in self.pads.held.items():
-            start, last = f"{HELD}/{owner}", max(pads.path)
-            held |= {**pads.arrays(start), f"{start}/{WEIGHTS}": pads.path[last][0]}
+    def basis(self) -> Arrays:
+        """What pads were made with, by name."""
         return {
-            **self.pads.own.arrays(OWN),
-            **held,
             **{f"{STEPS}/{group}": each.steps for group, each in self.matrices.items()},
             **{f"{FEATURES}/{group}": each.features for group, each in self.matrices.items()},
             SCALES: np.array([self.scales.step_bits, self.scales.entry_bits], np.int64),
             INTO: self.whitening[0],
             OUT: self.whitening[1],
-            **({} if self.residuals is None else self.residuals.arrays()),
         }
 
-    @classmethod
-    async def _of_arrays(cls, job: BlindJob, arrays: Arrays) -> "Offline":
-        rounds = [each.index for each in job.schedule.rounds]
+    def pop(self, each: PlannedRound) -> Arrays:
+        """Remove and return a round's pads, by name."""
+        found = self.pads.own.pop(OWN, each.index)
+        for owner, pads in self.pads.held.items():
+            found |= pads.pop(f"{HELD}/{owner}", each.index)
+        return found if self.residuals is None else {**found, **self.residuals.pop(each.rows)}
+
+    def before(self, each: PlannedRound) -> None:
+        """Before a round, read its pads if they are stored; a DataError if any is missing."""
+        if self._stored is None:
+            return
+        arrays = next(self._stored, {})
         try:
-            held = {
-                name: HolderPads.of_arrays(f"{HELD}/{name}", arrays, rounds)
-                for name in owners_held_by(job.training.party)
+            self.pads.own.put(OWN, each.index, arrays)
+            for owner, pads in self.pads.held.items():
+                pads.put(f"{HELD}/{owner}", each.index, arrays)
+            if self.residuals is not None:
+                self.residuals.put(arrays)
+        except KeyError as error:
+            raise DataError(f"pads made offline lack {error} of round {each.index}") from error
+
+    @classmethod
+    async def _of_records(cls, job: BlindJob, records: Iterator[Arrays]) -> "Offline":
+        arrays = next(records, {})
+        try:
+            matrices = {
+                group: Matrices(arrays[f"{STEPS}/{group}"], arrays[f"{FEATURES}/{group}"])
+                for group in job.matrices
             }
-            return cls(
-                LinkPads(OwnerPads.of_arrays(OWN, arrays, rounds), held),
-                await _residuals(job, arrays, ()),
-                {
-                    group: Matrices(arrays[f"{STEPS}/{group}"], arrays[f"{FEATURES}/{group}"])
-                    for group in job.matrices
-                },
-                Scales(*map(int, arrays[SCALES])),
-                (arrays[INTO], arrays[OUT]),
-            )
+            scales, whitening = Scales(*map(int, arrays[SCALES])), (arrays[INTO], arrays[OUT])
         except KeyError as error:
             raise DataError(f"pads made offline lack {error}") from error
+        held = {name: HolderPads() for name in owners_held_by(job.training.party)}
+        return cls(
+            LinkPads(OwnerPads(), held),
+            await _residuals(job, None),
+            matrices,
+            scales,
+            whitening,
+            stored=records,
+        )
 
 
 async def make_offline(training: Training) -> MadeOffline:
     """One party's part of the offline phase of a whole job, stored on disk.
 
     Raises:
-        ConfigError: the job sets `offline_rounds`, or a peer failed a check before.
+        ConfigError: a peer failed a check before.
         RangeExceeded: fixed point has no room for the job.
         DataError: pads cannot be written.
     """
     party, plan, store = training.party, training.plan, training.workplace.pads
     assert store is not None  # noqa: S101
-    if plan.job.exchange.offline_rounds is not None:
-        raise ConfigError("--offline makes pads of all rounds: drop offline_rounds")
     require_trust(training.workplace.guard_directory, party.others)
     job = await BlindJob.of(training)
     store.require_room(expected_bytes(job))
     batch = await agree_on_pads(party, None)
-    made = await Offline.made(job, 0, {})
-    party.costs.end_round()
     header = PadsHeader(
         batch=batch,
         job_hash=plan.hash.hex(),
@@ -203,8 +215,14 @@ async def make_offline(training: Training) -> MadeOffline:
         first_round=0,
         rounds=plan.rounds,
     )
-    pads = Pads(header, foundation(job), made.arrays(), party.costs.made_offline())
-    return MadeOffline(store.path, store.keep(pads), plan.rounds)
+    with store.keep(header, foundation(job), party.costs.made_offline) as add:
+        made = await Offline.made(job, 0, {})
+        add(made.basis())
+        for each in job.schedule.rounds:
+            add(made.pop(each))
+            await made.after(each)
+        party.costs.end_round()
+    return MadeOffline(store.path, store.path.stat().st_size, plan.rounds)
 
 
 def foundation(job: BlindJob) -> str:
@@ -225,17 +243,15 @@ def expected_bytes(job: BlindJob) -> int:
     tables = 2 + WORD * 2 * phases.terms if phases is not None and computes else 0
     of_rows = rows * (WORD * (1 + 2 * len(held)) + tables)
     of_rounds = rounds * WORD * (3 * job.agreement.own_columns + 2 * sum(held))
-    names = (
-        rounds * NAME_BYTES * (len(fields(OwnerPads)) + len(held) * (len(fields(HolderPads)) + 1))
-    )
+    names = rounds * NAME_BYTES * (len(fields(OwnerPads)) + len(held) * len(fields(HolderPads)))
     matrices = [m for each in job.matrices.values() for m in (each.steps, each.features)]
     return of_rows + of_rounds + names + sum(m.nbytes for m in (*matrices, *job.whitening))
 
 
 async def _residuals(
-    job: BlindJob, made: Arrays | None, blocks: Sequence[Sequence[PlannedRound]]
+    job: BlindJob, blocks: Sequence[Sequence[PlannedRound]] | None
 ) -> AffineResiduals | None:
-    """This party's side of residuals, with stored pads or with a key to make them."""
+    """This party's side of residuals, for stored pads or with a key to make those of blocks."""
     party, plan, phases = job.training.party, job.training.plan, job.phases
     two = computing_parties(party)
     if party.name not in two:
@@ -245,9 +261,8 @@ async def _residuals(
         return AffineResiduals(plan.loss, job.widths.shared_residual_bits)
     (peer,) = {*two} - {party.name}
     first = party.holds_labels
-    if made is not None:
-        pads = PhasePads(made["phases"], made["tables"])
-        return LogisticResiduals(party, peer, phases, first=first, pads=pads)
+    if blocks is None:
+        return LogisticResiduals(party, peer, phases, first=first)
     visits = [sum(each.rows for each in rounds) for rounds in blocks]
     return await LogisticResiduals.establish(
         *(party, peer, phases, visits),

@@ -21,6 +21,7 @@ wrong sign if |H| exceeds half a period, which shows only at the end (`rounds.re
 Source: docs/decisions/0034-logistic-residuals-in-shares.md.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 SCHEME = "bfv-slots"
 _IN_FLIGHT = 16
+_PIECE = 8 * DEGREE  # rows: whole messages, of any number of terms
+_PADS = "phases", "tables"
 _WIRE = np.dtype("<u2")
 
 
@@ -80,44 +83,45 @@ def masked_phases(step: int, phases: PhaseArray) -> MaskedPhases:
 
 
 class PhasePads:
-    """One party's pads for logistic residuals; each row is used once.
+    """One party's pads for logistic residuals; each row is used once."""
 
-    Args:
-        phases: this party's share of ρ, shape (rows,).
-        tables: its shares of cos(mρ), then of sin(mρ), modulo 2^64, shape (rows, 2·terms).
+    def __init__(self) -> None:
+        self._pieces: deque[tuple[PhaseArray, RingArray]] = deque()
 
-    Raises:
-        CryptoError: wrong shapes or types.
-    """
+    def __len__(self) -> int:
+        return sum(len(phases) for phases, _ in self._pieces)
 
-    def __init__(self, phases: NDArray[Any], tables: NDArray[Any]) -> None:
+    def take(self, rows: int) -> tuple[PhaseArray, RingArray]:
+        """Remove and return the next rows' phases and tables."""
+        if rows > len(self):
+            raise CryptoError(f"pads for {len(self)} rows are left, {rows} needed")
+        taken = []
+        while rows:
+            phases, tables = self._pieces.popleft()
+            taken.append((phases[:rows], tables[:rows]))
+            if len(phases) > rows:
+                self._pieces.appendleft((phases[rows:], tables[rows:]))
+            rows -= len(taken[-1][0])
+        every = zip(*taken, strict=True)
+        return np.concatenate(next(every)), np.concatenate(next(every))
+
+    def add(self, phases: NDArray[Any], tables: NDArray[Any]) -> None:
+        """Append pads of further rows.
+
+        Args:
+            phases: this party's share of ρ, shape (rows,).
+            tables: its shares of cos(mρ), then of sin(mρ), modulo 2^64, shape (rows, 2·terms).
+
+        Raises:
+            CryptoError: wrong shapes or types.
+        """
         fits = phases.dtype == np.uint16 and tables.dtype == np.uint64
         if not fits or phases.ndim != 1 or tables.shape[:1] != phases.shape or tables.ndim != 2:  # noqa: PLR2004
             raise CryptoError(
                 f"pads of {phases.dtype} {phases.shape} and {tables.dtype} {tables.shape}: uint16 "
                 "(rows,) and uint64 (rows, 2·terms) expected"
             )
-        self._phases, self._tables = phases, tables
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """The unused pads, by name."""
-        return {"phases": self._phases, "tables": self._tables}
-
-    def __len__(self) -> int:
-        return len(self._phases)
-
-    def take(self, rows: int) -> tuple[PhaseArray, RingArray]:
-        """Remove and return the next rows' phases and tables."""
-        if rows > len(self):
-            raise CryptoError(f"pads for {len(self)} rows are left, {rows} needed")
-        taken = self._phases[:rows], self._tables[:rows]
-        self._phases, self._tables = self._phases[rows:], self._tables[rows:]
-        return taken
-
-    def add(self, phases: PhaseArray, tables: RingArray) -> None:
-        """Append pads of further rows."""
-        self._phases = np.concatenate([self._phases, phases])
-        self._tables = np.concatenate([self._tables, tables])
+        self._pieces.append((phases, tables))
 
 
 def uniform_phases(rows: int) -> PhaseArray:
@@ -139,9 +143,13 @@ class AffineResiduals:
     async def make_offline(self, rows: int) -> None:
         """Make the pads for this many rows with the other computing party."""
 
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """The unused pads, by name."""
+    def pop(self, rows: int) -> Mapping[str, NDArray[Any]]:
+        """Remove and return the pads of a round of so many rows, by name."""
+        del rows
         return {}
+
+    def put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Add a round's pads from `arrays`; a KeyError if any is missing."""
 
     def _with_labels(self, share: RingArray, labels: Labels | None) -> RingArray:
         if labels is None:
@@ -165,14 +173,12 @@ class LogisticResiduals(AffineResiduals):
         first: bool,
         key: "SlotEvaluator | None" = None,
         own_key: "SlotOwner | None" = None,
-        pads: PhasePads | None = None,
     ) -> None:
         # σ(H) − y and its expansion ½ + ¼H − y have the same label part.
         super().__init__(TaylorLogistic(), phase_format.fraction_bits)
         self._party, self._peer, self._first = party, peer, first
         self.phase_format, self._key, self._own_key = phase_format, key, own_key
-        none = np.empty(0, np.uint16), np.empty((0, 2 * phase_format.terms), np.uint64)
-        self.pads = PhasePads(*none) if pads is None else pads
+        self.pads = PhasePads()
 
     @classmethod
     async def establish(
@@ -208,6 +214,10 @@ class LogisticResiduals(AffineResiduals):
     async def make_offline(self, rows: int) -> None:
         if self._key is None and self._own_key is None:
             raise CryptoError("phase pads: all are stored, and there is no key to make more")
+        for first in range(0, rows, _PIECE):
+            await self._make_piece(min(_PIECE, rows - first))
+
+    async def _make_piece(self, rows: int) -> None:
         async with self._party.costs.compute(CORRELATED_RANDOMNESS):
             phases = uniform_phases(rows)
             parts = self.phase_format.parts(phases)
@@ -219,8 +229,12 @@ class LogisticResiduals(AffineResiduals):
         self.pads.add(phases, self.phase_format.tables(shares))
 
     @override
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        return self.pads.arrays()
+    def pop(self, rows: int) -> Mapping[str, NDArray[Any]]:
+        return dict(zip(_PADS, self.pads.take(rows), strict=True))
+
+    @override
+    def put(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.pads.add(*(arrays[name] for name in _PADS))
 
     @override
     async def of(self, index: int, predictions: RingArray, labels: Labels | None) -> RingArray:

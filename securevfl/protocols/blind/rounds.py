@@ -231,6 +231,7 @@ class BlindPart(Part):
         matrices = self.offline.matrices[each.group]
         record(party.channel, Share(party.name, "point", each.index, own.point))
         async with party.costs.compute("local"):
+            self.offline.before(each)
             share = own.predictions(each, matrices, pads.own)
             for held in pads.held.values():
                 share = share + held.predictions.pop(each.index)

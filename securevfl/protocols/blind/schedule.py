@@ -149,7 +149,7 @@ class Schedule:
         self._groups: list[tuple[Batch, Planned]] = []
         for index, batch in enumerate(batches):
             planned = steps.planned(index, batch.inputs)
-            key = (batch.key, planned.pace) if batch.repeats else index
+            key = batch.key, planned.pace
             if key not in groups:
                 groups[key] = len(groups)
                 self._groups.append((batch, planned))

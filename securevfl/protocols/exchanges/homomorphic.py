@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from securevfl.arrays import FloatArray, IntArray, RingArray
-from securevfl.blocks import block_rows
+from securevfl.blocks import BlockedRows, block_rows
 from securevfl.crypto.fixed_point import decode, encode, unmask
 from securevfl.crypto.scheme import Evaluator, KeyOwner, MaskedReply, ProductFormat
 from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
@@ -222,6 +222,8 @@ class PeerKey:
     def prepared(self, matrix: Matrix) -> object:
         """X, shape (S, P), in the scheme's form; a RangeExceeded beyond the bound."""
         fmt = self.product_format
+        if isinstance(matrix, BlockedRows) and (found := self.evaluator.prepare_table(matrix)):
+            return found
         encoded: IntArray = np.empty(matrix.shape, np.int64)
 
         def fill(rows: slice) -> None:

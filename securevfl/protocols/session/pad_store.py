@@ -6,8 +6,10 @@ copies of the file become useless, and no crash leads to a second use. A marker 
 a key that is put back is refused. Restoring a whole disk to an earlier day goes unnoticed
 (docs/decisions/0035-pads-at-rest.md).
 
-Layout of a file: b"SVFLPAD1", the length of the header, the header (JSON, in clear and
-authenticated), and sealed tensors (`crypto.sealing`, safetensors).
+Layout of a file: b"SVFLPAD2", the length of the header, the header (JSON, in clear), and records
+after their lengths: tensors (safetensors), sealed (`crypto.sealing`) with the header, the record's
+number and whether it is the last. They are written while pads are made, and read in this order
+while they are used.
 
 All parties first agree on the batch of pads that they use or make.
 
@@ -16,13 +18,16 @@ Learns:
 """
 
 import hashlib
+import os
 import secrets
 import struct
-from collections.abc import Collection, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, BinaryIO, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,17 +37,26 @@ from safetensors.numpy import load, save
 
 from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
 from securevfl.errors import ConfigError, CryptoError, DataError, PeerViolation
-from securevfl.files import reading, replace_file, require_room, sync_folder, wipe_file
+from securevfl.files import (
+    reading,
+    remove_unfinished,
+    replace_file,
+    replacing,
+    require_room,
+    sync_folder,
+    wipe_file,
+)
 from securevfl.protocols.session.gathering import Party
 from securevfl.runtime.channel import collect
 from securevfl.wire.codec import Message, message_kind
 
-MAGIC, WITHIN, SEALED = b"SVFLPAD1", "within", "sealed"
+MAGIC, WITHIN, SEALED = b"SVFLPAD2", "within", "sealed"
 MOST_HEADER_BYTES, NAME_BYTES = 1 << 16, 16
 TAKEN = ".taken"
-_LENGTH = struct.Struct("<I")
+_LENGTH, _RECORD = struct.Struct("<I"), struct.Struct("<Q")
 _START = len(MAGIC) + _LENGTH.size
 
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Hex16 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -132,15 +146,14 @@ class Pads:
     """A party's part of a batch of pads.
 
     Attributes:
-        data: fingerprint of the rows and inputs that they were made for.
-        arrays: the pads, by name.
+        records: its arrays by name, record by record, as they were kept. They are read when they
+            are asked for; a DataError if the file was changed meanwhile.
         costs: see `Costs.made_offline`.
     """
 
     header: PadsHeader
-    data: str
-    arrays: Mapping[str, NDArray[Any]] = field(repr=False)
-    costs: Mapping[str, float] = field(default_factory=dict)
+    records: Iterator[Arrays]
+    costs: Mapping[str, float]
 
 
 class PadStore:
@@ -158,23 +171,42 @@ class PadStore:
         """Whether a file of pads exists, usable or not."""
         return self.path.exists()
 
-    def keep(self, pads: Pads) -> int:
-        """Write pads atomically; returns their bytes. A DataError if that fails or pads exist."""
+    @contextmanager
+    def keep(
+        self, header: PadsHeader, data: str, costs: Callable[[], Mapping[str, float]]
+    ) -> Iterator[Callable[[Arrays], None]]:
+        """Keep pads, record by record, by calling what this gives; none before the last is there.
+
+        Their key is on disk no earlier. A DataError if pads exist, or cannot be written.
+
+        Args:
+            header: their description.
+            data: fingerprint of the rows and inputs that they are made for.
+            costs: asked at the end, see `Costs.made_offline`.
+        """
         self.require_none()
-        within = _Within(data=pads.data, costs=dict(pads.costs)).model_dump_json()
-        tensors = {name: np.ascontiguousarray(values) for name, values in pads.arrays.items()}
-        tensors[WITHIN] = np.frombuffer(within.encode(), np.uint8)
-        text = pads.header.model_dump_json().encode()
-        head, key = MAGIC + _LENGTH.pack(len(text)) + text, new_key()
-        data = head + seal(key, save(tensors), head)
-        place = self._key_of(pads.header)
-        replace_file(place, key, "key of pads")
+        remove_unfinished(self.path)
+        text = header.model_dump_json().encode()
+        head, key, place = MAGIC + _LENGTH.pack(len(text)) + text, new_key(), self._key_of(header)
         try:
-            replace_file(self.path, data, "pads")
+            with replacing(self.path, "pads") as file:
+                file.write(head)
+                numbers = count()
+
+                def add(arrays: Arrays) -> None:
+                    record = save({name: np.ascontiguousarray(a) for name, a in arrays.items()})
+                    sealed = seal(key, record, _place(head, next(numbers), last=WITHIN in arrays))
+                    file.write(_RECORD.pack(len(sealed)))
+                    file.write(sealed)
+
+                yield add
+                within = _Within(data=data, costs=dict(costs())).model_dump_json()
+                add({WITHIN: np.frombuffer(within.encode(), np.uint8)})
+                replace_file(place, key, "key of pads")
         except BaseException:
-            self._destroy(place)
+            if place.exists():
+                self._destroy(place)
             raise
-        return len(data)
 
     def require_none(self) -> None:
         """Refuse to overwrite pads, usable or not."""
@@ -217,11 +249,14 @@ class PadStore:
             self._refuse(f"made with other parties: {', '.join(header.parties)}")
         self._key(header)
         if data is not None:
-            self._open(header, data)
+            with self._opened() as file:
+                self._check(file, self._key(header), data)
         return header
 
     def take(self, batch: str, job_hash: str, parties: Collection[str], data: str) -> Pads:
-        """Use the pads, once only: their key is destroyed before this returns.
+        """Use the pads, once only: their key is destroyed on disk before this returns.
+
+        All of them are checked before, and again when they are read from the deleted file.
 
         All parties have agreed on `batch`; `data` is the fingerprint as in `Pads`.
 
@@ -232,10 +267,16 @@ class PadStore:
         header = self.usable(job_hash, parties)
         if header.batch != batch:
             self._refuse(f"batch {header.batch[:8]}, and the parties have agreed on {batch[:8]}")
-        pads = self._open(header, data)
-        self._destroy(self._key_of(header))
-        self._delete_file()
-        return pads
+        key = self._key(header)
+        with ExitStack() as until:
+            file = until.enter_context(self._opened())
+            costs = self._check(file, key, data)
+            self._destroy(self._key_of(header))
+            self._delete_file()
+            until.pop_all()  # a deleted file can be read while it is open
+        records = self._given(file, key)
+        next(records)  # begun, they close the file whether they are read or not
+        return Pads(header, records, costs)
 
     def discard(self) -> bool:
         """Delete the stored pads, usable or not; returns whether there were any."""
@@ -274,21 +315,49 @@ class PadStore:
             self._refuse(f"a key of {len(key)} bytes, expected {KEY_BYTES}")
         return key
 
-    def _open(self, header: PadsHeader, data: str) -> Pads:
-        """Decrypt the file, and check its key and data."""
-        key = self._key(header)
+    def _opened(self) -> BinaryIO:
         with reading(f"pads {self.path}", verb="are"):
-            found = self.path.read_bytes()
-            _, end = self._header_of(found)  # it is authenticated under the key of the one given
-            try:
-                opened = unseal(key, found[end:], found[:end])
-            except CryptoError as error:
-                raise DataError(f"pads {self.path}: {error}") from error
-            tensors = load(opened)
-            within = _Within.model_validate_json(tensors.pop(WITHIN).tobytes())
+            return self.path.open("rb")
+
+    def _check(self, file: BinaryIO, key: bytes, data: str) -> Mapping[str, float]:
+        """Check the whole file and for which data it is; returns its costs."""
+        (last,) = deque(self._records(file, key), maxlen=1) or [{}]
+        with reading(f"pads {self.path}", verb="are"):
+            within = _Within.model_validate_json(last[WITHIN].tobytes())
         if within.data != data:
             self._refuse("made for other rows or other inputs of this party")
-        return Pads(header, within.data, tensors, within.costs)
+        return within.costs
+
+    def _given(self, file: BinaryIO, key: bytes) -> Iterator[Arrays]:
+        """Nothing at first, then all records but the last, which is not of the pads."""
+        with file:
+            yield {}
+            for record in self._records(file, key):
+                if WITHIN in record:
+                    return
+                yield record
+
+    def _records(self, file: BinaryIO, key: bytes) -> Iterator[Arrays]:
+        """Decrypt the file, record by record."""
+        with reading(f"pads {self.path}", verb="are"):
+            whole = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            start = file.read(_START + MOST_HEADER_BYTES)
+            _, at = self._header_of(start)  # authenticated under the key that another one named
+            head = start[:at]
+            for number in count():
+                file.seek(at)
+                length = file.read(_RECORD.size).ljust(_RECORD.size, b"\xff")
+                at += _RECORD.size + _RECORD.unpack(length)[0]
+                if at > whole:
+                    self._refuse("cut off")
+                place = _place(head, number, last=at == whole)
+                try:
+                    yield load(unseal(key, file.read(at - file.tell()), place))
+                except CryptoError as error:
+                    raise DataError(f"pads {self.path}: {error}") from error
+                if at == whole:
+                    return
 
     def _header_of(self, data: bytes) -> tuple[PadsHeader, int]:
         if len(data) < _START or not data.startswith(MAGIC):
@@ -322,6 +391,10 @@ class PadStore:
 
     def _refuse(self, why: str) -> NoReturn:
         raise DataError(f"pads {self.path}: {why}")
+
+
+def _place(head: bytes, number: int, *, last: bool) -> bytes:
+    return head + _RECORD.pack(number) + bytes([last])
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from securevfl.crypto.bfv import BfvOwner
 from securevfl.crypto.bfv_parameters import (
     CARRY_BITS,
     DEGREE,
+    FRESH_NOISE,
     LARGEST_MODULUS_BITS,
     LEAST_REVEALED,
     STATISTICAL_BITS,
@@ -41,11 +42,11 @@ def test_a_jobs_roundings_tell_no_noise(fmt: ProductFormat, opened: bool) -> Non
     parameters = BfvParameters.of(replace(fmt, opened=opened))
     kept = prod(parameters.primes()[: parameters.reply_primes])
     modulus = prod(parameters.primes())
-    # Mean squares: SEAL's 10.5 a coefficient, at most 1/2 of rounding where v is not 0, and that
-    # of a fresh encryption and of the switch, (1 + 8192)/12.
+    # Mean squares: SEAL's 10.5 a coefficient, at most 1/2 of rounding where v is not 0, that of a
+    # fresh encryption, 10.5·(1 + 2·8192) at most, and that of the switch, (1 + 8192)/12.
     columns = min(parameters.columns_per_reply, fmt.columns)
     rows = parameters.inputs * parameters.chunk
-    noise = fmt.largest_entry * (sqrt(10.5 * columns * rows) + rows / 2) + 26.2
+    noise = fmt.largest_entry * (sqrt(10.5 * columns * rows) + rows / 2) + 414.7
     in_reply = noise * kept / modulus + (26.2 if kept < modulus else 0)
     numbers = fmt.columns * fmt.rounds * fmt.vectors
     assert (STATISTICAL_BITS, CARRY_BITS) == (40, 20)
@@ -80,6 +81,24 @@ def test_noise_is_what_sizes_suppose() -> None:
         found.append(opening.noise_of(polynomials))
     measured = float(np.sqrt(np.mean(np.square(found))))
     assert 0.9 < measured / (fmt.largest_entry * sqrt(10.5 * DEGREE)) < 1.1
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_fresh_encryption_leaves_the_noise_that_sizes_suppose(native: bool) -> None:
+    """Where X is 0: e₀ + e₁·s − e·u, of mean square 10.5·(1 + 4/3·DEGREE), or SEAL's rounding."""
+    fmt = replace(BASE, rows=8, columns=DEGREE)
+    owner = BfvOwner(fmt)
+    parameters, opening = owner._parameters, BfvOpening(fmt, owner_secret(owner))
+    assert parameters.reply_primes == len(parameters.prime_bits)
+    evaluator = MasksModuloT(owner.public_bytes, fmt, native=native)
+    nothing = evaluator.prepare(np.zeros((8, DEGREE), np.int64))
+    reply = evaluator.masked_product(owner.encrypt(np.zeros(8, np.int64)), nothing)
+    found = opening.reply_noise(reply.ciphertext, DEGREE)
+    assert found.size == DEGREE
+    measured = float(np.sqrt(np.mean(np.square(found))))
+    if evaluator.engine == "native":
+        assert 0.9 < measured / sqrt(10.5 * (1 + 4 / 3 * DEGREE)) < 1.1
+    assert measured < FRESH_NOISE == sqrt(10.5 * (1 + 2 * DEGREE))
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

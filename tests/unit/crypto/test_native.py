@@ -2,12 +2,11 @@
 
 import os
 from collections.abc import Callable
-from math import comb, prod
+from math import prod
 
 import numpy as np
 import pytest
 import tenseal.sealapi as seal
-from scipy.stats import chi2
 
 from securevfl.arrays import RingArray
 from securevfl.crypto import native
@@ -15,18 +14,26 @@ from securevfl.crypto.bfv_parameters import BfvSizes
 from securevfl.crypto.native import (
     DEGREE,
     LARGEST_ENTRY,
+    LARGEST_WIDE,
     TRANSFORM_PRIMES,
     Arithmetic,
     Missing,
     library,
 )
-from securevfl.crypto.native_key import fresh_blinder
+from securevfl.crypto.native_key import NativeKey, fresh_blinder
 from securevfl.crypto.native_products import _agrees, _opens
-from securevfl.crypto.residues import pack, unpack
-from securevfl.crypto.seal_codec import SEED_START, ciphertext_of, from_seeded, polynomials_of
+from securevfl.crypto.residues import pack, uniform_below, unpack
+from securevfl.crypto.seal_codec import (
+    SEED_START,
+    ciphertext_of,
+    coefficients_of,
+    from_seeded,
+    polynomials_of,
+)
 from securevfl.crypto.seeded_keys import ternary_of
+from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.errors import CryptoError, RangeExceeded
-from tests.ciphertexts import is_uniform
+from tests.ciphertexts import is_centred_binomial, is_uniform
 
 missing = isinstance(native.found(), Missing)
 pytestmark = pytest.mark.skipif(missing, reason=f"not compiled: {native.found()}")
@@ -102,6 +109,42 @@ def test_seal_decrypts_what_is_encrypted_here_and_the_other_way_round(vector: bo
 
 
 @pytest.mark.parametrize("vector", PATHS)
+def test_slots_are_seals(vector: bool) -> None:
+    context, prime = SlotParameters.of(1).context(), TRANSFORM_PRIMES[0]
+    encoder, plain = seal.BatchEncoder(context), seal.Plaintext()
+    for slots in (
+        uniform_below(prime, DEGREE),
+        np.full(DEGREE, prime - 1, np.uint64),
+        np.where(np.arange(DEGREE) % 2, 0, prime - 1).astype(np.uint64),
+        np.arange(DEGREE, dtype=np.uint64) + np.uint64((prime - DEGREE) // 2),
+    ):
+        encoder.encode(slots.tolist(), plain)
+        polynomial = coefficients_of(plain, np.arange(DEGREE))
+        assert np.array_equal(native.of_slots(slots, vector=vector), polynomial)
+        assert np.array_equal(native.to_slots(polynomial, vector=vector), slots)
+
+
+@pytest.mark.parametrize("vector", PATHS)
+def test_every_encryption_of_zero_has_noise_of_its_own(vector: bool) -> None:
+    """c₀ less that without noise: 2^16 samples by chi-square, false alarm 1e-6."""
+    context, found = SIZES.context(), []
+    s = ternary_of(context, seal.KeyGenerator(context).secret_key())
+    key, nothing = NativeKey(SIZES, s, vector=vector), np.zeros(DEGREE, np.int32)
+    for _ in range(8):
+        c0, seed = key.zero()
+        without = key._inputs.zero(key._key, seed[len(SEED_START) :], nothing)
+        off = without.view(np.int64) - c0.view(np.int64)  # modulo each prime
+        primes = np.array(SIZES.primes())[:, None]
+        noise, *others = off - primes * np.rint(off / primes).astype(np.int64)
+        assert all(np.array_equal(noise, each) for each in others)
+        found.append(noise)
+    assert np.abs(found).max() <= 21
+    assert is_centred_binomial(np.concatenate(found))
+    assert len({each.tobytes() for each in found}) == len(found)
+    assert abs(np.corrcoef(found[0], found[1])[0, 1]) < 5 / np.sqrt(DEGREE)
+
+
+@pytest.mark.parametrize("vector", PATHS)
 @pytest.mark.parametrize("primes", [1, 2, 3])
 def test_a_zero_is_minus_key_times_uniform_minus_noise(primes: int, vector: bool) -> None:
     """c₀ + c₁·s + e = 0 by SEAL's own product, at the largest noise."""
@@ -121,6 +164,8 @@ def test_a_zero_is_minus_key_times_uniform_minus_noise(primes: int, vector: bool
     for found, times_s, prime in zip(c0, expected, moduli, strict=True):
         total = (found.astype(object) + times_s.astype(object) + noise) % prime
         assert not total.any()
+    nothing = np.zeros(DEGREE, np.int32)  # −0 is 0, not p
+    assert not arithmetic.zero(arithmetic.key(nothing), seed, nothing).any()
 
 
 @pytest.mark.parametrize("plain", [2, 3, 1 << 20, (1 << 47) + 5, (1 << 59) - 55, 1 << 59])
@@ -198,14 +243,8 @@ def test_samples_have_seals_distribution() -> None:
     noise = np.concatenate([each for _, each in blinders], axis=1)
     assert is_uniform(u + 1, 3)
     assert is_uniform(3 * u[:-1] + u[1:] + 4, 9)
-    binomial = np.array([comb(42, 21 + each) for each in range(-21, 22)]) / 2**42
-    for each in noise:
-        counts = np.bincount(each + 21, minlength=43)
-        often = binomial * each.size >= 5
-        expected = binomial[often] * each.size
-        statistic = (((counts[often] - expected) ** 2) / expected).sum()
-        assert statistic < chi2.ppf(1 - 1e-6, int(often.sum()) - 1)
-        assert np.abs(each).max() <= 21
+    assert all(is_centred_binomial(each) for each in noise)
+    assert np.abs(noise).max() <= 21
     lags = [(noise[0], noise[1]), (noise[0][1:], noise[0][:-1]), (u.astype(float), noise[0])]
     for one, other in lags:
         assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(one.size)
@@ -254,6 +293,28 @@ def test_the_largest_sums_are_exact(chunks: int, transforms: int, vector: bool) 
             assert np.array_equal(c0[k], (expected - 1) % p)
 
 
+@pytest.mark.parametrize("vector", PATHS)
+def test_the_largest_wide_sums_are_exact(vector: bool) -> None:
+    """As above, of 8 inputs and entries ±2^47."""
+    primes, count = SIZES.primes(), 8
+    most = count * DEGREE * max(primes) * LARGEST_WIDE
+    arithmetic = Arithmetic(primes, 3, SIZES.prime_bits, most, vector=vector)
+    inputs = arithmetic.inputs(count)
+    words = np.array([[np.full(DEGREE, p - 1, np.uint64) for p in primes]] * 2)
+    for each in inputs:
+        arithmetic.take_words(words, each)
+    masks = np.zeros((3, DEGREE), np.uint64)
+    for sign in (1, -1):
+        (sums,) = arithmetic.sums(1)
+        arithmetic.add(np.full((count, DEGREE), sign * LARGEST_WIDE), inputs, sums)
+        c0, c1 = alone(arithmetic, sums, masks)
+        for k, p in enumerate(primes):
+            by_index = 2 * np.arange(DEGREE).astype(object) + 2 - DEGREE
+            expected = by_index * (sign * count * (p - 1) * LARGEST_WIDE) % p
+            assert np.array_equal(c0[k], expected)
+            assert np.array_equal(c1[k], expected)
+
+
 def test_sums_that_all_transforms_cannot_hold_are_refused() -> None:
     limit = (prod(TRANSFORM_PRIMES) - 1) // 2
     Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, limit, vector=False)
@@ -294,6 +355,11 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
     masks, few, noise = np.zeros((3, 4), np.uint64), np.arange(4), np.zeros((2, DEGREE), np.int32)
     owner = Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, 1 << 90, vector=False, plain=1 << 20)
     key, reply = owner.key(noise[0]), bytes(size + size * 4 // DEGREE)
+    dropping = Arithmetic(SIZES.primes(), 2, SIZES.prime_bits, 1 << 90, vector=False)
+    wide = np.zeros((9, DEGREE), np.int64)
+    too_wide = [np.full((1, DEGREE), each) for each in (LARGEST_WIDE + 1, -(1 << 63))]
+    beyond = np.full(DEGREE, TRANSFORM_PRIMES[0], np.uint64)
+    x, shift, out = np.zeros((3, 5)), np.ones(5), np.zeros((4, 5), np.int32)[1:3]  # with room
 
     def take_in(c0: int, seed: int, out: RingArray = room[0]) -> None:
         arithmetic.take_in(bytes(c0), bytes(seed), out)
@@ -315,6 +381,18 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         lambda: arithmetic.reply(sums[0], noise, masks[:, :3], few[:3]),
         lambda: arithmetic.reply(sums[0], noise, masks, few - 1),
         lambda: library().combined(words[0], [1, 2], 0, 5),
+        lambda: arithmetic.add(wide[:1], room, sums),  # of no single group
+        lambda: arithmetic.add(wide[:2], room, sums[0]),
+        lambda: arithmetic.add(wide, arithmetic.inputs(9), sums[0]),
+        *(lambda each=each: arithmetic.add(each, room, sums[0]) for each in too_wide),
+        lambda: native.of_slots(beyond[:-1] - np.uint64(1), vector=False),
+        lambda: native.of_slots(beyond, vector=False),
+        lambda: native.to_slots(beyond, vector=False),
+        # Entries of another width than C reads:
+        lambda: arithmetic.reply(sums[0], noise.astype(np.int16), masks, few),
+        lambda: arithmetic.reply(sums[0], noise, masks, few.astype(np.int32)),
+        lambda: native.noise(masks.astype(np.uint32)),
+        lambda: dropping.zero(key, bytes(64), noise[0]),
         lambda: owner.key(noise[0, :8]),
         lambda: owner.zero(key[:1], bytes(64), noise[0]),
         lambda: owner.zero(key, bytes(63), noise[0]),
@@ -326,10 +404,42 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         lambda: arithmetic.opened(key, reply, few),  # no plaintext modulus
         lambda: arithmetic.rounded(words[0]),
         lambda: owner.rounded(words[0, :2]),
+        lambda: library().encode(x, (shift[:4], shift), 0, out, 0),
+        lambda: library().encode(x, (shift, shift[:4]), 0, out, 0),
+        lambda: library().encode(x[:, :1], (shift[:1],) * 2, 0, out, 0),
+        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, out, 3),
+        lambda: library().encode(x[:, :2], (shift[:2],) * 2, 0, out, -1),
     ]
     for each in wrong:
-        with pytest.raises(CryptoError, match=r"expected|rows of"):
+        with pytest.raises(CryptoError, match=r"expected|rows of|beyond|no residues"):
             each()
     take_in(size, 64)
     arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums)
     assert arithmetic.reply(sums[0], noise, masks, few + DEGREE - 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (16, 16), (300, 37), (513, 3)])
+def test_columns_in_fixed_point_are_those_of_numpy(shape: tuple[int, int]) -> None:
+    drawn, (rows, columns) = np.random.default_rng(8), shape
+    values = drawn.standard_normal(shape)
+    values.flat[::3] = np.rint(values.flat[::3] * 8) / 8  # a half of a unit, up and down
+    shift, scale = np.rint(drawn.uniform(-3, 3, columns)), drawn.uniform(0.5, 2, columns)
+    out = np.full((columns, rows + 5), 7, np.int32)
+    scale[0] = 1.0
+    assert library().encode(values, (shift, scale), 2, out, 4)
+    expected = np.rint((values - shift) / scale * 4)
+    assert np.array_equal(out[:, 4:-1], expected.T)
+    assert (out[:, :4] == 7).all()
+    assert (out[:, -1] == 7).all()
+
+
+@pytest.mark.parametrize("value", [2.0**31 - 0.5, -(2.0**31) - 0.6, 1e300, np.inf, np.nan])
+def test_a_number_that_does_not_fit_in_fixed_point_is_told(value: float) -> None:
+    values, out = np.zeros((20, 3)), np.zeros((3, 20), np.int32)
+    scaling = np.zeros(3), np.ones(3)
+    for fitting in (2.0**31 - 0.6, -(2.0**31) - 0.5):
+        values[17, 1] = fitting
+        assert library().encode(values, scaling, 0, out, 0)
+        assert out[1, 17] == np.rint(fitting)
+    values[17, 1] = value
+    assert not library().encode(values, scaling, 0, out, 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from securevfl.crypto import native
+from securevfl.crypto import native_products
 from securevfl.crypto.native import build
 
 ROOT = Path(__file__).parents[3]
@@ -111,7 +111,8 @@ def test_a_checkout_with_a_compiler_uses_its_library(tmp_path: Path) -> None:
     if failed is not None:
         pytest.skip(failed)
     command = "python securevfl/crypto/native/build.py"
-    assert isinstance(native.found(), native.Library), f"{native.found()}; in a checkout: {command}"
+    assert native_products.why_not() is None, f"{native_products.why_not()}; {command}"
+    assert native_products.fills_slots()
 
 
 def test_where_nothing_can_be_written_the_installation_goes_on(
@@ -131,7 +132,7 @@ CHECKS = """
 import sys
 from pathlib import Path
 import pytest
-from securevfl.crypto import native
+from securevfl.crypto import native_products
 from securevfl.crypto.native import build
 build.LIBRARY = Path(sys.argv[1])
 assert isinstance(native.found(), native.Library), native.found()

@@ -1,9 +1,11 @@
 """Evaluators on the library in C: SEAL's replies to the byte, its errors, and how one is chosen."""
 
 import re
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,20 +15,25 @@ import numpy as np
 import pytest
 import tenseal.sealapi as seal
 
-from securevfl import threads
+from securevfl import blocks, threads
 from securevfl.arrays import RingArray
-from securevfl.crypto import native, native_products, ring
+from securevfl.blocks import BlockedRows
+from securevfl.crypto import native, native_products, residues, ring
 from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
 from securevfl.crypto.bfv_core import BfvMultiplier
-from securevfl.crypto.bfv_parameters import DEGREE
+from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
+from securevfl.crypto.fixed_point import encode, unmask
 from securevfl.crypto.native import build
+from securevfl.crypto.residues import pack, packed_size, uniform_below
 from securevfl.crypto.ring_layout import RingLayout, RingProductFormat
 from securevfl.crypto.ring_products import RingProductEvaluator, RingProductOwner
 from securevfl.crypto.schemes import make_evaluator, make_owner, running_engine, why_slower
 from securevfl.crypto.seal_codec import SEED_BYTES, ciphertext_of, plaintext
-from securevfl.crypto.seeded_keys import public_key, public_polynomials
-from securevfl.errors import CryptoError
-from tests.ciphertexts import format_of
+from securevfl.crypto.seeded_keys import coefficients, public_words
+from securevfl.crypto.slot_parameters import SlotParameters
+from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
+from securevfl.errors import CryptoError, RangeExceeded
+from tests.ciphertexts import drawn, format_of, product
 
 compiled = pytest.mark.skipif(
     native_products.why_not() is not None, reason=f"not native: {native_products.why_not()}"
@@ -89,8 +96,8 @@ def with_known_randomness(
     """The same encryptions of zero in the same order, and masks of one value by prime."""
     context, primes = evaluator._context, evaluator._primes
     level, count = context.first_parms_id(), iter(range(10**9))
-    key = public_key(evaluator._sizes.context(), ends.owner.public_bytes, context)
-    public = public_polynomials(context, key, len(primes))
+    key = public_words(evaluator._sizes.context(), ends.owner.public_bytes)
+    public = coefficients(context, key[:, : len(primes)])
 
     def blinder() -> Any:  # noqa: ANN401
         drawn = np.random.default_rng(next(count))
@@ -198,7 +205,7 @@ def test_bytes_of_a_peer_are_read_and_refused_as_seal_does(
 @pytest.fixture
 def forgetful() -> Iterator[None]:
     """Asks anew, before the test and after it."""
-    caches = (native.found, native_products._tested)
+    caches = (native.found, native_products._tested, native_products.fills_slots, residues._rounder)
     for each in caches:
         each.cache_clear()
     yield
@@ -243,7 +250,7 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch)
 
 @compiled
 @pytest.mark.usefixtures("forgetful")
-@pytest.mark.parametrize("fails", ["vector", "both", "combined"])
+@pytest.mark.parametrize("fails", ["vector", "both", "key", "combined"])
 def test_a_path_that_fails_its_self_test_is_not_used(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,14 +258,15 @@ def test_a_path_that_fails_its_self_test_is_not_used(
         wrong = np.zeros(2, np.uint64)
         monkeypatch.setattr(native.Library, "combined", lambda *_: wrong)
     else:
+        test = "_opens" if fails == "key" else "_agrees"
         monkeypatch.setattr(
-            native_products, "_agrees", lambda *, vector: fails == "vector" and not vector
+            native_products, test, lambda *, vector: fails == "vector" and not vector
         )
     assert engine_of_a_product() == ("native" if fails == "vector" else "seal")
     if fails == "vector":
         assert native_products._tested() == (False, None)
     else:
-        says = {"both": "not the installed SEAL's", "combined": "self-test failed"}[fails]
+        says = "self-test failed" if fails == "combined" else "not the installed SEAL's"
         assert says in str(native_products.why_not())
 
 
@@ -273,11 +281,199 @@ def test_an_error_in_the_self_test_is_a_reason(by: str, monkeypatch: pytest.Monk
     else:
         found = native.library()._functions
         without = SimpleNamespace(**{name: getattr(found, name) for name in dir(found)})
-        without.svfl_new = lambda *_: native.library()._ffi.NULL
+        without.svfl_multiply = lambda *_: 2
         monkeypatch.setattr(native.library(), "_functions", without)
-        says = "no self-test: .*no memory for an engine"
+        says = "no self-test: .*no memory for multiply"
     assert engine_of_a_product() == "seal"
     assert re.search(says, str(native_products.why_not()))
+
+
+@compiled
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("wrong", ["of_slots", "to_slots"])
+def test_slots_are_seals_where_c_has_others(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert native_products.fills_slots()
+    native_products.fills_slots.cache_clear()
+    monkeypatch.setattr(native, wrong, lambda words, **_: words)
+    assert not native_products.fills_slots()
+    owner = SlotOwner(SLOTS)
+    evaluator = SlotEvaluator(owner.public_bytes, SLOTS)
+    assert evaluator.engine == "native"
+    assert in_slots(owner, evaluator)
+
+
+@compiled
+@pytest.mark.usefixtures("forgetful")
+def test_masks_are_rounded_by_integers_where_c_rounds_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    primes = tuple(BfvParameters.of(format_of(20, 3, 8.0, (18, 12))).primes())
+    assert residues._rounder(primes, 40) is not None
+    residues._rounder.cache_clear()
+    rounded = native.Arithmetic.rounded
+    monkeypatch.setattr(native.Arithmetic, "rounded", lambda *of: rounded(*of) ^ np.uint64(1))
+    assert residues._rounder(primes, 40) is None
+    of_all, share = residues.uniform_mask(primes, 40, 100)
+    expected = residues.share_of(residues.whole(of_all, primes), prod(primes), 40)
+    assert np.array_equal(share, expected)
+
+
+# Ends with and without the library
+
+
+SLOTS = SlotParameters.of(1000)
+
+
+def in_slots(owner: SlotOwner, evaluator: SlotEvaluator) -> bool:
+    """Whether a product is exact."""
+    x, y = GENERATOR.integers(-256, 256, (2, 2, 50))
+    replies, shares = evaluator.multiply(owner.encrypt(x), y)
+    found = (shares + owner.decrypt(replies, 50)).view(np.int64)
+    return np.array_equal(found, [x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]])
+
+
+def of_bfv(owner: BfvOwner, evaluator: BfvEvaluator) -> bool:
+    """As above, of two rows of replies."""
+    v, x = drawn(BFV, 300, 90, int(GENERATOR.integers(1000)))
+    return np.array_equal(product(owner, evaluator, v, x), x.T @ v)
+
+
+def of_ring(owner: RingProductOwner, evaluator: RingProductEvaluator) -> bool:
+    """As above."""
+    v, m = ring.uniform(30, 4), GENERATOR.integers(-(1 << 15), 1 << 15, (9, 30), endpoint=True)
+    reply, mask = evaluator.product(owner.encrypt(v), m)
+    return np.array_equal(
+        ring.reduced(owner.decrypt(reply) - mask), ring.reduced(m.view(np.uint64) @ v)
+    )
+
+
+BFV = format_of(300, 90, 4.0, (20, 14), rounds=1000)
+RING = RingProductFormat(30, 9, 4, 1 << 15, products=1000)
+KINDS: dict[str, tuple[Any, Any, Any, Callable[[Any, Any], bool]]] = {
+    "bfv": (BfvOwner, BfvEvaluator, BFV, of_bfv),
+    "ring": (RingProductOwner, RingProductEvaluator, RING, of_ring),
+    "slots": (SlotOwner, SlotEvaluator, SLOTS, in_slots),
+}
+
+
+class WithoutLibrary:
+    """One end, made and called as in a process that has no library."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._end = self._without(make)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        found = getattr(self._end, name)
+        return (lambda *of: self._without(found, *of)) if callable(found) else found
+
+    def _without(self, call: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native, "found", lambda: native.Missing("not asked"))
+            patch.setattr(native_products, "_tested", lambda: (False, "not asked"))
+            patch.setattr(residues, "_rounder", lambda *_: None)
+            return call(*arguments)
+
+
+@compiled
+@pytest.mark.parametrize("lacking", ["nobody", "owner", "evaluator", "both"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_exact_whichever_end_has_the_library(kind: str, lacking: str) -> None:
+    make_owner, make_evaluator, fmt, is_exact = KINDS[kind]
+    has_none = {"nobody": (), "both": ("owner", "evaluator")}.get(lacking, (lacking,))
+
+    def end(name: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401
+        return WithoutLibrary(make) if name in has_none else make()
+
+    owner = end("owner", lambda: make_owner(fmt))
+    evaluator = end("evaluator", lambda: make_evaluator(owner.public_bytes, fmt))
+    assert (evaluator.engine == "seal") == ("evaluator" in has_none)
+    assert (owner._native is None) == ("owner" in has_none)
+    assert is_exact(owner, evaluator)
+
+
+@compiled
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_exact_where_an_end_is_told_to_take_seal(kind: str) -> None:
+    make_owner, make_evaluator, fmt, is_exact = KINDS[kind]
+    for by_owner, by_evaluator in ((True, False), (False, True)):
+        owner = make_owner(fmt, native=by_owner)
+        evaluator = make_evaluator(owner.public_bytes, fmt, native=by_evaluator)
+        assert (owner._native is not None, evaluator.engine == "native") == (by_owner, by_evaluator)
+        assert is_exact(owner, evaluator)
+
+
+def forged(reply: bytes, sizes: BfvSizes, sent: int) -> Iterator[bytes]:
+    """What an evaluator may send in place of a reply, `sent` coefficients of c₀ for each prime."""
+    yield reply
+    for length in (0, 1, len(reply) - 1, len(reply) + 1, 2 * len(reply)):
+        yield (reply + reply)[:length]
+    yield bytes(len(reply))  # c₁ = 0
+    only_c0, only_c1, at = bytearray(reply), bytearray(reply), 0
+    for bits, prime in zip(sizes.reply_bits, sizes.primes(), strict=False):
+        of_c1, of_c0 = packed_size(DEGREE, bits), packed_size(sent, bits)
+        for start, end in ((at, at + of_c1), (at + of_c1, at + of_c1 + of_c0)):
+            for first, word in (
+                (True, prime - 1),
+                (True, prime),
+                (False, prime - 1),
+                (False, prime),
+            ):
+                changed, pair = bytearray(reply), pack(np.array([word, word], np.uint64), bits)
+                changed[
+                    start if first else end - len(pair) : start + len(pair) if first else end
+                ] = pair
+                yield bytes(changed)
+        only_c0[at : at + of_c1] = bytes(of_c1)
+        only_c1[at + of_c1 : at + of_c1 + of_c0] = bytes(of_c0)
+        at += of_c1 + of_c0
+    yield from (bytes(only_c0), bytes(only_c1))
+    only_c0[0] = 1  # c₁ is not quite 0
+    yield bytes(only_c0)
+    yield b"\xff" * len(reply)
+    yield GENERATOR.bytes(len(reply))
+    for _ in range(12):
+        changed = bytearray(reply)
+        for place in GENERATOR.integers(0, len(reply), 3):
+            changed[place] ^= 1 << int(GENERATOR.integers(8))
+        yield bytes(changed)
+
+
+@compiled
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_replies_of_a_peer_are_decrypted_and_refused_as_seal_does(
+    kind: str, vector: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if vector and not native.library().has_vector:
+        pytest.skip("no AVX2")
+    monkeypatch.setattr(native_products, "_tested", lambda: (vector, None))
+    make_owner, make_evaluator, fmt, is_exact = KINDS[kind]
+    owner = make_owner(fmt)
+    assert is_exact(owner, make_evaluator(owner.public_bytes, fmt))
+    sizes, positions = owner._sizes, np.arange(DEGREE) if kind == "slots" else np.arange(48) * 7 + 5
+    size = sum(packed_size(DEGREE + len(positions), bits) for bits in sizes.reply_bits)
+    words = [
+        uniform_below(p, DEGREE + len(positions)) for p in sizes.primes()[: sizes.reply_primes]
+    ]
+    reply = b"".join(map(pack, words, sizes.reply_bits))
+    assert len(reply) == size
+    by_c = owner._native
+    found: dict[bool, list[Any]] = {}
+    sent = list(forged(reply, sizes, len(positions)))
+    for engine in (by_c, None):
+        monkeypatch.setattr(owner, "_native", engine)
+        found[engine is None] = outcomes = []
+        for each in sent:
+            try:
+                outcomes.append(owner._opened(each, 1, positions).tolist())
+            except CryptoError as error:
+                outcomes.append((type(error), str(error)))
+    assert found[True] == found[False]
+    both = zip(sent, found[True], strict=True)
+    assert all(len(each) == size or isinstance(outcome, tuple) for each, outcome in both)
+    refused = [each for each in found[True] if isinstance(each, tuple)]
+    assert len(refused) >= 6 + 4 * len(sizes.reply_bits)
+    assert len(sent) - len(refused) >= 2 + 4 * len(sizes.reply_bits)
 
 
 @compiled
@@ -312,3 +508,68 @@ def test_what_was_prepared_for_another_engine_is_refused() -> None:
     for one, other in ((native_one, by_seal), (by_seal, native_one)):
         with pytest.raises(CryptoError, match="for another engine"):
             one.masked_product(ends.encrypted, other.prepare(ends.matrix))
+
+
+def long_table(rows: int, columns: int) -> BlockedRows:
+    """Columns of two widths, within 8 as scaled."""
+    drawn = np.random.default_rng(4)
+    wide, narrow = drawn.uniform(-15, 15, (rows, columns - 1)), drawn.integers(-9, 9, (rows, 1))
+    parts, places = (wide, narrow.astype(np.int8)), (np.arange(1, columns), np.array([0]))
+    return BlockedRows(parts, places).standardized(np.zeros(columns), np.full(columns, 2.0))
+
+
+@compiled
+@pytest.mark.parametrize(("rows", "columns"), [(200, 300), (1000, 5), (20_000, 3)])
+def test_products_of_a_long_table_are_those_of_its_encoding(
+    rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 40 * columns)
+    ends = bfv(rows, columns)
+    evaluator, fmt = ends.evaluator(), ends.evaluator()._format
+    table = long_table(rows - rows // 3, columns)
+    prepared = evaluator.prepare_table(table)
+    matrix = encode(table.toarray(), fmt.matrix_fraction_bits, fmt.matrix_bound, "X")
+    assert np.array_equal(prepared.rows[:, 5:150], matrix[5:150].T)
+    found = []
+    for each in (prepared, evaluator.prepare(matrix)):
+        reply = evaluator.masked_product(ends.encrypted, each)
+        decrypted = ends.owner.decrypt(reply.ciphertext, columns)
+        found.append(unmask(decrypted, reply.mask, ends.owner.modulus_bits))
+    assert np.array_equal(found[0], found[1])
+
+
+@compiled
+def test_a_long_table_is_checked_before_anything_is_sent() -> None:
+    ends = bfv(100, 3)
+    table = long_table(50, 3)
+    table.parts[0][49, 1] = 16.1
+    with pytest.raises(RangeExceeded, match=r"features: largest \|value\| is 8.05, at most 8"):
+        ends.evaluator().prepare_table(table)
+    with pytest.raises(RangeExceeded, match="101 rows"):
+        ends.evaluator().prepare_table(long_table(101, 3))
+    with pytest.raises(RangeExceeded, match="4 columns"):
+        ends.evaluator().prepare_table(long_table(50, 4))
+
+
+@compiled
+def test_a_long_table_that_changes_later_is_refused() -> None:
+    ends = bfv(100, 3)
+    table = long_table(50, 3)
+    prepared = ends.evaluator().prepare_table(table)
+    table.parts[0][49, 1] = 1e9
+    with pytest.raises(RangeExceeded, match="changed"):
+        ends.evaluator().masked_product(ends.encrypted, prepared)
+
+
+def test_seal_takes_a_long_table_as_an_array() -> None:
+    assert bfv(100, 3).evaluator(native=False).prepare_table(long_table(50, 3)) is None
+
+
+@compiled
+def test_a_long_table_is_not_copied() -> None:
+    evaluator, table = bfv(30_000, 100).evaluator(), long_table(20_000, 100)
+    tracemalloc.start()
+    evaluator.prepare_table(table)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < table.nbytes / 2

@@ -1,15 +1,13 @@
 """Public keys of SEAL from a seed: both halves, their noise, and what a chosen p₁ would read."""
 
-from collections.abc import Iterable
 from hashlib import sha256
-from math import comb
+from math import prod
 
 import numpy as np
 import pytest
 import tenseal.sealapi as seal
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from scipy.stats import chi2
 
 from securevfl.arrays import IntArray, RingArray
 from securevfl.crypto import ckks, seeded_keys
@@ -18,12 +16,13 @@ from securevfl.crypto.bfv_core import inputs_of, unpack_reply
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters
 from securevfl.crypto.fixed_point import unmask
 from securevfl.crypto.masks import WordStream
+from securevfl.crypto.native_key import fresh_blinder
 from securevfl.crypto.residues import uniform_below
 from securevfl.crypto.scheme import KEY_SEED_BYTES
 from securevfl.crypto.seal_codec import ciphertext_of, coefficients_of, plaintext, polynomials_of
 from securevfl.crypto.seeded_keys import expanded, make_public_bytes, public_key
 from securevfl.errors import CryptoError, KeyMismatch
-from tests.ciphertexts import drawn, format_of, is_uniform
+from tests.ciphertexts import drawn, format_of, is_centred_binomial, is_uniform
 
 ROWS, COLUMNS = 64, 16
 FORMAT = format_of(ROWS, COLUMNS, 8.0, (16, 8), rounds=50)
@@ -93,15 +92,6 @@ def noise_of(context: seal.SEALContext, key: seal.PublicKey, secret: seal.Secret
     first_row, *others = [np.where(row > prime // 2, row - prime, row) for row, prime in rows]
     assert all(np.array_equal(first_row, row) for row in others)
     return first_row
-
-
-def is_centred_binomial(noise: Iterable[int]) -> bool:
-    """Whether these are sums of 21 bits less 21 others, by chi-square; rare values in one bin."""
-    counts = np.bincount(np.clip(np.asarray(noise), -9, 9) + 9, minlength=19)
-    odds = np.array([comb(42, 21 + each) for each in range(-21, 22)]) / 2.0**42
-    odds = np.array([odds[:13].sum(), *odds[13:30], odds[30:].sum()])
-    due = counts.sum() * odds
-    return bool(np.sum((counts - due) ** 2 / due) < chi2.isf(1e-6, 18))
 
 
 @pytest.mark.parametrize("made_by_seal", [True, False])
@@ -210,3 +200,40 @@ def divided(owner: BfvOwner, c1: RingArray, a: RingArray) -> IntArray:
     numbers = ((rest + factor * unknown) % prime).astype(np.int64)
     signed: IntArray = np.where(numbers > prime // 2, numbers - prime, numbers)
     return signed
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_an_owner_that_chose_p0_reads_u_of_products_that_it_learns(
+    learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """e = Σ 3ⁱxⁱ, scaled to plaintexts: a product of 0 is −e·u, whose digits are those of u."""
+    fmt = format_of(8, 1024, 8.0, (16, 8), opened=True)
+    sizes = BfvParameters.of(fmt)
+    powers = [3**i << (sizes.plain_bits - 16) for i in range(sizes.chunk)]
+    assert (sizes.chunk, sizes.replies(1024)) == (8, 1)
+
+    def noise(primes: list[int], degree: int) -> RingArray:
+        unit = prod(sizes.primes()) >> sizes.plain_bits
+        own = [[unit * each % p for each in powers] for p in primes]
+        return np.pad(np.array(own, np.uint64), ((0, 0), (0, degree - sizes.chunk)))
+
+    monkeypatch.setattr(seeded_keys, "_noise", noise)
+    owner = BfvOwner(fmt)
+    evaluator = BfvEvaluator(owner.public_bytes, fmt)
+    if evaluator.engine == "seal":
+        pytest.skip("u is SEAL's")
+    u, of_c0_c1 = fresh_blinder()
+    monkeypatch.setattr(evaluator._pool, "take", lambda: (u, of_c0_c1))
+    _, matrix = drawn(fmt, 8, 1024, 4)
+    reply = evaluator.masked_product(
+        owner.encrypt(np.zeros(8, np.int64)), evaluator.prepare(matrix)
+    )
+    mask = reply.mask if learns else np.zeros_like(reply.mask)
+    numbers = (mask - owner.decrypt(reply.ciphertext, 1024)).view(np.int64)
+    # Σ 3ⁱ·u at place j − i, in the highest 16 bits.
+    left, found = (numbers >> 47) + 1 >> 1, np.empty((1024, 8), np.int64)
+    for digits in found.T:
+        digits[:] = (left + 1) % 3 - 1
+        left = (left - digits) // 3
+    read = np.count_nonzero(found[:, ::-1].reshape(-1) == u[::-1])
+    assert read == DEGREE if learns else read < 0.4 * DEGREE

@@ -188,3 +188,13 @@ def test_a_guess_is_not_confirmed_by_c1(owner: SlotOwner, build: type[SlotEvalua
     end = packed_size(DEGREE, PARAMETERS.reply_bits[0])
     sent, guessed = (evaluator.multiply(encrypted, parts)[0][0][:end] for _ in range(2))
     assert (sent == guessed) == (build is SlotsEncryptNothing)
+
+
+def test_replies_in_slots_share_no_encryption_of_zero(
+    owner: SlotOwner, evaluator: SlotEvaluator
+) -> None:
+    """(x + ix)·u for real u: both replies are of one product."""
+    half, end = owner.encrypt(numbers(12, 4))[:1], packed_size(DEGREE, PARAMETERS.reply_bits[0])
+    real = np.stack([np.full(DEGREE, 3), np.zeros(DEGREE, np.int64)])
+    first, second = evaluator.multiply(half * 2, real)[0]
+    assert first[:end] != second[:end]

@@ -121,16 +121,18 @@ def test_fraction_bits_beyond_the_ring_are_refused(bits: int) -> None:
 
 def test_pads_are_handed_out_once() -> None:
     rho, tables = uniform_phases(6), ring.uniform(6, 4)
-    pads = PhasePads(rho[:4], tables[:4])
+    pads = PhasePads()
+    pads.add(rho[:4], tables[:4])
     assert pads.take(3)[0].tolist() == rho[:3].tolist()
-    more = PhasePads(**pads.arrays())
-    more.add(rho[4:], tables[4:])
-    assert len(more) == 3
-    found = more.take(3)
+    pads.add(rho[4:], tables[4:])
+    assert len(pads) == 3
+    with pytest.raises(CryptoError, match="pads of int64"):
+        pads.add(rho[4:].astype(np.int64), tables[4:])
+    found = pads.take(3)
     assert np.array_equal(found[1], tables[3:])
     assert found[0].tolist() == rho[3:].tolist()
     with pytest.raises(CryptoError, match="pads for 0 rows are left, 1 needed"):
-        more.take(1)
+        pads.take(1)
 
 
 def test_pads_of_other_arrays_are_refused() -> None:
@@ -138,7 +140,7 @@ def test_pads_of_other_arrays_are_refused() -> None:
     wrongs: tuple[NDArray[Any], ...] = (np.zeros(3), np.zeros((2, 4), np.uint64))
     for name, wrong in product(good, wrongs):
         with pytest.raises(CryptoError, match="expected"):
-            PhasePads(**{**good, name: wrong})
+            PhasePads().add(**{**good, name: wrong})
 
 
 def test_tables_of_phases_count_as_residuals_do() -> None:

@@ -28,7 +28,6 @@ from securevfl.protocols.blind.residuals import (
     EncryptedPhases,
     LogisticResiduals,
     MaskedPhases,
-    PhasePads,
 )
 from securevfl.protocols.blind.rounds import StaysInRange, require_range
 from securevfl.protocols.session.gathering import Party
@@ -168,8 +167,8 @@ def test_either_party_may_come_first_and_pads_may_be_kept(values: FloatArray) ->
             party, peer, FORMAT, [40], first=first, seed=SEED, keys=KeyMaker()
         )
         await made.make_offline(40)
-        kept = PhasePads(**made.arrays())
-        later = LogisticResiduals(party, peer, FORMAT, first=first, pads=kept)
+        later = LogisticResiduals(party, peer, FORMAT, first=first)
+        later.put(made.pop(40))
         with pytest.raises(CryptoError, match="there is no key to make more"):
             await later.make_offline(1)
         return await later.sigmoid_shares(0, shares[party.name])

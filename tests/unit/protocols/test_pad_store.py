@@ -3,15 +3,17 @@
 import os
 import shutil
 import stat
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from securevfl.errors import ConfigError, DataError, PeerViolation
-from securevfl.files import replace_file
 from securevfl.models.losses import loss_for
 from securevfl.protocols.session import pad_store
 from securevfl.protocols.session.gathering import Party
@@ -39,16 +41,24 @@ class Killed(BaseException):
     """As good as kill -9: nothing may catch it."""
 
 
-def pads_of(party: str = "bank", batch: str = BATCH, job: str = JOB) -> Pads:
-    header = PadsHeader(
-        batch=batch, job_hash=job, party=party, parties=PARTIES, first_round=0, rounds=3
+COSTS = {"correlated_randomness": 1.5}
+RECORDS: list[dict[str, NDArray[Any]]] = [
+    {"w": np.arange(12, dtype=np.uint64).reshape(3, 4) + np.uint64(2**63)},
+    {"empty": np.zeros((0, 4), np.uint64), "sine": np.full((2, 3, 4), 7, np.uint64)},
+    {"w": np.arange(7, dtype=np.int64), "x": np.arange(3.0)},
+]
+
+
+def header_of(batch: str = BATCH) -> PadsHeader:
+    return PadsHeader(
+        batch=batch, job_hash=JOB, party="bank", parties=PARTIES, first_round=0, rounds=3
     )
-    arrays = {
-        "w": np.arange(12, dtype=np.uint64).reshape(3, 4) + np.uint64(2**63),
-        "empty": np.zeros((0, 4), np.uint64),
-        "sine": np.full((2, 3, 4), 7, np.uint64),
-    }
-    return Pads(header, DATA, arrays, {"correlated_randomness": 1.5})
+
+
+def keep(store: PadStore, batch: str = BATCH) -> None:
+    with store.keep(header_of(batch), DATA, lambda: COSTS) as add:
+        for each in RECORDS:
+            add(each)
 
 
 class Place:
@@ -75,21 +85,121 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def kept(place: Place) -> Place:
-    place.store().keep(pads_of())
+    keep(place.store())
     return place
 
 
-def test_they_come_back_as_they_were(place: Place) -> None:
-    given, size = pads_of(), place.store().keep(pads_of())
-    assert size == place.store().path.stat().st_size
-    assert place.store().usable(JOB, PARTIES) == given.header
-    taken = place.take()
-    assert taken.header == given.header
-    assert taken.costs == given.costs
-    assert taken.arrays.keys() == given.arrays.keys()
-    for name, values in given.arrays.items():
-        assert taken.arrays[name].dtype == np.uint64
-        np.testing.assert_array_equal(taken.arrays[name], values)
+def test_they_come_back_as_they_were(kept: Place) -> None:
+    assert kept.store().usable(JOB, PARTIES) == header_of()
+    taken = kept.take()
+    assert taken.header == header_of()
+    assert taken.costs == COSTS
+    for given, found in zip(RECORDS, taken.records, strict=True):
+        assert found.keys() == given.keys()
+        for name, values in given.items():
+            assert found[name].dtype == values.dtype
+            np.testing.assert_array_equal(found[name], values)
+
+
+def test_one_record_is_in_memory_at_a_time(place: Place) -> None:
+    size, rounds = 1 << 21, 20
+    tracemalloc.start()
+    with place.store().keep(header_of(), DATA, lambda: COSTS) as add:
+        for each in range(rounds):
+            add({"w": np.full(size >> 3, each)})
+    found = [int(each["w"][0]) for each in place.take().records]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == list(range(rounds))
+    assert most < 8 * size
+
+
+def test_none_are_there_before_the_last_is_written(place: Place) -> None:
+    with place.store().keep(header_of(), DATA, lambda: COSTS) as add:
+        add(RECORDS[0])
+        assert not place.store().there
+        assert not place.key.exists()
+    assert place.store().there
+
+
+def test_pads_whose_making_fails_leave_nothing(place: Place, tmp_path: Path) -> None:
+    def die() -> dict[str, float]:
+        raise Killed
+
+    with pytest.raises(Killed), place.store().keep(header_of(), DATA, die) as add:
+        add(RECORDS[0])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_what_a_dead_process_left_half_written_goes(kept: Place) -> None:
+    kept.take()
+    kept.folder.mkdir(exist_ok=True)
+    left = kept.folder / ".bank.pads-abc"
+    left.write_bytes(b"sealed")
+    keep(kept.store(), OTHER_BATCH)
+    assert not left.exists()
+
+
+def pieces_of(place: Place) -> tuple[bytes, list[bytes]]:
+    """What stands before the records of a file of pads, and these with their lengths."""
+    whole = place.store().path.read_bytes()
+    at = start = len(MAGIC) + 4 + int.from_bytes(whole[len(MAGIC) :][:4], "little")
+    found = []
+    while at < len(whole):
+        end = at + 8 + int.from_bytes(whole[at:][:8], "little")
+        found.append(whole[at:end])
+        at = end
+    return whole[:start], found
+
+
+def damaged_orders(count: int) -> Iterator[list[int]]:
+    """Records swapped, repeated, left out, and cut off."""
+    every = list(range(count))
+    for at in range(count):
+        yield from ([*every[:at], other, *every[at + 1 :]] for other in every if other != at)
+        yield [*every[:at], at, *every[at:]]
+        yield [*every[:at], *every[at + 1 :]]
+        yield every[:at]
+    yield from ([*every[:at], at + 1, at, *every[at + 2 :]] for at in range(count - 1))
+
+
+def test_records_moved_repeated_or_cut_are_refused_before_the_key_goes(kept: Place) -> None:
+    start, records = pieces_of(kept)
+    assert len(records) == len(RECORDS) + 1
+    for order in damaged_orders(len(records)):
+        kept.store().path.write_bytes(start + b"".join(records[each] for each in order))
+        with pytest.raises(DataError, match="cut off"):
+            kept.take()
+    kept.store().path.write_bytes(start + b"".join(records))
+    kept.take()
+
+
+def test_records_of_another_file_are_refused(kept: Place) -> None:
+    path = kept.store().path
+    start, records = pieces_of(kept)
+    key = kept.key.read_bytes()
+    path.unlink()
+    keep(kept.store())
+    kept.key.write_bytes(key)
+    other_start, others = pieces_of(kept)
+    assert other_start == start
+    for at in range(len(records)):
+        path.write_bytes(start + b"".join([*records[:at], others[at], *records[at + 1 :]]))
+        with pytest.raises(DataError, match="another key"):
+            kept.take()
+
+
+def test_records_that_change_after_they_were_taken_are_never_given_out(place: Place) -> None:
+    with place.store().keep(header_of(), DATA, lambda: COSTS) as add:
+        add(RECORDS[0])
+        add({"w": np.zeros(1 << 19)})
+    with place.store().path.open("r+b") as file:
+        taken = place.take()
+        np.testing.assert_array_equal(next(taken.records)["w"], RECORDS[0]["w"])
+        file.seek(3 << 20)
+        file.write(bytes(8))
+    with pytest.raises(DataError, match="damaged"):
+        next(taken.records)
 
 
 def test_file_and_key_are_apart_and_for_their_owner_alone(kept: Place) -> None:
@@ -97,7 +207,7 @@ def test_file_and_key_are_apart_and_for_their_owner_alone(kept: Place) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
     key, sealed = kept.key.read_bytes(), kept.store().path.read_bytes()
     assert key not in sealed
-    assert pads_of().arrays["w"].tobytes()[:16] not in sealed
+    assert RECORDS[0]["w"].tobytes()[:16] not in sealed
     assert DATA.encode() not in sealed
 
 
@@ -112,7 +222,7 @@ def test_keys_within_the_folder_are_refused(tmp_path: Path) -> None:
 
 def test_every_file_has_a_key_of_its_own(kept: Place) -> None:
     other = Place(kept.folder.parent / "elsewhere")
-    other.store().keep(pads_of())
+    keep(other.store())
     assert other.key.read_bytes() != kept.key.read_bytes()
 
 
@@ -168,7 +278,7 @@ def test_killed_while_taking_nobody_has_them_twice(
     with pytest.raises(DataError, match=r"taken already|no such file"):
         kept.take()
     kept.store().discard()
-    kept.store().keep(pads_of(batch=OTHER_BATCH))
+    keep(kept.store(), OTHER_BATCH)
     kept.take(batch=OTHER_BATCH)
 
 
@@ -195,16 +305,16 @@ def test_the_key_is_gone_on_disk_before_pads_are_given_out(
 
 def test_of_two_at_once_one_has_them(kept: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have read key and file before either destroys the key."""
-    first, open_pads = kept.store(), PadStore._open
+    first, check = kept.store(), PadStore._check
 
-    def opened(store: PadStore, header: PadsHeader, data: str) -> Pads:
-        pads = open_pads(store, header, data)
+    def checked(store: PadStore, file: BinaryIO, key: bytes, data: str) -> Mapping[str, float]:
+        costs = check(store, file, key, data)
         if store is not first:
-            monkeypatch.setattr(PadStore, "_open", open_pads)
+            monkeypatch.setattr(PadStore, "_check", check)
             first.take(BATCH, JOB, PARTIES, DATA)
-        return pads
+        return costs
 
-    monkeypatch.setattr(PadStore, "_open", opened)
+    monkeypatch.setattr(PadStore, "_check", checked)
     with pytest.raises(DataError, match="just taken"):
         kept.take()
     assert not kept.store().path.exists()
@@ -261,7 +371,7 @@ def test_a_header_that_somebody_changed_is_refused(kept: Place, one: bytes, othe
     path = kept.store().path
     whole = path.read_bytes()
     path.write_bytes(whole.replace(one, other))
-    assert kept.store().header() != pads_of().header
+    assert kept.store().header() != header_of()
     with pytest.raises(DataError, match="another key"):
         kept.take()
     path.write_bytes(whole)
@@ -270,7 +380,7 @@ def test_a_header_that_somebody_changed_is_refused(kept: Place, one: bytes, othe
 
 def test_a_header_of_hostile_size_or_text_is_refused(kept: Place) -> None:
     path = kept.store().path
-    text = pads_of().header.model_dump_json().encode()
+    text = header_of().model_dump_json().encode()
     for hostile in (
         MAGIC + b"\xff\xff\xff\xff" + text,
         MAGIC + (1 << 17).to_bytes(4, "little") + bytes(1 << 18),
@@ -292,7 +402,7 @@ def test_a_header_of_hostile_size_or_text_is_refused(kept: Place) -> None:
 
 def test_none_are_written_over(kept: Place) -> None:
     with pytest.raises(DataError, match="there are some already"):
-        kept.store().keep(pads_of(batch=OTHER_BATCH))
+        keep(kept.store(), OTHER_BATCH)
     kept.take()
 
 
@@ -309,14 +419,16 @@ def test_a_place_that_cannot_be_written_is_reported_before_work(
 
 
 def test_a_write_that_fails_leaves_no_key(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes, what: str) -> None:
-        if path.suffix == ".pads":
-            raise DataError("pads: No space left on device")
-        replace_file(path, data, what)
+    replace = Path.replace
 
-    monkeypatch.setattr(pad_store, "replace_file", full)
+    def full(path: Path, target: Path) -> Path:
+        if target.suffix == ".pads":
+            raise OSError(28, os.strerror(28))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(DataError, match="No space"):
-        place.store().keep(pads_of())
+        keep(place.store())
     assert not place.key.exists()
     assert place.store().header() is None
 

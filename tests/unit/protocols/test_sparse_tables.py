@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.blocks import BlockedRows
 from securevfl.data.tables import PartyTable, overlapping
 from securevfl.errors import ConfigError
 from securevfl.protocols import exchange
@@ -11,7 +12,7 @@ from securevfl.protocols.guards.feature_guard import rank_of
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.protocols.vertical import local_part
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.sparse import Matrix, SparseRows
+from securevfl.sparse import Matrix, SparseRows, dense
 from tests.plans import plan_of
 from tests.sparse_data import few_ones, sparse, sparse_rows
 
@@ -99,6 +100,16 @@ def test_batches_are_kept_while_they_are_little(
         # What an exchange makes of a batch is larger than the batch.
         assert first.repeats == keeps
         np.testing.assert_array_equal(first.tangent, again.tangent)
+
+
+def test_batches_of_a_long_table_are_cut_out_each_time() -> None:
+    plan = plan_of(job={**STEPS, "batch_size": 16}, exchange={"scheme": "bfv"})
+    rows = BlockedRows.of(dense(table_of().train))
+    batches = PartyBatches(plan, PartyData(table_of(), None, None), rows)
+    key = plan.schedule.batch_key(0)
+    later = next(i for i in range(1, 20) if plan.schedule.batch_key(i) == key)
+    assert batches.at(0) is not batches.at(later)
+    assert not batches.at(0).repeats
 
 
 def test_the_rank_of_many_rows_is_taken_low(monkeypatch: pytest.MonkeyPatch) -> None:
