@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from typing_extensions import override
 
 from bench.experiment import Experiment, Run, Settings, Several, main
+from bench.growth.laws import laws, on_paper
 from bench.tables import or_dash
 from securevfl.benchmarks.progress import Report
 from securevfl.blocks import LONG_CELLS, BlockedRows
@@ -121,15 +122,15 @@ def costs_of(job: Job, dataset: VerticalDataset[Matrix], *, forecast: bool) -> d
         result = train(job, dataset, environment)
         ledgers, costs = result.ledgers.values(), result.costs()
         own = [
-            sum(spent for phase, spent in each.seconds.items() if phase not in (SETUP, SCORING))
+            sum(s for phase, s in each.seconds.items() if phase not in (SETUP, SCORING))
             for each in ledgers
         ]
         sent, total_s = costs.bytes_sent, costs.total_s
         all_sent = sum(sum(each.bytes_sent.values()) for each in ledgers)
-    seconds, rounds = stopwatch.seconds, job.job.rounds
+    spent, rounds = stopwatch.seconds, job.job.rounds
     return {
-        "setup_cpu_s": seconds[SETUP],
-        "round_cpu_s": (sum(seconds.values()) - seconds[SETUP] - seconds[SCORING]) / rounds,
+        "setup_cpu_s": spent[SETUP],
+        "round_cpu_s": (sum(spent.values()) - spent[SETUP] - spent[SCORING]) / rounds,
         "busiest_round_cpu_s": max(own) / rounds,
         "setup_bytes": max(all_sent - sent, 0),
         "round_bytes": sent / rounds,
@@ -205,6 +206,7 @@ EXPERIMENT = Experiment(
     settings=GrowthSettings,
     measure=growth,
     columns=COLUMNS,
+    tables={"laws": laws, "on_paper": on_paper},
 )
 
 if __name__ == "__main__":
