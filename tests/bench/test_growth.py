@@ -19,14 +19,16 @@ def test_bytes_in_clear_are_one_number_a_row_each_way_and_grow_with_parties() ->
     assert many == 4 * small
 
 
-def test_encryption_takes_keys_bytes_and_time_that_training_in_clear_does_not() -> None:
+def test_encryption_takes_keys_bytes_and_messages_that_training_in_clear_does_not() -> None:
     plain, bfv, blind = (
         next(growth(few(exchange=each, rows=200), silent)) for each in ("plain", "bfv", "blind")
     )
-    for figure in ("setup_bytes", "round_bytes", "round_cpu_s", "memory_bytes"):
+    for figure in ("setup_bytes", "round_bytes"):
         assert plain[figure] < bfv[figure] < blind[figure]
     assert all(row["busiest_round_cpu_s"] < row["round_cpu_s"] for row in (plain, bfv, blind))
-    assert bfv["wan_s"] - bfv["round_s"] > 0.07  # four latencies of 19.5 ms more
+    # Two and four latencies of 20 ms, whatever computation takes.
+    assert plain["wan_s"] > 0.04
+    assert bfv["wan_s"] > 0.08
 
 
 def test_a_forecast_has_the_bytes_of_rounds_and_none_of_the_set_up() -> None:
