@@ -28,6 +28,7 @@ WIDTH = 80
 UNITS, KEPT_TOGETHER = r"(?:[mu]?s|min)\b", "\N{NO-BREAK SPACE}"
 KILOBYTE = 1000.0
 MINUTE = 60.0
+_FOUR_DIGITS = 999.5  # three digits of more are written with an exponent
 
 
 def wrapped(text: str) -> list[str]:
@@ -39,17 +40,18 @@ def wrapped(text: str) -> list[str]:
 
 def seconds(value: float) -> str:
     """Three significant digits with a unit that suits."""
-    if value < 1e-3:  # noqa: PLR2004
-        return f"{value * 1e6:.3g} us"
-    if value < 1:
-        return f"{value * 1e3:.3g} ms"
-    return f"{value:.3g} s" if value < 100 * MINUTE else f"{value / MINUTE:.0f} min"
+    for unit, most in (("us", 1e-6), ("ms", 1e-3)):
+        if value < _FOUR_DIGITS * most:
+            return f"{value / most:.3g} {unit}"
+    if value < 100 * MINUTE:
+        return f"{value:.3g} s" if value < _FOUR_DIGITS else f"{value:,.0f} s"
+    return f"{value / MINUTE:.0f} min"
 
 
 def size(value: float) -> str:
     """Bytes with a unit that suits."""
     for unit in ("B", "kB", "MB"):
-        if value < KILOBYTE:
+        if value < _FOUR_DIGITS:
             return f"{value:.3g} {unit}"
         value /= KILOBYTE
     return f"{value:.3g} GB"
