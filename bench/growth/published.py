@@ -47,18 +47,24 @@ def main(folder: Path, rows: int, columns: tuple[int, int], line: tuple[float, f
     """Write both parties' files, one after the other, and the job."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn, score = np.random.default_rng(7), np.zeros(rows, np.float32)
-    weight = 2.08 / (sum(columns) / 10) ** 0.5
-    for name, count in zip(("shop", "bank"), reversed(columns), strict=True):
-        table = [pl.Series("id", [f"p{row:08d}" for row in range(rows)])]
+    weight, ids = 2.08 / (sum(columns) / 10) ** 0.5, [f"p{row:08d}" for row in range(rows)]
+
+    def table(name: str, count: int) -> list[pl.Series]:
+        found = [pl.Series("id", ids)]
         for place in range(count):
             values = drawn.standard_normal(rows, np.float32)
             if place % 10 == 0:
-                score += np.float32(drawn.normal() * weight) * values
-            table.append(pl.Series(f"{name}{place}", values))
-        if name == "bank":
-            labels = (drawn.random(rows) < 1 / (1 + np.exp(-score - 1))).astype(np.int8)
-            table.append(pl.Series("y", labels))
-        pl.DataFrame(table).write_parquet(folder / f"{name}.parquet", compression="uncompressed")
+                score[:] += np.float32(drawn.normal() * weight) * values
+            found.append(pl.Series(f"{name}{place}", values))
+        return found
+
+    def write(name: str, series: list[pl.Series]) -> None:
+        pl.DataFrame(series).write_parquet(folder / f"{name}.parquet", compression="uncompressed")
+
+    write("shop", table("shop", columns[1]))
+    of_bank = table("bank", columns[0])
+    labels = (drawn.random(rows) < 1 / (1 + np.exp(-score - 1))).astype(np.int8)
+    write("bank", [*of_bank, pl.Series("y", labels)])
     (folder / "job.toml").write_text(JOB.format(latency=line[0], bandwidth=line[1]), "utf-8")
     print(f"AUC of the model behind the labels: {roc_auc_score(labels, score):.4f}")  # noqa: T201
 
