@@ -23,11 +23,12 @@ import secrets
 import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NoReturn, TypeAlias
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -268,15 +269,12 @@ class PadStore:
         if header.batch != batch:
             self._refuse(f"batch {header.batch[:8]}, and the parties have agreed on {batch[:8]}")
         key = self._key(header)
-        with ExitStack() as until:
-            file = until.enter_context(self._opened())
+        with self._opened() as file:
             costs = self._check(file, key, data)
             self._destroy(self._key_of(header))
             self._delete_file()
-            until.pop_all()  # a deleted file can be read while it is open
-        records = self._given(file, key)
-        next(records)  # begun, they close the file whether they are read or not
-        return Pads(header, records, costs)
+            held = _held(file)
+        return Pads(header, self._given(held, key), costs)
 
     def discard(self) -> bool:
         """Delete the stored pads, usable or not; returns whether there were any."""
@@ -329,13 +327,11 @@ class PadStore:
         return within.costs
 
     def _given(self, file: BinaryIO, key: bytes) -> Iterator[Arrays]:
-        """Nothing at first, then all records but the last, which is not of the pads."""
-        with file:
-            yield {}
-            for record in self._records(file, key):
-                if WITHIN in record:
-                    return
-                yield record
+        """All records but the last, which is not of the pads."""
+        for record in self._records(file, key):
+            if WITHIN in record:
+                return
+            yield record
 
     def _records(self, file: BinaryIO, key: bytes) -> Iterator[Arrays]:
         """Decrypt the file, record by record."""
@@ -456,3 +452,11 @@ def _require_same(peer: str, theirs: NamePads, ours: NamePads) -> None:
             f"{peer} holds pads {theirs.name[:4].hex()}, made offline, and this party "
             f"{ours.name[:4].hex()}: all make them again"
         )
+
+
+def _held(file: BinaryIO) -> BinaryIO:
+    """Another reader of a file that may be deleted; it is closed with the last reference to it."""
+    descriptor = os.dup(file.fileno())
+    held = open(descriptor, "rb", closefd=False)  # noqa: SIM115
+    finalize(held, os.close, descriptor)
+    return held

@@ -1,11 +1,14 @@
 """Pads at rest: for their owner and job alone, given out once, and the same of all parties."""
 
+import gc
 import os
 import shutil
 import stat
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -567,3 +570,19 @@ def test_halves_of_different_pads_are_refused(held: tuple[str | None, ...], why:
 def test_a_name_of_another_length_is_refused(name: bytes) -> None:
     with pytest.raises(PeerViolation, match="expected 16"):
         agreed(None, None, tamper=changed(NamePads, lambda _: NamePads(made=False, name=name)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are counted on Linux")
+@pytest.mark.parametrize("read", [0, 1, len(RECORDS)])
+def test_pads_that_nobody_reads_on_hold_no_file_open(place: Place, read: int) -> None:
+    """Nor does Python warn of the file, in whatever order it collects them."""
+    keep(place.store())
+    before = len(os.listdir("/proc/self/fd"))
+    pads: list[Any] = [place.take()]
+    pads += [pads, *islice(pads[0].records, read)]  # a cycle, as an exception's frames make
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    del pads
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
