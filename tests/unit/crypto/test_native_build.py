@@ -135,7 +135,7 @@ import pytest
 from securevfl.crypto import native_products
 from securevfl.crypto.native import build
 build.LIBRARY = Path(sys.argv[1])
-assert isinstance(native.found(), native.Library), native.found()
+assert native_products.why_not() is None, native_products.why_not()
 options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
 sys.exit(pytest.main([*options, *sys.argv[2:]]))
 """
