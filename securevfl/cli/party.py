@@ -153,8 +153,11 @@ def invite(
             "with an --address for others"
         )
     codes = {name: Code.new(place) for name in invited}
-    for name, code in codes.items():
-        typer.echo(f"tell {name}, within ten minutes: {code}")
+
+    def tell() -> None:
+        for name, code in codes.items():
+            typer.echo(f"tell {name}, within ten minutes: {code}")
+
     agreement, signatures = asyncio.run(
         invitation.invite(
             text,
@@ -165,6 +168,7 @@ def invite(
             listen=None if relay else own.listen,
             proxy=own.proxy,
             say=options.say,
+            opened=tell,
         )
     )
     replace_file(job, agreement.text, "agreement")

@@ -220,8 +220,9 @@ async def invite(
     listen: str | None,
     proxy: str | None,
     say: Callable[[str], None],
+    opened: Callable[[], None] = lambda: None,
 ) -> tuple[Agreement, dict[str, bytes]]:
-    """Wait for all who got codes, and come to an agreement with them.
+    """Wait for all who get codes, and come to an agreement with them.
 
     Args:
         draft: text of a job with names and roles.
@@ -232,6 +233,7 @@ async def invite(
         listen: where this party listens for them; None if they meet at a relay.
         proxy: for connections outward.
         say: takes a line an event.
+        opened: called when this party listens: whoever gets a code may join at once.
 
     Returns:
         The agreement and everybody's signatures.
@@ -241,6 +243,7 @@ async def invite(
         PeerError: a party leaves, or does not accept it.
     """
     async with _visitors(codes, listen, proxy, say) as next_visitor:
+        opened()
         try:
             async with asyncio.timeout(INVITED_SECONDS):
                 found = await _all(
