@@ -580,18 +580,18 @@ def test_pads_that_nobody_reads_on_hold_no_file_open(place: Place, read: int) ->
     keep(place.store())
     pads: list[Any] = [place.take()]
     pads += [pads, *islice(pads[0].records, read)]  # a cycle, as an exception's frames make
-    assert open_pads() == 1
+    assert open_files_in(place.folder) == 1
     del pads
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gc.collect()
-    assert open_pads() == 0
+    assert open_files_in(place.folder) == 0
 
 
-def open_pads() -> int:
-    """Descriptors of this process that lead to a file of pads."""
+def open_files_in(place: Path) -> int:
+    """Descriptors of this process that lead there, also to deleted files."""
     folder, found = "/proc/self/fd", 0
     for each in os.listdir(folder):
         with suppress(FileNotFoundError):  # that of the listing itself
-            found += ".pads" in os.readlink(f"{folder}/{each}")
+            found += os.readlink(f"{folder}/{each}").startswith(str(place.resolve()))
     return found
