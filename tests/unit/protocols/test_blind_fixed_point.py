@@ -13,6 +13,7 @@ from scipy.stats import chi2
 
 from securevfl.arrays import FloatArray, RingArray
 from securevfl.crypto import ring
+from securevfl.crypto.residues import uniform_below
 from securevfl.crypto.slot_parameters import PLAIN_BITS
 from securevfl.errors import CryptoError, RangeExceeded
 from securevfl.models.sigmoid_series import (
@@ -141,6 +142,17 @@ def test_pads_of_other_arrays_are_refused() -> None:
     for name, wrong in product(good, wrongs):
         with pytest.raises(CryptoError, match="expected"):
             PhasePads().add(**{**good, name: wrong})
+
+
+def test_tables_go_wrong_as_often_as_they_say() -> None:
+    """Counted at a modulus so small that the bound is 2000 wrong numbers."""
+    rows, bound = 8000, 2000
+    modulus = int(FORMAT.failure_probability(rows) * 2.0**PLAIN_BITS / bound)
+    (x, y), (u, v) = (FORMAT.parts(uniform_phases(rows)) for _ in range(2))
+    exact = np.stack([u * x - v * y, u * y + v * x])
+    masks = uniform_below(modulus, exact.size).view(np.int64).reshape(exact.shape)
+    wrong = np.count_nonzero(masks + (exact - masks) % modulus - modulus != exact)
+    assert 0.75 * bound < wrong < bound  # 0.85 ± 0.02, as |cos| is 2/π in the mean
 
 
 def test_tables_of_phases_count_as_residuals_do() -> None:

@@ -88,6 +88,28 @@ def test_masks_count_every_pair_of_ciphertexts_of_every_block(
     assert found == [replies] * 2 == [4] * 2
 
 
+def test_pads_made_in_pieces_take_no_more_ciphertexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks cover as many as all rows at once take; and rounds may reach over two pieces."""
+    assert residuals._PIECE % DEGREE == 0
+    monkeypatch.setattr(residuals, "_PIECE", residuals._PIECE // 8)
+    values = np.linspace(-FORMAT.series.range, FORMAT.series.range, DEGREE + 500)
+    shares, batch = shares_of(values), (DEGREE + 500) // 2
+
+    async def program(party: Party, peer: str) -> RingArray:
+        side, own = await side_of(party, peer, len(values)), shares[party.name]
+        await side.make_offline(len(values))
+        parts = own[:batch], own[batch:]
+        return np.concatenate([await side.sigmoid_shares(*each) for each in enumerate(parts)])
+
+    done = run(program, record_views=True)
+    found = ring.decode(
+        ring.reduced(done.results["bank"] + done.results["shop"]), FORMAT.fraction_bits
+    )
+    assert np.abs(found - FORMAT.series.values(values)).max() < 0.01
+    sent = len(done.views["bank"].received(EncryptedPhases))
+    assert sent == pairs_of(len(values) * FORMAT.terms)
+
+
 async def side_of(party: Party, peer: str, rows: int) -> LogisticResiduals:
     return await LogisticResiduals.establish(
         party, peer, FORMAT, [rows], first=party.name == "bank", seed=SEED, keys=KeyMaker()
