@@ -165,7 +165,7 @@ class NativeProducts:
         """A reply and this end's share of its masks."""
         masks, share = mask(len(positions))
         u, noise = zero
-        self._arithmetic.multiply(u[None], DEGREE, 0, self._public[:, None], sums[None])
+        self._arithmetic.multiply(u[None], DEGREE, self._public[:, None], sums[None])
         return self._arithmetic.reply(sums, noise, masks, positions), share
 
     def _sums(
@@ -176,7 +176,7 @@ class NativeProducts:
 
         def add(part: NDArray[Any], block: int, held: RingArray, sums: RingArray) -> RingArray:
             rows = np.ascontiguousarray(part[starts[block] : starts[block] + side], np.int32)
-            arithmetic.multiply(rows, chunk, 0, held, sums)
+            arithmetic.multiply(rows, chunk, held, sums)
             return sums
 
         if chunks <= len(starts) and isinstance(matrix, np.ndarray):
@@ -309,8 +309,8 @@ def _agrees(transforms: int = 3, *, vector: bool) -> bool:
     u, noise = fresh_blinder()
     products.append(product_of(ciphertext_of(context, context.first_parms_id(), key), u))
     sums = arithmetic.sums(1)
-    arithmetic.multiply(rows, DEGREE, 0, cells[:2, None], sums)
-    arithmetic.multiply(u[None], DEGREE, 0, cells[2:, None], sums)
+    arithmetic.multiply(rows, DEGREE, cells[:2, None], sums)
+    arithmetic.multiply(u[None], DEGREE, cells[2:, None], sums)
     masks, everywhere = np.zeros((2, DEGREE), np.uint64), np.arange(DEGREE)
     reply = arithmetic.reply(sums[0], noise, masks, everywhere)
     total = _noisy(context, primes, noise)

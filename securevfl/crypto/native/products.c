@@ -117,20 +117,19 @@ static void place(const int32_t *rows, int64_t count, int64_t inner, int64_t chu
         for (int64_t i = 0; i < length; i++) to[-i] = from[i];
     }
 }
-/* Add products of rows of M, (count, inner), with the inputs of chunks first to last - 1.
+/* Add products of rows of M, (count, inner), with the inputs of its chunks.
  * inputs: cells [chunk][group][prime][transform][poly][N]; sums: [group][prime][transform][poly].
  * Returns 2 without memory. */
 API int svfl_multiply(const engine *e, const int32_t *rows, int64_t count, int64_t inner,
-                      int64_t chunk, int64_t first, int64_t last, const cell *inputs, int64_t groups,
-                      cell *sums) {
+                      int64_t chunk, int64_t chunks, const cell *inputs, int64_t groups, cell *sums) {
     size_t own = each(e) * 2, stride = (size_t)groups * own * N, room = 8 * TILE * N + 4 * N;
     cell *plain = scratch(room);
     int32_t *coefficients = (int32_t *)(plain + TILE * N);
     if (!plain) return 2;
     for (int t = 0; t < e->transforms; t++)
-        for (int64_t c = first; c < last; c += TILE) {
-            int some = last - c < TILE ? (int)(last - c) : TILE;
-            const cell *from = inputs + (size_t)(c - first) * stride;
+        for (int64_t c = 0; c < chunks; c += TILE) {
+            int some = chunks - c < TILE ? (int)(chunks - c) : TILE;
+            const cell *from = inputs + (size_t)c * stride;
             for (int i = 0; i < some; i++) {
                 place(rows, count, inner, chunk, (c + i) * chunk, coefficients);
                 of_integers(t, e->vector, coefficients, plain + (size_t)i * N);

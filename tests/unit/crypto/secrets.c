@@ -9,8 +9,8 @@
 void svfl_start(void);
 void *svfl_new(int, int, const u64 *, int, u64, int);
 void svfl_cells(const void *, const u64 *, cell *);
-int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, int64_t,
-                  const cell *, int64_t, cell *);
+int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, const cell *,
+                  int64_t, cell *);
 int svfl_reply(const void *, cell *, const int32_t *, const u64 *, const int64_t *, int64_t,
                const int *, uint8_t *);
 int svfl_add(const void *, const int64_t *, int64_t, const cell *, cell *);
@@ -57,7 +57,7 @@ int main(int count, char **arguments) {
     svfl_ternary(words, N, secret);
     svfl_noise(words, 2 * N, noise);
     svfl_key(owner, secret, key);
-    int failed = svfl_multiply(engine, matrix, ROWS, INNER, CHUNK, 0, 2, inputs, 1, sums) |
+    int failed = svfl_multiply(engine, matrix, ROWS, INNER, CHUNK, 2, inputs, 1, sums) |
                  svfl_add(engine, polynomials, 2, inputs, sums) |
                  svfl_reply(engine, sums, noise, masks, positions, COUNT, bits, reply) |
                  svfl_zero(owner, key, seed, noise, found) |

@@ -284,7 +284,7 @@ def test_the_largest_sums_are_exact(chunks: int, transforms: int, vector: bool) 
     by_index, sums = 2 * np.arange(DEGREE).astype(object) + 2 - DEGREE, arithmetic.sums(2)
     for own, sign in zip(sums, (1, -1), strict=True):
         rows = np.full((1, chunks * DEGREE), sign * bound, np.int32)
-        arithmetic.multiply(rows, DEGREE, 0, every, own[None])
+        arithmetic.multiply(rows, DEGREE, every, own[None])
         masks = np.array([np.full(DEGREE, p - 1, np.uint64) for p in primes])
         (c0, c1) = alone(arithmetic, own, masks)
         for k, p in enumerate(primes):
@@ -369,11 +369,10 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         lambda: take_in(size, 63),
         lambda: take_in(size, 64, room[0, :2]),
         lambda: arithmetic.take_words(words[:, :2], room[0]),
-        lambda: arithmetic.multiply(rows, 0, 0, room[:, None], sums),
-        lambda: arithmetic.multiply(rows, DEGREE, 0, room[:, None], sums),
-        lambda: arithmetic.multiply(rows[:1], DEGREE, -1, room[:, None], sums),
-        lambda: arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None, :2], sums),
-        lambda: arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums[:, :2]),
+        lambda: arithmetic.multiply(rows, 0, room[:, None], sums),
+        lambda: arithmetic.multiply(rows, DEGREE, room[:, None], sums),
+        lambda: arithmetic.multiply(rows[:1], DEGREE, room[:, None, :2], sums),
+        lambda: arithmetic.multiply(rows[:1], DEGREE, room[:, None], sums[:, :2]),
         lambda: arithmetic.reply(sums[0, :2], noise, masks, few),
         lambda: arithmetic.reply(sums[0], noise[:1], masks, few),
         lambda: arithmetic.reply(sums[0], noise, masks[:2], few),
@@ -414,7 +413,7 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         with pytest.raises(CryptoError, match=r"expected|rows of|beyond|no residues"):
             each()
     take_in(size, 64)
-    arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums)
+    arithmetic.multiply(rows[:1], DEGREE, room[:, None], sums)
     assert arithmetic.reply(sums[0], noise, masks, few + DEGREE - 4)
 
 
