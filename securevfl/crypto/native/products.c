@@ -348,7 +348,8 @@ enum { TURNED = 256, LINE = 16 }; /* rows within the cache, integers in a line o
  * memory. */
 API int svfl_encode(const double *x, int64_t rows, int64_t columns, const double *shift,
                     const double *unit, double scale, int64_t stride, int32_t *out) {
-    int32_t *some = scratch((size_t)(4 * TURNED * columns));
+    size_t room = 4 * TURNED * (size_t)columns;
+    int32_t *some = scratch(room);
     u64 beyond = 0;
     if (!some) return 2;
     for (int64_t first = 0; first < rows; first += TURNED) {
@@ -365,6 +366,7 @@ API int svfl_encode(const double *x, int64_t rows, int64_t columns, const double
                 for (int64_t k = j; k < j + LINE && k < columns; k++)
                     out[k * stride + first + i] = some[i * columns + k];
     }
+    forget(some, room);
     free(some);
     return beyond != 0;
 }
