@@ -278,7 +278,7 @@ _TESTED = BfvSizes(20, (60, 56, 32), 2)
 
 
 def _agrees(transforms: int = 3, *, vector: bool) -> bool:
-    """Whether one product of two inputs has the very words that SEAL computes."""
+    """Whether a sum of products, made by every function, has the very words that SEAL computes."""
     sizes, bound = _TESTED, (1 << 19) - 1
     context, primes = sizes.context(), sizes.primes()
     generator = seal.KeyGenerator(context)
@@ -295,7 +295,7 @@ def _agrees(transforms: int = 3, *, vector: bool) -> bool:
     signs = uniform_below(3, 2 * DEGREE).astype(np.int64) - 1
     rows = (signs * bound).astype(np.int32)[None]
     # The bound decides on the number of transforms.
-    largest = (3 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
+    largest = (4 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
     arithmetic = Arithmetic(primes, 2, sizes.prime_bits, largest, vector=vector)
     cells, products = arithmetic.inputs(3), []
     for index, block in enumerate(np.split(rows[0], 2)):
@@ -304,6 +304,7 @@ def _agrees(transforms: int = 3, *, vector: bool) -> bool:
         if seed[:start] != SEED_START or not arithmetic.take_in(packed, seed[start:], cells[index]):
             return False
         products.append(product_of(from_seeded(context, c0, seed), block))
+    products.append(product_of(from_seeded(context, c0, seed), rows[0, :DEGREE]))
     key = np.array([[uniform_below(p, DEGREE) for p in primes] for _ in range(2)])
     arithmetic.take_words(key, cells[2])
     u, noise = fresh_blinder()
@@ -311,6 +312,7 @@ def _agrees(transforms: int = 3, *, vector: bool) -> bool:
     sums = arithmetic.sums(1)
     arithmetic.multiply(rows, DEGREE, cells[:2, None], sums)
     arithmetic.multiply(u[None], DEGREE, cells[2:, None], sums)
+    arithmetic.add(np.ascontiguousarray(rows[:, DEGREE - 1 :: -1], np.int64), cells[1:2], sums[0])
     masks, everywhere = np.zeros((2, DEGREE), np.uint64), np.arange(DEGREE)
     reply = arithmetic.reply(sums[0], noise, masks, everywhere)
     total = _noisy(context, primes, noise)
