@@ -295,16 +295,17 @@ def _agrees(transforms: int = 3, *, vector: bool) -> bool:
     signs = uniform_below(3, 2 * DEGREE).astype(np.int64) - 1
     rows = (signs * bound).astype(np.int32)[None]
     # The bound decides on the number of transforms.
-    largest = (4 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
+    largest = (5 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
     arithmetic = Arithmetic(primes, 2, sizes.prime_bits, largest, vector=vector)
     cells, products = arithmetic.inputs(3), []
-    for index, block in enumerate(np.split(rows[0], 2)):
+    halves = np.split(rows[0], 2)
+    for index, half in enumerate(halves):
         c0, seed = seeded_parts(encryptor.encrypt_zero_symmetric(), len(primes), DEGREE)
         packed, start = b"".join(map(pack, c0, sizes.prime_bits)), len(SEED_START)
         if seed[:start] != SEED_START or not arithmetic.take_in(packed, seed[start:], cells[index]):
             return False
-        products.append(product_of(from_seeded(context, c0, seed), block))
-    products.append(product_of(from_seeded(context, c0, seed), rows[0, :DEGREE]))
+        for row in (half, halves[0]):
+            products.append(product_of(from_seeded(context, c0, seed), row))
     key = np.array([[uniform_below(p, DEGREE) for p in primes] for _ in range(2)])
     arithmetic.take_words(key, cells[2])
     u, noise = fresh_blinder()
@@ -312,7 +313,7 @@ def _agrees(transforms: int = 3, *, vector: bool) -> bool:
     sums = arithmetic.sums(1)
     arithmetic.multiply(rows, DEGREE, cells[:2, None], sums)
     arithmetic.multiply(u[None], DEGREE, cells[2:, None], sums)
-    arithmetic.add(np.ascontiguousarray(rows[:, DEGREE - 1 :: -1], np.int64), cells[1:2], sums[0])
+    arithmetic.add(np.stack([halves[0][::-1]] * 2).astype(np.int64), cells[:2], sums[0])
     masks, everywhere = np.zeros((2, DEGREE), np.uint64), np.arange(DEGREE)
     reply = arithmetic.reply(sums[0], noise, masks, everywhere)
     total = _noisy(context, primes, noise)

@@ -273,15 +273,17 @@ def test_a_path_that_fails_its_self_test_is_not_used(
 @compiled
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("wrong", ["multiply", "add", "reply", "zero", "opened"])
-def test_a_library_that_computes_one_other_word_is_not_used(
+def test_a_library_that_computes_other_words_is_not_used(
     wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_c = getattr(native.Arithmetic, wrong)
 
     def other(*of: Any) -> Any:  # noqa: ANN401
         made = in_c(*of)
+        if made is None:
+            return in_c(*of)  # adds twice
         words = np.frombuffer(bytearray(made), np.uint64) if wrong == "reply" else made
-        (of[-1] if words is None else words).flat[-1] += 1
+        words.flat[-1] ^= np.uint64(1)
         return words.tobytes() if wrong == "reply" else words
 
     monkeypatch.setattr(native.Arithmetic, wrong, other)
