@@ -14,6 +14,7 @@ from securevfl.crypto.bfv_parameters import BfvSizes
 from securevfl.crypto.native import (
     DEGREE,
     LARGEST_ENTRY,
+    LARGEST_PLAIN,
     LARGEST_WIDE,
     TRANSFORM_PRIMES,
     Arithmetic,
@@ -21,7 +22,7 @@ from securevfl.crypto.native import (
     library,
 )
 from securevfl.crypto.native_key import NativeKey, fresh_blinder
-from securevfl.crypto.native_products import _agrees, _opens
+from securevfl.crypto.native_products import Layout, _agrees, _opens, chosen
 from securevfl.crypto.residues import pack, uniform_below, unpack
 from securevfl.crypto.seal_codec import (
     SEED_START,
@@ -320,6 +321,20 @@ def test_sums_that_all_transforms_cannot_hold_are_refused() -> None:
     Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, limit, vector=False)
     with pytest.raises(RangeExceeded, match="143 bits"):
         Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, limit + 1, vector=False)
+    with pytest.raises(CryptoError, match="a plaintext modulus of 60 bits"):
+        Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, 0, vector=False, plain=LARGEST_PLAIN + 1)
+
+
+def test_sums_have_room_for_an_encryption_of_zero() -> None:
+    """Of the largest entries that two transforms hold, and one more for u."""
+    primes, public = SIZES.primes(), np.zeros((2, 3, DEGREE), np.uint64)
+    most = (prod(TRANSFORM_PRIMES[:2]) - 1) // 2 // (DEGREE * max(primes))
+    for entry, transforms in ((most - 1, 2), (most, 3)):
+        made = chosen(
+            SIZES, Layout(DEGREE, 1, 1), entry, lambda: public, lambda _: seal.Ciphertext()
+        )
+        assert made is not None
+        assert made._arithmetic._own[1] == transforms
 
 
 def test_words_that_are_no_residues_are_told() -> None:
