@@ -165,7 +165,7 @@ class NativeProducts:
         """A reply and this end's share of its masks."""
         masks, share = mask(len(positions))
         u, noise = zero
-        self._arithmetic.multiply(u[None], DEGREE, 0, self._public[:, None], sums[None])
+        self._arithmetic.multiply(u[None], DEGREE, self._public[:, None], sums[None])
         return self._arithmetic.reply(sums, noise, masks, positions), share
 
     def _sums(
@@ -176,7 +176,7 @@ class NativeProducts:
 
         def add(part: NDArray[Any], block: int, held: RingArray, sums: RingArray) -> RingArray:
             rows = np.ascontiguousarray(part[starts[block] : starts[block] + side], np.int32)
-            arithmetic.multiply(rows, chunk, 0, held, sums)
+            arithmetic.multiply(rows, chunk, held, sums)
             return sums
 
         if chunks <= len(starts) and isinstance(matrix, np.ndarray):
@@ -278,7 +278,7 @@ _TESTED = BfvSizes(20, (60, 56, 32), 2)
 
 
 def _agrees(transforms: int = 3, *, vector: bool) -> bool:
-    """Whether one product of two inputs has the very words that SEAL computes."""
+    """Whether a sum of products, made by every function, has the very words that SEAL computes."""
     sizes, bound = _TESTED, (1 << 19) - 1
     context, primes = sizes.context(), sizes.primes()
     generator = seal.KeyGenerator(context)
@@ -295,22 +295,25 @@ def _agrees(transforms: int = 3, *, vector: bool) -> bool:
     signs = uniform_below(3, 2 * DEGREE).astype(np.int64) - 1
     rows = (signs * bound).astype(np.int32)[None]
     # The bound decides on the number of transforms.
-    largest = (3 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
+    largest = (5 * DEGREE * bound * max(primes)) << (16 * (transforms - 2))
     arithmetic = Arithmetic(primes, 2, sizes.prime_bits, largest, vector=vector)
     cells, products = arithmetic.inputs(3), []
-    for index, block in enumerate(np.split(rows[0], 2)):
+    halves = np.split(rows[0], 2)
+    for index, half in enumerate(halves):
         c0, seed = seeded_parts(encryptor.encrypt_zero_symmetric(), len(primes), DEGREE)
         packed, start = b"".join(map(pack, c0, sizes.prime_bits)), len(SEED_START)
         if seed[:start] != SEED_START or not arithmetic.take_in(packed, seed[start:], cells[index]):
             return False
-        products.append(product_of(from_seeded(context, c0, seed), block))
+        for row in (half, halves[0]):
+            products.append(product_of(from_seeded(context, c0, seed), row))
     key = np.array([[uniform_below(p, DEGREE) for p in primes] for _ in range(2)])
     arithmetic.take_words(key, cells[2])
     u, noise = fresh_blinder()
     products.append(product_of(ciphertext_of(context, context.first_parms_id(), key), u))
     sums = arithmetic.sums(1)
-    arithmetic.multiply(rows, DEGREE, 0, cells[:2, None], sums)
-    arithmetic.multiply(u[None], DEGREE, 0, cells[2:, None], sums)
+    arithmetic.multiply(rows, DEGREE, cells[:2, None], sums)
+    arithmetic.multiply(u[None], DEGREE, cells[2:, None], sums)
+    arithmetic.add(np.stack([halves[0][::-1]] * 2).astype(np.int64), cells[:2], sums[0])
     masks, everywhere = np.zeros((2, DEGREE), np.uint64), np.arange(DEGREE)
     reply = arithmetic.reply(sums[0], noise, masks, everywhere)
     total = _noisy(context, primes, noise)

@@ -50,17 +50,17 @@ def uniform_mask(primes: Sequence[int], plain_bits: int, count: int) -> tuple[Ri
     """
     # Uniform modulo each prime, so modulo q.
     residues = np.stack([uniform_below(prime, count) for prime in primes])
-    rounder = _rounder(tuple(primes), plain_bits)
-    if rounder is not None:
+    compiled = isinstance(native.found(), native.Library)
+    if compiled and (rounder := _rounder(tuple(primes), plain_bits)) is not None:
         return residues, rounder.rounded(residues)
     return residues, share_of(whole(residues, primes), prod(primes), plain_bits)
 
 
 @cache
 def _rounder(primes: tuple[int, ...], plain_bits: int) -> native.Arithmetic | None:
-    """Rounds residues modulo these primes to shares modulo 2^plain_bits, where C does it right."""
+    """Rounds residues modulo these primes to shares modulo 2^plain_bits, if C does it right."""
     fits = len(primes) <= native.MOST_PRIMES and plain_bits < native.LARGEST_PLAIN.bit_length()
-    if not fits or isinstance(native.found(), native.Missing):
+    if not fits:
         return None
     sizes, modulus = (60,) * len(primes), prod(primes)
     made = native.Arithmetic(primes, len(primes), sizes, 0, vector=False, plain=1 << plain_bits)

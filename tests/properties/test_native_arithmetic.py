@@ -92,7 +92,7 @@ def test_replies_are_products_of_integers_on_every_path(data: st.DataObject) -> 
             arithmetic.add(polynomial, inputs, sums[0])
         else:
             rows = np.ascontiguousarray(polynomial[:, ::-1], np.int32)
-            arithmetic.multiply(rows, DEGREE, 0, inputs[:, None], sums)
+            arithmetic.multiply(rows, DEGREE, inputs[:, None], sums)
         reply, at = arithmetic.reply(sums[0], noise, mask, PLACES), 0
         for row, bits in enumerate(sizes[:kept]):
             of_c1 = unpack(reply[at : (end := at + DEGREE * bits // 8)], DEGREE, bits)[PLACES]

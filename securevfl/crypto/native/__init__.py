@@ -35,7 +35,7 @@ void *svfl_new(int, int, const uint64_t *, int, uint64_t, int);
 void svfl_free(void *);
 void svfl_cells(const void *, const uint64_t *, uint64_t *);
 int svfl_intake(const void *, const uint8_t *, const uint8_t *, const int32_t *, uint64_t *);
-int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, int64_t,
+int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t,
                   const uint64_t *, int64_t, uint64_t *);
 int svfl_add(const void *, const int64_t *, int64_t, const uint64_t *, uint64_t *);
 int svfl_reply(const void *, uint64_t *, const int32_t *, const uint64_t *, const int64_t *,
@@ -318,13 +318,13 @@ class Arithmetic:
         )
 
     def multiply(
-        self, rows: NDArray[np.int32], chunk: int, first: int, inputs: RingArray, sums: RingArray
+        self, rows: NDArray[np.int32], chunk: int, inputs: RingArray, sums: RingArray
     ) -> None:
-        """Add rows of M, (rows, inner), times inputs (chunks, groups, …) from `first` on."""
+        """Add rows of M, (rows, inner), times inputs, (chunks, groups, …)."""
         expected = self._input[1], (inputs.shape[1], *self._own, self._width)
         _require("inputs and sums", (inputs.shape[2:], sums.shape), expected)
-        if first < 0 or not 0 < chunk * len(rows) <= DEGREE:
-            raise CryptoError(f"{len(rows)} rows of {chunk} entries from chunk {first} on")
+        if not 0 < chunk * len(rows) <= DEGREE:
+            raise CryptoError(f"{len(rows)} rows of {chunk} entries")
         of = self._library.of
         self._library.call(
             "multiply",
@@ -332,8 +332,7 @@ class Arithmetic:
             of("int32_t", rows),
             *rows.shape,
             chunk,
-            first,
-            first + len(inputs),
+            len(inputs),
             of("uint64_t", inputs),
             inputs.shape[1],
             of("uint64_t", sums, out=True),

@@ -117,20 +117,19 @@ static void place(const int32_t *rows, int64_t count, int64_t inner, int64_t chu
         for (int64_t i = 0; i < length; i++) to[-i] = from[i];
     }
 }
-/* Add products of rows of M, (count, inner), with the inputs of chunks first to last - 1.
+/* Add products of rows of M, (count, inner), with the inputs of its chunks.
  * inputs: cells [chunk][group][prime][transform][poly][N]; sums: [group][prime][transform][poly].
  * Returns 2 without memory. */
 API int svfl_multiply(const engine *e, const int32_t *rows, int64_t count, int64_t inner,
-                      int64_t chunk, int64_t first, int64_t last, const cell *inputs, int64_t groups,
-                      cell *sums) {
+                      int64_t chunk, int64_t chunks, const cell *inputs, int64_t groups, cell *sums) {
     size_t own = each(e) * 2, stride = (size_t)groups * own * N, room = 8 * TILE * N + 4 * N;
     cell *plain = scratch(room);
     int32_t *coefficients = (int32_t *)(plain + TILE * N);
     if (!plain) return 2;
     for (int t = 0; t < e->transforms; t++)
-        for (int64_t c = first; c < last; c += TILE) {
-            int some = last - c < TILE ? (int)(last - c) : TILE;
-            const cell *from = inputs + (size_t)(c - first) * stride;
+        for (int64_t c = 0; c < chunks; c += TILE) {
+            int some = chunks - c < TILE ? (int)(chunks - c) : TILE;
+            const cell *from = inputs + (size_t)c * stride;
             for (int i = 0; i < some; i++) {
                 place(rows, count, inner, chunk, (c + i) * chunk, coefficients);
                 of_integers(t, e->vector, coefficients, plain + (size_t)i * N);
@@ -349,7 +348,8 @@ enum { TURNED = 256, LINE = 16 }; /* rows within the cache, integers in a line o
  * memory. */
 API int svfl_encode(const double *x, int64_t rows, int64_t columns, const double *shift,
                     const double *unit, double scale, int64_t stride, int32_t *out) {
-    int32_t *some = scratch((size_t)(4 * TURNED * columns));
+    size_t room = 4 * TURNED * (size_t)columns;
+    int32_t *some = scratch(room);
     u64 beyond = 0;
     if (!some) return 2;
     for (int64_t first = 0; first < rows; first += TURNED) {
@@ -366,6 +366,7 @@ API int svfl_encode(const double *x, int64_t rows, int64_t columns, const double
                 for (int64_t k = j; k < j + LINE && k < columns; k++)
                     out[k * stride + first + i] = some[i * columns + k];
     }
+    forget(some, room);
     free(some);
     return beyond != 0;
 }

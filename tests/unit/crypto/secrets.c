@@ -1,6 +1,8 @@
-/* Under valgrind's memcheck: a matrix, masks, noise, a key, the words of samples and plaintexts are
- * undefined memory, so that every branch and every address that depends on them is reported. "leak"
- * adds one, as a control. */
+/* Under valgrind's memcheck: features, a matrix, masks, noise, a key, the words of samples and
+ * plaintexts are undefined memory, so that every branch and every address that depends on them is
+ * reported, and so is memory that is freed before they are erased. "leak" and "keep" add one of
+ * each, as a control. */
+#include <malloc.h>
 #include <stdio.h>
 #include <valgrind/memcheck.h>
 
@@ -9,8 +11,8 @@
 void svfl_start(void);
 void *svfl_new(int, int, const u64 *, int, u64, int);
 void svfl_cells(const void *, const u64 *, cell *);
-int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, int64_t,
-                  const cell *, int64_t, cell *);
+int svfl_multiply(const void *, const int32_t *, int64_t, int64_t, int64_t, int64_t, const cell *,
+                  int64_t, cell *);
 int svfl_reply(const void *, cell *, const int32_t *, const u64 *, const int64_t *, int64_t,
                const int *, uint8_t *);
 int svfl_add(const void *, const int64_t *, int64_t, const cell *, cell *);
@@ -23,11 +25,22 @@ void svfl_rounded(const void *, const u64 *, int64_t, u64 *);
 int svfl_of_slots(int, const u64 *, const int64_t *, u64 *);
 int svfl_to_slots(int, const u64 *, const int64_t *, u64 *);
 void svfl_combined(const u64 *, int, int64_t, const u64 *, u64, u64, u64 *);
+int svfl_encode(const double *, int64_t, int64_t, const double *, const double *, double, int64_t,
+                int32_t *);
 
-enum { K = 3, COUNT = 64, ROWS = 3, INNER = 1000, CHUNK = 500 };
+/* In place of the sources' free. */
+void __real_free(void *);
+void __wrap_free(void *memory) {
+    if (VALGRIND_CHECK_MEM_IS_DEFINED(memory, malloc_usable_size(memory))) puts("kept");
+    __real_free(memory);
+}
+
+enum { K = 3, COUNT = 64, ROWS = 3, INNER = 1000, CHUNK = 500, COLUMNS = 17 };
 static u64 words[2 * K * N], masks[K * COUNT], limbs[2 * COUNT];
 static int32_t matrix[ROWS * INNER], noise[2 * N], secret[N];
 static int64_t polynomials[2 * N], places[N];
+static double features[COUNT * COLUMNS], shift[COLUMNS], scale[COLUMNS];
+static int32_t encoded[COLUMNS * COUNT];
 static uint8_t reply[K * 8 * (N + COUNT)], seed[SEED];
 static u64 found[K * N], shares[N];
 
@@ -49,6 +62,8 @@ int main(int count, char **arguments) {
     for (int c = 0; c < 2; c++) svfl_cells(engine, words, inputs + c * input);
     for (int j = 0; j < N; j++) places[j] = N - 1 - j;
     sent[0] = 1;
+    for (int j = 0; j < COLUMNS; j++) scale[j] = 1;
+    VALGRIND_MAKE_MEM_UNDEFINED(features, sizeof features);
     VALGRIND_MAKE_MEM_UNDEFINED(matrix, sizeof matrix);
     VALGRIND_MAKE_MEM_UNDEFINED(polynomials, sizeof polynomials);
     VALGRIND_MAKE_MEM_UNDEFINED(masks, sizeof masks);
@@ -57,14 +72,17 @@ int main(int count, char **arguments) {
     svfl_ternary(words, N, secret);
     svfl_noise(words, 2 * N, noise);
     svfl_key(owner, secret, key);
-    int failed = svfl_multiply(engine, matrix, ROWS, INNER, CHUNK, 0, 2, inputs, 1, sums) |
+    int failed = svfl_multiply(engine, matrix, ROWS, INNER, CHUNK, 2, inputs, 1, sums) |
                  svfl_add(engine, polynomials, 2, inputs, sums) |
                  svfl_reply(engine, sums, noise, masks, positions, COUNT, bits, reply) |
                  svfl_zero(owner, key, seed, noise, found) |
                  svfl_open(owner, key, sent, bits, positions, COUNT, shares) |
                  svfl_of_slots(vector, words, places, shares) | svfl_to_slots(vector, words, places, shares);
     svfl_rounded(owner, words, N, shares);
+    int beyond = svfl_encode(features, COUNT, COLUMNS, shift, scale, 4096, COUNT, encoded);
     svfl_combined(limbs, 2, COUNT, factors, 3, primes[0], words);
-    if (count > 4 && (reply[0] || words[0] > 5)) puts("leaked");
+    int control = count > 4 ? arguments[4][0] : 0;
+    if (control == 'l' && (reply[0] || words[0] > 5 || beyond)) puts("leaked");
+    if (control == 'k') svfl_ternary(words, 8, (int32_t *)sent), free(sent);
     return failed;
 }

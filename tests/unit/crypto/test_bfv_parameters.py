@@ -14,6 +14,7 @@ from securevfl.crypto.bfv_parameters import (
     LEAST_REVEALED,
     STATISTICAL_BITS,
     BfvParameters,
+    ExactSizes,
     _context,
 )
 from securevfl.crypto.inspection import BfvOpening, owner_secret
@@ -169,3 +170,8 @@ def _fits(fmt: ProductFormat) -> bool:
 def test_sizes_that_seal_does_not_take_are_refused(batching: bool, refused: str) -> None:
     with pytest.raises(RangeExceeded, match=refused):
         _context((60, 60, 60, 60), 40, batching)
+
+
+def test_exact_sizes_have_room_for_an_encryption_of_zero_whatever_the_inputs() -> None:
+    (least, *_) = ExactSizes.fitting(40, terms=1, entry=0.0, revealed=48)
+    assert least.noise > 19 * FRESH_NOISE

@@ -14,6 +14,7 @@ from securevfl.crypto.bfv_parameters import BfvSizes
 from securevfl.crypto.native import (
     DEGREE,
     LARGEST_ENTRY,
+    LARGEST_PLAIN,
     LARGEST_WIDE,
     TRANSFORM_PRIMES,
     Arithmetic,
@@ -21,7 +22,7 @@ from securevfl.crypto.native import (
     library,
 )
 from securevfl.crypto.native_key import NativeKey, fresh_blinder
-from securevfl.crypto.native_products import _agrees, _opens
+from securevfl.crypto.native_products import Layout, _agrees, _opens, chosen
 from securevfl.crypto.residues import pack, uniform_below, unpack
 from securevfl.crypto.seal_codec import (
     SEED_START,
@@ -284,7 +285,7 @@ def test_the_largest_sums_are_exact(chunks: int, transforms: int, vector: bool) 
     by_index, sums = 2 * np.arange(DEGREE).astype(object) + 2 - DEGREE, arithmetic.sums(2)
     for own, sign in zip(sums, (1, -1), strict=True):
         rows = np.full((1, chunks * DEGREE), sign * bound, np.int32)
-        arithmetic.multiply(rows, DEGREE, 0, every, own[None])
+        arithmetic.multiply(rows, DEGREE, every, own[None])
         masks = np.array([np.full(DEGREE, p - 1, np.uint64) for p in primes])
         (c0, c1) = alone(arithmetic, own, masks)
         for k, p in enumerate(primes):
@@ -320,6 +321,20 @@ def test_sums_that_all_transforms_cannot_hold_are_refused() -> None:
     Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, limit, vector=False)
     with pytest.raises(RangeExceeded, match="143 bits"):
         Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, limit + 1, vector=False)
+    with pytest.raises(CryptoError, match="a plaintext modulus of 60 bits"):
+        Arithmetic(SIZES.primes(), 3, SIZES.prime_bits, 0, vector=False, plain=LARGEST_PLAIN + 1)
+
+
+def test_sums_have_room_for_an_encryption_of_zero() -> None:
+    """Of the largest entries that two transforms hold, and one more for u."""
+    primes, public = SIZES.primes(), np.zeros((2, 3, DEGREE), np.uint64)
+    most = (prod(TRANSFORM_PRIMES[:2]) - 1) // 2 // (DEGREE * max(primes))
+    for entry, transforms in ((most - 1, 2), (most, 3)):
+        made = chosen(
+            SIZES, Layout(DEGREE, 1, 1), entry, lambda: public, lambda _: seal.Ciphertext()
+        )
+        assert made is not None
+        assert made._arithmetic._own[1] == transforms
 
 
 def test_words_that_are_no_residues_are_told() -> None:
@@ -369,11 +384,10 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         lambda: take_in(size, 63),
         lambda: take_in(size, 64, room[0, :2]),
         lambda: arithmetic.take_words(words[:, :2], room[0]),
-        lambda: arithmetic.multiply(rows, 0, 0, room[:, None], sums),
-        lambda: arithmetic.multiply(rows, DEGREE, 0, room[:, None], sums),
-        lambda: arithmetic.multiply(rows[:1], DEGREE, -1, room[:, None], sums),
-        lambda: arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None, :2], sums),
-        lambda: arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums[:, :2]),
+        lambda: arithmetic.multiply(rows, 0, room[:, None], sums),
+        lambda: arithmetic.multiply(rows, DEGREE, room[:, None], sums),
+        lambda: arithmetic.multiply(rows[:1], DEGREE, room[:, None, :2], sums),
+        lambda: arithmetic.multiply(rows[:1], DEGREE, room[:, None], sums[:, :2]),
         lambda: arithmetic.reply(sums[0, :2], noise, masks, few),
         lambda: arithmetic.reply(sums[0], noise[:1], masks, few),
         lambda: arithmetic.reply(sums[0], noise, masks[:2], few),
@@ -414,7 +428,7 @@ def test_sizes_that_do_not_fit_never_reach_c() -> None:
         with pytest.raises(CryptoError, match=r"expected|rows of|beyond|no residues"):
             each()
     take_in(size, 64)
-    arithmetic.multiply(rows[:1], DEGREE, 0, room[:, None], sums)
+    arithmetic.multiply(rows[:1], DEGREE, room[:, None], sums)
     assert arithmetic.reply(sums[0], noise, masks, few + DEGREE - 4)
 
 

@@ -272,6 +272,27 @@ def test_a_path_that_fails_its_self_test_is_not_used(
 
 @compiled
 @pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("wrong", ["multiply", "add", "reply", "zero", "opened"])
+def test_a_library_that_computes_other_words_is_not_used(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_c = getattr(native.Arithmetic, wrong)
+
+    def other(*of: Any) -> Any:  # noqa: ANN401
+        made = in_c(*of)
+        if made is None:
+            return in_c(*of)  # adds twice
+        words = np.frombuffer(bytearray(made), np.uint64) if wrong == "reply" else made
+        words.flat[-1] ^= np.uint64(1)
+        return words.tobytes() if wrong == "reply" else words
+
+    monkeypatch.setattr(native.Arithmetic, wrong, other)
+    assert engine_of_a_product() == "seal"
+    assert "not the installed SEAL's" in str(native_products.why_not())
+
+
+@compiled
+@pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("by", ["SEAL", "memory"])
 def test_an_error_in_the_self_test_is_a_reason(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if by == "SEAL":  # which multiplies by no plaintext of zeros
@@ -316,6 +337,29 @@ def test_masks_are_rounded_by_integers_where_c_rounds_otherwise(
     of_all, share = residues.uniform_mask(primes, 40, 100)
     expected = residues.share_of(residues.whole(of_all, primes), prod(primes), 40)
     assert np.array_equal(share, expected)
+
+
+@compiled
+@pytest.mark.usefixtures("forgetful")
+def test_a_mask_made_without_the_library_leaves_later_ones_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a benchmark takes turns."""
+    primes = BfvParameters.of(format_of(20, 3, 8.0, (18, 12))).primes()
+    rounded: list[int] = []
+
+    in_c = native.Arithmetic.rounded
+
+    def counted(self: native.Arithmetic, words: RingArray) -> RingArray:
+        rounded.append(words.shape[1])
+        return in_c(self, words)
+
+    monkeypatch.setattr(native.Arithmetic, "rounded", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "found", lambda: native.Missing("not asked"))
+        residues.uniform_mask(primes, 40, 5)
+    residues.uniform_mask(primes, 40, 6)
+    assert rounded == [residues._TESTED, 6]
 
 
 # Ends with and without the library
@@ -370,7 +414,6 @@ class WithoutLibrary:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(native, "found", lambda: native.Missing("not asked"))
             patch.setattr(native_products, "_tested", lambda: (False, "not asked"))
-            patch.setattr(residues, "_rounder", lambda *_: None)
             return call(*arguments)
 
 

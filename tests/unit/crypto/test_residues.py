@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securevfl.arrays import RingArray
 from securevfl.crypto import native
 from securevfl.crypto import residues as module
 from securevfl.crypto.residues import (
@@ -81,6 +82,31 @@ def test_an_exact_mask_reaches_its_ends() -> None:
     residues, share = exact_mask([prime], plain, 3, 4096)
     off = residues[0].astype(object) - (2 * prime * share.astype(object) + plain) // (2 * plain)
     assert set(off % prime) == {value % prime for value in range(-3, 4)}
+
+
+@pytest.mark.parametrize(
+    "bound", [7, (1 << 64) - 1, 1 << 64, (5 << 64) + 7, 5 << 64, (3 << 128) + (9 << 64) + 4]
+)
+def test_numbers_of_several_words_are_all_those_below_a_bound(
+    bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers beside the bound, word by word: those from it on are drawn again."""
+    bits, rows = bound.bit_length(), -(-bound.bit_length() // 64)
+    steps = [sign << 64 * word for word in range(rows) for sign in (1, -1)]
+    near = [bound + a + b for a in (0, *steps) for b in (0, *steps)]
+    first = [0, *(each for each in near if 0 <= each < 1 << bits)]
+    left = iter([*first, *[1] * len(first)])
+
+    def words(count: int) -> RingArray:
+        drawn = [next(left) for _ in range(count // rows)]
+        found = [[each >> 64 * word & (1 << 64) - 1 for each in drawn] for word in range(rows)]
+        found[-1] = [each << -bits % 64 for each in found[-1]]  # unused bits are the lowest
+        return np.array(found[::-1], np.uint64).reshape(-1)
+
+    monkeypatch.setattr(module, "uniform_words", words)
+    found = module._uniform_words(bound, len(first)).astype(object)
+    numbers = sum(row << 64 * word for word, row in enumerate(reversed(found)))
+    assert numbers.tolist() == [each if each < bound else 1 for each in first]
 
 
 @pytest.mark.parametrize("rounded", ["in C", "by numbers"])
