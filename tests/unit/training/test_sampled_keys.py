@@ -100,3 +100,10 @@ def test_products_are_right_however_few_are_encrypted() -> None:
     assert len(encrypted) == len(real.encrypt(values))
     opened = ring.reduced(owner.decrypt(reply) - mask)
     assert np.array_equal(opened, ring.reduced(matrix.view(np.uint64) @ values))
+
+
+def test_only_the_process_that_made_a_key_knows_what_it_encrypts() -> None:
+    made, others = (SampledKeys(Charges(Stopwatch())) for _ in range(2))
+    owner = made.ring_owner(LONG, SEED)
+    with pytest.raises(KeyError):
+        others.ring_evaluator(owner.public_bytes, LONG)
