@@ -28,9 +28,9 @@ from securevfl.protocols.session.keys import KeyMaker
 from securevfl.runtime.costs import Stopwatch
 
 MOST_CIPHERTEXTS, LEAST_CALLS = 64, 4
-# Relative costs of an evaluator's work: an input, a plaintext, a product, a reply. They matter only
-# where a sample has another mixture than the whole.
-_INPUT, _PLAINTEXT, _PRODUCT, _REPLY = 0.5, 0.06, 0.01, 5.0
+# Relative costs of an evaluator's work: an input, a plaintext, a product, a reply. They matter
+# where a sample has another mixture than the whole, as in all products of long tables.
+_INPUT, _PLAINTEXT, _PRODUCT, _REPLY = 1.0, 0.1, 0.35, 4.0
 _BLOCK = 1 << 12
 
 T = TypeVar("T")

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from bench.growth import published
 from bench.growth.__main__ import GrowthSettings, growth
 from bench.growth.laws import LAWS, fitted, law, laws, on_paper
 from securevfl.benchmarks.progress import silent
+from tests.end_to_end.commands import rows_from
 
 GROWTH = Path(__file__).parents[2] / "bench/growth"
 
@@ -73,6 +75,17 @@ def test_each_exchange_has_a_line_on_paper_and_one_for_each_law() -> None:
     rows = [row(name, *shape) for name in ("plain", "bfv", "blind") for shape in shapes]
     assert [line[0] for line in on_paper(rows)] == ["exchange", "plain", "bfv", "blind"]
     assert len(laws(rows)) == 1 + len(LAWS)
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_the_model_of_a_published_size_is_as_good_as_that_behind_its_labels(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    published.main(Path("made"), 3000, (10, 20), (20.0, 100.0))
+    behind = float(capsys.readouterr().out.split()[-1])
+    (row,) = rows_from("train", "made/job.toml")
+    assert row["auc"] == pytest.approx(behind, abs=0.03)
+    assert behind > 0.8
 
 
 def test_figures_in_the_text_are_those_of_the_files() -> None:
