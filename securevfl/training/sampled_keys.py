@@ -146,7 +146,7 @@ class _RingOwner(RingProductOwner):
 
     def __init__(self, fmt: RingProductFormat, seed: bytes, keys: SampledKeys) -> None:
         self.product_format, self._layout = fmt, RingLayout.of(fmt)
-        self._part = part = sampled(self._layout)
+        self._few = part = sampled(self._layout)
         self._key = RingProductOwner(part.product_format, seed, layout=part)
         self._public_bytes, self._in_clear = self._key.public_bytes, _InClear()
         keys.in_clear[self.public_bytes] = self._in_clear
@@ -157,14 +157,14 @@ class _RingOwner(RingProductOwner):
     @override
     def encrypt(self, values: RingArray) -> bytes:
         self._in_clear.values.append(values)
-        fmt = self._part.product_format
+        fmt = self._few.product_format
         part = values[: fmt.inner, : fmt.columns]
         sample = self._encrypting.of(lambda: self._key.encrypt(part))
-        return _resized(sample, self._part.inputs, self._layout.inputs)
+        return _resized(sample, self._few.inputs, self._layout.inputs)
 
     @override
     def decrypt(self, ciphertext: bytes) -> RingArray:
-        part = _resized(ciphertext, self._layout.replies, self._part.replies)
+        part = _resized(ciphertext, self._layout.replies, self._few.replies)
         self._decrypting.of(lambda: self._key.decrypt(part))
         return self._in_clear.products.popleft()
 
@@ -174,7 +174,7 @@ class _RingEvaluator(RingProductEvaluator):
 
     def __init__(self, material: bytes, fmt: RingProductFormat, keys: SampledKeys) -> None:
         self.product_format, self._layout = fmt, RingLayout.of(fmt)
-        self._part = part = sampled(self._layout)
+        self._few = part = sampled(self._layout)
         self._key = RingProductEvaluator(material, part.product_format, layout=part)
         self._charges, self._in_clear = keys.charges, keys.in_clear[material]
         times = _evaluated(self._layout) / _evaluated(part)
@@ -182,15 +182,15 @@ class _RingEvaluator(RingProductEvaluator):
 
     @override
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
-        fmt = self._part.product_format
+        fmt = self._few.product_format
         rows = matrix[: fmt.outputs, : fmt.inner]
-        inputs = _resized(encrypted, self._layout.inputs, self._part.inputs)
+        inputs = _resized(encrypted, self._layout.inputs, self._few.inputs)
         reply = self._multiplying.of(lambda: self._key.product(inputs, rows)[0])
         with self._charges.unmeasured():
             mask = ring.uniform(self.product_format.outputs, self.product_format.columns)
             product = _multiplied(matrix, self._in_clear.values.popleft())
             self._in_clear.products.append(ring.reduced(product + mask))
-            return _resized(reply, self._part.replies, self._layout.replies), mask
+            return _resized(reply, self._few.replies, self._layout.replies), mask
 
 
 def _multiplied(matrix: IntArray, values: RingArray) -> RingArray:
