@@ -76,11 +76,6 @@ def hours(value: float) -> str:
     return f"{value / 3600:.3g} h"
 
 
-def large(value: float) -> str:
-    """Bytes, up to terabytes."""
-    return size(value) if value < 1e12 else f"{value / 1e12:.3g} TB"  # noqa: PLR2004
-
-
 def values(terms: Sequence[str], shapes: Sequence[Shape]) -> FloatArray:
     """Each term of each shape, shape (shapes, terms)."""
     return np.array([[TERMS[term](*shape) for term in terms] for shape in shapes], np.float64)
@@ -154,10 +149,10 @@ def on_paper(rows: Sequence[Row]) -> Cells:
                 hours(of["round_cpu_s"]),
                 seconds(of["round_cpu_s"] / cores),
                 f"{of['round_cpu_s'] / cores / reading:.3g}x",
-                large(of["round_bytes"]),
+                size(of["round_bytes"]),
                 f"{of['round_bytes'] / in_clear:.3g}x",
                 seconds(of["round_bytes"] / LINE),
-                large(of["memory_bytes"] / MACHINES),
+                size(of["memory_bytes"] / MACHINES),
             ]
         )
     return table

@@ -1,10 +1,10 @@
 """Made files of the size of a published benchmark, and a job on them.
 
-    python -m bench.growth.published FOLDER ROWS COLUMNS COLUMNS [LATENCY_MS MBIT_PER_S]
+    python -m bench.growth.published FOLDER ROWS BANK_COLUMNS SHOP_COLUMNS [LATENCY_MS MBIT_PER_S]
     securevfl train FOLDER/job.toml
 
-Normal columns in float32, the label party's first; every tenth is informative, and labels are drawn
-by the logistic model of these. Prints the AUC of that model.
+Normal columns in float32; every tenth is informative, and labels, which the bank has, are drawn by
+the logistic model of these. Prints the AUC of that model.
 """
 
 import sys

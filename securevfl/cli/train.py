@@ -284,11 +284,9 @@ def train(
         return
     with _interruptible(plan, folder):
         shown = not quiet or json is not None or html is not None
+        links = _links() if shown and not elsewhere.wanted else None
         result = _run(
-            *(described, dataset, plan, session, places),
-            links=_links() if shown and not elsewhere.wanted else None,
-            elsewhere=elsewhere,
-            quiet=quiet,
+            described, dataset, plan, session, places, links=links, elsewhere=elsewhere, quiet=quiet
         )
         paths = elsewhere.models(result) if elsewhere.wanted else save_models(result, folder)
         outputs.forget_session(folder, plan.facts.names)

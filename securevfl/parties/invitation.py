@@ -220,7 +220,7 @@ async def invite(
     listen: str | None,
     proxy: str | None,
     say: Callable[[str], None],
-    opened: Callable[[], None] = lambda: None,
+    opened: Callable[[], None],
 ) -> tuple[Agreement, dict[str, bytes]]:
     """Wait for all who get codes, and come to an agreement with them.
 
@@ -233,7 +233,7 @@ async def invite(
         listen: where this party listens for them; None if they meet at a relay.
         proxy: for connections outward.
         say: takes a line an event.
-        opened: called when this party listens: whoever gets a code may join at once.
+        opened: called once joiners may come; codes are to be told no earlier.
 
     Returns:
         The agreement and everybody's signatures.

@@ -28,7 +28,7 @@ WIDTH = 80
 UNITS, KEPT_TOGETHER = r"(?:[mu]?s|min)\b", "\N{NO-BREAK SPACE}"
 KILOBYTE = 1000.0
 MINUTE = 60.0
-_FOUR_DIGITS = 999.5  # three digits of more are written with an exponent
+_FOUR_DIGITS = 999.5  # from here on, .3g writes an exponent
 
 
 def wrapped(text: str) -> list[str]:
@@ -50,11 +50,11 @@ def seconds(value: float) -> str:
 
 def size(value: float) -> str:
     """Bytes with a unit that suits."""
-    for unit in ("B", "kB", "MB"):
+    for unit in ("B", "kB", "MB", "GB"):
         if value < _FOUR_DIGITS:
             return f"{value:.3g} {unit}"
         value /= KILOBYTE
-    return f"{value:.3g} GB"
+    return f"{value:.3g} TB"
 
 
 def rate(value: float | None) -> str:

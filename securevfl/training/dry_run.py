@@ -220,7 +220,8 @@ def _of_rounds(plan: Plan, dataset: VerticalDataset[Matrix], environment: Enviro
     keys = np.array([plan.schedule.batch_key(each) for each in range(plan.rounds)])
     again = np.ones(plan.rounds, bool)
     again[np.unique(keys, return_index=True)[1]] = False
-    rows, began = _rows_of(plan), time.perf_counter()
+    rows = np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
+    began = time.perf_counter()
 
     def enough(run: _Run, done: int) -> bool:
         ready = again[:done].any() or not plan.schedule.repeats
@@ -233,7 +234,7 @@ def _of_rounds(plan: Plan, dataset: VerticalDataset[Matrix], environment: Enviro
     run = _Run(plan, dataset, environment, enough)
     size = run.at_once
     steps = np.repeat(np.diff(run.seconds[::size], axis=0) / size, size, axis=0)
-    sent, exact = _all_bytes(plan, run.sent, size)
+    sent, exact = _all_bytes(rows, run.sent, size)
     return run.expected(all_seconds(steps, again), sent, run.growth, exact=exact)
 
 
@@ -252,16 +253,19 @@ def all_seconds(steps: FloatArray, again: NDArray[np.bool_]) -> FloatArray:
     return seconds
 
 
-def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArray[Any], bool]:
+def _all_bytes(
+    rows: NDArray[np.int64], sent: NDArray[np.int64], at_once: int
+) -> tuple[NDArray[Any], bool]:
     """Bytes of all rounds by party, from those after 0, 1, … rounds; whether exactly.
+
+    `rows` are those of each round's batch.
 
     Exactly where each party sends so many bytes in a round, and so many for each row of the batch.
     A round in which a step is taken back has fewer, and counts as one of the others.
     """
     done, steps = len(sent) - 1, np.diff(sent, axis=0)
-    if done in (1, plan.rounds):  # after one round the job may have reached its target
-        return sent[-1] * (plan.rounds // done), done == plan.rounds
-    rows = _rows_of(plan)
+    if done in (1, len(rows)):  # after one round the job may have reached its target
+        return sent[-1] * (len(rows) // done), done == len(rows)
     later, ends = rows[1:done], (rows[1:done].min(), rows[1:done].max())
     least, most = (steps[1:][later == each].max(axis=0) for each in ends)
     by_row = (most - least) // max(ends[1] - ends[0], 1)
@@ -272,12 +276,7 @@ def _all_bytes(plan: Plan, sent: NDArray[np.int64], at_once: int) -> tuple[NDArr
         return of_rounds.sum(axis=0), True
     before = min(at_once, done - 1)
     a_round = (sent[-1] - sent[before]) / (done - before)
-    return sent[-1] + (plan.rounds - done) * a_round, False
-
-
-def _rows_of(plan: Plan) -> NDArray[np.int64]:
-    """The rows of each round's batch."""
-    return np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
+    return sent[-1] + (len(rows) - done) * a_round, False
 
 
 def _own_seconds(costs: Costs) -> float:

@@ -12,7 +12,7 @@ Nothing of it may leave this process.
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -28,9 +28,9 @@ from securevfl.protocols.session.keys import KeyMaker
 from securevfl.runtime.costs import Stopwatch
 
 MOST_CIPHERTEXTS, LEAST_CALLS = 64, 4
-# Relative costs of an evaluator's work: an input, a plaintext, a product, a reply. They matter only
-# where a sample has another mixture than the whole.
-_INPUT, _PLAINTEXT, _PRODUCT, _REPLY = 0.5, 0.06, 0.01, 5.0
+# Relative costs of an evaluator's work: an input, a plaintext, a product, a reply. They matter
+# where a sample has another mixture than the whole, as in all products of long tables.
+_INPUT, _PLAINTEXT, _PRODUCT, _REPLY = 1.0, 0.1, 0.35, 4.0
 _BLOCK = 1 << 12
 
 T = TypeVar("T")
@@ -57,10 +57,11 @@ class Charges(Stopwatch):
 
 
 class _Sample(Generic[T]):
-    """Work that is done by the first calls, and charged to all: `times` what it took."""
+    """Work on so many ciphertexts that the first calls do; all are charged `times` what it took."""
 
-    def __init__(self, charges: Charges, calls: int, times: float) -> None:
-        self._charges, self._left, self._times = charges, calls, times
+    def __init__(self, charges: Charges, ciphertexts: int, times: float = 1.0) -> None:
+        self._charges, self._times = charges, times
+        self._left = max(MOST_CIPHERTEXTS // ciphertexts, LEAST_CALLS)
         self._took: list[float] = []
         self._last: T
 
@@ -75,12 +76,41 @@ class _Sample(Generic[T]):
         return self._last
 
 
-@dataclass(frozen=True, eq=False)
 class _InClear:
     """What the owner of a key encrypts, and what it decrypts, in order."""
 
-    values: deque[Any] = field(default_factory=deque)
-    products: deque[RingArray] = field(default_factory=deque)
+    def __init__(self) -> None:
+        self.values, self.products = deque[Any](), deque[RingArray]()
+
+
+class SampledKeys(KeyMaker):
+    """Makes such keys, of which both ends are in this process.
+
+    Attributes:
+        in_clear: by public key, which another process does not have.
+    """
+
+    def __init__(self, charges: Charges) -> None:
+        self.charges = charges
+        self.in_clear: dict[bytes, _InClear] = {}
+
+    @override
+    def ring_owner(self, product_format: RingProductFormat, seed: bytes) -> RingProductOwner:
+        return _RingOwner(product_format, seed, self)
+
+    @override
+    def ring_evaluator(
+        self, material: bytes, product_format: RingProductFormat
+    ) -> RingProductEvaluator:
+        return _RingEvaluator(material, product_format, self)
+
+    @override
+    def slot_owner(self, parameters: SlotParameters, seed: bytes) -> SlotOwner:
+        return _SlotOwner(parameters, seed, self)
+
+    @override
+    def slot_evaluator(self, material: bytes, parameters: SlotParameters) -> SlotEvaluator:
+        return _SlotEvaluator(material, parameters, self)
 
 
 def sampled(layout: RingLayout) -> RingLayout:
@@ -96,34 +126,13 @@ def sampled(layout: RingLayout) -> RingLayout:
     return replace(layout, product_format=part)
 
 
-class _RingSample:
-    """A layout, and a sample of it."""
-
-    def __init__(self, product_format: RingProductFormat) -> None:
-        self.whole = RingLayout.of(product_format)
-        self.part = sampled(self.whole)
-        largest = max(self.part.inputs, self.part.replies)
-        self.calls = max(MOST_CIPHERTEXTS // largest, LEAST_CALLS)
-
-    def times(self, work: Callable[[RingLayout], float]) -> float:
-        return work(self.whole) / work(self.part)
-
-    def filled(self, sample: bytes, ciphertexts: Callable[[RingLayout], int]) -> bytes:
-        """As many bytes as the whole has."""
-        have, want = ciphertexts(self.part), ciphertexts(self.whole)
-        return (sample * -(-want // have))[: len(sample) // have * want]
-
-    def cut(self, whole: bytes, ciphertexts: Callable[[RingLayout], int]) -> bytes:
-        """The sample's."""
-        return whole[: len(whole) // ciphertexts(self.whole) * ciphertexts(self.part)]
+def _resized(ciphertexts: bytes, count: int, wanted: int) -> bytes:
+    """As many bytes as `wanted` of them have: again from the first, or cut off."""
+    return (ciphertexts * -(-wanted // count))[: len(ciphertexts) // count * wanted]
 
 
-def _inputs(layout: RingLayout) -> int:
-    return layout.inputs
-
-
-def _replies(layout: RingLayout) -> int:
-    return layout.replies
+def _largest(part: RingLayout) -> int:
+    return max(part.inputs, part.replies)
 
 
 def _evaluated(layout: RingLayout) -> float:
@@ -133,50 +142,55 @@ def _evaluated(layout: RingLayout) -> float:
 
 
 class _RingOwner(RingProductOwner):
-    def __init__(self, product_format: RingProductFormat, seed: bytes, charges: Charges) -> None:
-        self.product_format, self._sample = product_format, _RingSample(product_format)
-        part = self._sample.part
+    """Has a key for the sample, as others ask this one for its format."""
+
+    def __init__(self, fmt: RingProductFormat, seed: bytes, keys: SampledKeys) -> None:
+        self.product_format, self._layout = fmt, RingLayout.of(fmt)
+        self._few = part = sampled(self._layout)
         self._key = RingProductOwner(part.product_format, seed, layout=part)
-        self._public_bytes, self.in_clear = self._key.public_bytes, _InClear()
-        of, calls = self._sample.times, self._sample.calls
-        self._encrypting = _Sample[bytes](charges, calls, of(_inputs))
-        self._decrypting = _Sample[RingArray](charges, calls, of(_replies))
+        self._public_bytes, self._in_clear = self._key.public_bytes, _InClear()
+        keys.in_clear[self.public_bytes] = self._in_clear
+        inputs, replies = self._layout.inputs / part.inputs, self._layout.replies / part.replies
+        self._encrypting = _Sample[bytes](keys.charges, _largest(part), inputs)
+        self._decrypting = _Sample[RingArray](keys.charges, _largest(part), replies)
 
     @override
     def encrypt(self, values: RingArray) -> bytes:
-        self.in_clear.values.append(values)
-        fmt = self._key.product_format
+        self._in_clear.values.append(values)
+        fmt = self._few.product_format
         part = values[: fmt.inner, : fmt.columns]
-        return self._sample.filled(self._encrypting.of(lambda: self._key.encrypt(part)), _inputs)
+        sample = self._encrypting.of(lambda: self._key.encrypt(part))
+        return _resized(sample, self._few.inputs, self._layout.inputs)
 
     @override
     def decrypt(self, ciphertext: bytes) -> RingArray:
-        part = self._sample.cut(ciphertext, _replies)
+        part = _resized(ciphertext, self._layout.replies, self._few.replies)
         self._decrypting.of(lambda: self._key.decrypt(part))
-        return self.in_clear.products.popleft()
+        return self._in_clear.products.popleft()
 
 
 class _RingEvaluator(RingProductEvaluator):
-    def __init__(
-        self, public_bytes: bytes, fmt: RingProductFormat, charges: Charges, in_clear: _InClear
-    ) -> None:
-        self.product_format, self._sample = fmt, _RingSample(fmt)
-        part = self._sample.part
-        self._key = RingProductEvaluator(public_bytes, part.product_format, layout=part)
-        self._charges, self._in_clear = charges, in_clear
-        times = self._sample.times(_evaluated)
-        self._multiplying = _Sample[bytes](charges, self._sample.calls, times)
+    """Likewise."""
+
+    def __init__(self, material: bytes, fmt: RingProductFormat, keys: SampledKeys) -> None:
+        self.product_format, self._layout = fmt, RingLayout.of(fmt)
+        self._few = part = sampled(self._layout)
+        self._key = RingProductEvaluator(material, part.product_format, layout=part)
+        self._charges, self._in_clear = keys.charges, keys.in_clear[material]
+        times = _evaluated(self._layout) / _evaluated(part)
+        self._multiplying = _Sample[bytes](keys.charges, _largest(part), times)
 
     @override
     def product(self, encrypted: bytes, matrix: IntArray) -> tuple[bytes, RingArray]:
-        fmt = self._key.product_format
-        part, rows = self._sample.cut(encrypted, _inputs), matrix[: fmt.outputs, : fmt.inner]
-        reply = self._multiplying.of(lambda: self._key.product(part, rows)[0])
+        fmt = self._few.product_format
+        rows = matrix[: fmt.outputs, : fmt.inner]
+        inputs = _resized(encrypted, self._layout.inputs, self._few.inputs)
+        reply = self._multiplying.of(lambda: self._key.product(inputs, rows)[0])
         with self._charges.unmeasured():
             mask = ring.uniform(self.product_format.outputs, self.product_format.columns)
             product = _multiplied(matrix, self._in_clear.values.popleft())
             self._in_clear.products.append(ring.reduced(product + mask))
-            return self._sample.filled(reply, _replies), mask
+            return _resized(reply, self._few.replies, self._layout.replies), mask
 
 
 def _multiplied(matrix: IntArray, values: RingArray) -> RingArray:
@@ -190,30 +204,28 @@ def _multiplied(matrix: IntArray, values: RingArray) -> RingArray:
 
 
 class _SlotOwner(SlotOwner):
-    def __init__(self, parameters: SlotParameters, seed: bytes, charges: Charges) -> None:
+    def __init__(self, parameters: SlotParameters, seed: bytes, keys: SampledKeys) -> None:
         super().__init__(parameters, seed)
-        self.in_clear = _InClear()
-        self._encrypting = _Sample[tuple[bytes, bytes]](charges, -(-MOST_CIPHERTEXTS // 2), 1)
-        self._decrypting = _Sample[RingArray](charges, -(-MOST_CIPHERTEXTS // 2), 1)
+        keys.in_clear[self.public_bytes] = self._in_clear = _InClear()
+        self._encrypting = _Sample[tuple[bytes, bytes]](keys.charges, 2)
+        self._decrypting = _Sample[RingArray](keys.charges, 2)
 
     @override
     def encrypt(self, parts: IntArray) -> tuple[bytes, bytes]:
-        self.in_clear.values.append(parts)
+        self._in_clear.values.append(parts)
         return self._encrypting.of(lambda: SlotOwner.encrypt(self, parts))
 
     @override
     def decrypt(self, replies: tuple[bytes, ...], count: int) -> RingArray:
         self._decrypting.of(lambda: SlotOwner.decrypt(self, replies, count))
-        return self.in_clear.products.popleft()
+        return self._in_clear.products.popleft()
 
 
 class _SlotEvaluator(SlotEvaluator):
-    def __init__(
-        self, material: bytes, parameters: SlotParameters, charges: Charges, in_clear: _InClear
-    ) -> None:
+    def __init__(self, material: bytes, parameters: SlotParameters, keys: SampledKeys) -> None:
         super().__init__(material, parameters)
-        self._charges, self._in_clear = charges, in_clear
-        self._multiplying = _Sample[tuple[bytes, bytes]](charges, -(-MOST_CIPHERTEXTS // 2), 1)
+        self._in_clear, self._charges = keys.in_clear[material], keys.charges
+        self._multiplying = _Sample[tuple[bytes, bytes]](keys.charges, 2)
 
     @override
     def multiply(
@@ -226,34 +238,3 @@ class _SlotEvaluator(SlotEvaluator):
             products = np.stack([u * x - v * y, u * y + v * x]).view(np.uint64)
             self._in_clear.products.append(products - shares)
         return reply, shares
-
-
-class SampledKeys(KeyMaker):
-    """Makes such keys, of which both ends are in this process."""
-
-    def __init__(self, charges: Charges) -> None:
-        self._charges = charges
-        self._in_clear: dict[bytes, _InClear] = {}
-
-    @override
-    def ring_owner(self, product_format: RingProductFormat, seed: bytes) -> RingProductOwner:
-        made = _RingOwner(product_format, seed, self._charges)
-        self._in_clear[made.public_bytes] = made.in_clear
-        return made
-
-    @override
-    def ring_evaluator(
-        self, material: bytes, product_format: RingProductFormat
-    ) -> RingProductEvaluator:
-        in_clear = self._in_clear[material]
-        return _RingEvaluator(material, product_format, self._charges, in_clear)
-
-    @override
-    def slot_owner(self, parameters: SlotParameters, seed: bytes) -> SlotOwner:
-        made = _SlotOwner(parameters, seed, self._charges)
-        self._in_clear[made.public_bytes] = made.in_clear
-        return made
-
-    @override
-    def slot_evaluator(self, material: bytes, parameters: SlotParameters) -> SlotEvaluator:
-        return _SlotEvaluator(material, parameters, self._charges, self._in_clear[material])

@@ -1,10 +1,17 @@
+import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.growth import published
 from bench.growth.__main__ import GrowthSettings, growth
 from bench.growth.laws import LAWS, fitted, law, laws, on_paper
 from securevfl.benchmarks.progress import silent
+from tests.end_to_end.commands import rows_from
+
+GROWTH = Path(__file__).parents[2] / "bench/growth"
 
 
 def few(**settings: object) -> GrowthSettings:
@@ -68,3 +75,46 @@ def test_each_exchange_has_a_line_on_paper_and_one_for_each_law() -> None:
     rows = [row(name, *shape) for name in ("plain", "bfv", "blind") for shape in shapes]
     assert [line[0] for line in on_paper(rows)] == ["exchange", "plain", "bfv", "blind"]
     assert len(laws(rows)) == 1 + len(LAWS)
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_the_model_of_a_published_size_is_as_good_as_that_behind_its_labels(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    published.main(Path("made"), 3000, (10, 20), (20.0, 100.0))
+    behind = float(capsys.readouterr().out.split()[-1])
+    (row,) = rows_from("train", "made/job.toml")
+    assert row["auc"] == pytest.approx(behind, abs=0.03)
+    assert behind > 0.8
+
+
+def test_figures_in_the_text_are_those_of_the_files() -> None:
+    text = " ".join((GROWTH / "README.md").read_text(encoding="utf-8").split())
+    files = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))["rows"]
+        for path in GROWTH.glob("*.json")
+    }
+    few, _, many = files["rounds-blind"]
+    wide, two, all_17 = (
+        files["columns-plain"][-1],
+        files["parties-bfv"][0],
+        files["parties-bfv"][-1],
+    )
+    (_, mid, long), (forecast,) = files["rows-bfv"], files["forecast-blind"]
+    by_row = (long["round_bytes"] - mid["round_bytes"]) / (long["rows"] - mid["rows"])
+    a_column = (mid["round_bytes"] - by_row * mid["rows"]) / mid["columns"]
+    memory = (many["memory_bytes"] - few["memory_bytes"]) / (many["rounds"] - few["rounds"])
+    busiest = all_17["busiest_round_cpu_s"] / two["busiest_round_cpu_s"]
+    shape = forecast["rows"], forecast["columns"], forecast["parties"]
+    measured = [row for name, rows in files.items() if name != "rounds-blind" for row in rows]
+    for figures in (partial(law, measured, "blind", shape=shape), forecast.__getitem__):
+        cpu, sent, most = map(figures, ("round_cpu_s", "round_bytes", "memory_bytes"))
+        assert f"{cpu:.1f} s, {sent / 1e6:.0f} MB and {most / 1e9:.1f} GB" in text
+    for figure in (
+        f"about {round(a_column, -4) / 1e3:.0f} kB whatever the rows",
+        f"as long as {wide['setup_cpu_s'] / wide['round_cpu_s']:.0f} rounds in clear",
+        f"grows {busiest:.1f} times from 2 to 17 parties",
+        f"a round sends {many['round_bytes'] / few['round_bytes']:.2f} times as much",
+        f"by about {memory / 1e6:.0f} MB a round",
+    ):
+        assert figure in text

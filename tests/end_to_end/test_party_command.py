@@ -182,6 +182,16 @@ def test_an_invitation_leads_to_a_model(capfd: pytest.CaptureFixture[str]) -> No
     assert [who.model(name) for name in who.names] == trained(who)
 
 
+def test_no_code_is_told_where_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    who = Organizations()
+    host, port = who.listen["bank"].split(":")
+    with socket.create_server((host, int(port))):
+        assert run("party", "invite", who.draft(), *who.own("bank"), "--yes") == 2
+    printed = capsys.readouterr()
+    assert "cannot listen" in printed.err
+    assert "within ten minutes" not in printed.out
+
+
 def trains(name: str) -> bool:
     """Whether a party has gone so far that all parties hold a state after some rounds."""
     with contextlib.suppress(DataError, StopIteration):  # it is just being replaced

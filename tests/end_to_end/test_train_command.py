@@ -424,7 +424,14 @@ def test_a_forecast_resolves_its_job_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("options", "times"),
-    [([], 1), (["--quiet", "--json", "out.json"], 1), (["--quiet"], 0), (["--processes"], 0)],
+    [
+        ([], 1),
+        (["--quiet", "--json", "out.json"], 1),
+        (["--quiet"], 0),
+        (["--processes"], 0),
+        (["--forecast"], 1),
+        (["--forecast", "--quiet"], 0),
+    ],
 )
 def test_links_are_measured_only_where_somebody_sees_what_they_cost(
     options: list[str], times: int, monkeypatch: pytest.MonkeyPatch

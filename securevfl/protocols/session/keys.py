@@ -67,7 +67,7 @@ class KeyMaker:
     def ring_evaluator(
         self, material: bytes, product_format: "RingProductFormat"
     ) -> "ring_products.RingProductEvaluator":
-        """The public end of another party's."""
+        """This party's end of another party's key."""
         return ring_products.RingProductEvaluator(material, product_format)
 
     def slot_owner(self, parameters: "SlotParameters", seed: bytes) -> "slot_products.SlotOwner":
@@ -77,7 +77,7 @@ class KeyMaker:
     def slot_evaluator(
         self, material: bytes, parameters: "SlotParameters"
     ) -> "slot_products.SlotEvaluator":
-        """The public end of another party's."""
+        """This party's end of another party's key."""
         return slot_products.SlotEvaluator(material, parameters)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import secrets
+import socket
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -68,7 +69,9 @@ class Scene:
 
         return agree
 
-    async def invites(self, *, at_relay: bool = False) -> None:
+    async def invites(
+        self, *, at_relay: bool = False, opened: Callable[[], None] = lambda: None
+    ) -> None:
         self.kept["bank"] = await invite(
             draft(*self.names),
             ("bank", None),
@@ -78,6 +81,7 @@ class Scene:
             listen=None if at_relay else self.listen,
             proxy=None,
             say=self.said.append,
+            opened=opened,
         )
 
     async def joins(self, name: str = "shop", code: Code | None = None, own: str = "") -> None:
@@ -223,6 +227,20 @@ def test_a_joiner_waits_for_an_inviter_that_is_busy() -> None:
     assert [line for line in scene.said if "try" in line] == [
         "shop closed the connection (try 1 of 5)"
     ]
+
+
+def test_whoever_hears_of_a_code_at_once_finds_the_inviter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invitation, "INVITED_SECONDS", 0.05)
+    scene, told = Scene(), list[int]()
+
+    def hears() -> None:
+        host, port = scene.listen.split(":")
+        with socket.create_connection((host, int(port))):
+            told.append(1)
+
+    (late,) = run(outcomes(scene.invites(opened=hears)))
+    assert isinstance(late, ConfigError)
+    assert told == [1]
 
 
 def test_a_joiner_calls_a_place_where_no_door_is_once() -> None:

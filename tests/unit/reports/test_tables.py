@@ -21,7 +21,7 @@ def test_times_have_three_digits_and_no_exponent(value: float, shown: str) -> No
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(999, "999 B"), (1000, "1 kB"), (999_700, "1 MB"), (2.5e9, "2.5 GB")],
+    [(999, "999 B"), (1000, "1 kB"), (999_700, "1 MB"), (2.5e9, "2.5 GB"), (1e12, "1 TB")],
 )
 def test_sizes_have_three_digits_and_no_exponent(value: float, shown: str) -> None:
     assert size(value) == shown

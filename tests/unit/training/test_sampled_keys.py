@@ -22,6 +22,13 @@ SEED = bytes(KEY_SEED_BYTES)
 LONG = RingProductFormat(inner=3000, outputs=700, columns=21, matrix_bound=4095)
 
 
+def evaluated(layout: RingLayout) -> float:
+    """An evaluator's work in C as it was measured, by three primes, in inputs."""
+    plaintexts = layout.chunks * layout.sides
+    of_plaintexts = plaintexts * (0.025 + 0.107 * layout.groups)
+    return (0.32 * layout.inputs + of_plaintexts + 1.53 * layout.replies) / 0.32
+
+
 class Work:
     """A clock that only homomorphic work moves, by one second a ciphertext."""
 
@@ -30,7 +37,7 @@ class Work:
         layouts: dict[str, Callable[[RingLayout], float]] = {
             "encrypt": lambda layout: layout.inputs,
             "decrypt": lambda layout: layout.replies,
-            "product": sampled_keys._evaluated,
+            "product": evaluated,
         }
         for kind in (RingProductOwner, RingProductEvaluator):
             for name, of in layouts.items():
@@ -79,10 +86,20 @@ def test_a_forecast_charges_the_work_of_the_job_and_has_its_bytes(
     result = train(job, dataset, work.environment())
     assert most > 1 or done < work.now - done
     assert expected.bytes_sent == result.costs().bytes_sent
-    assert expected.compute_s == pytest.approx(result.costs().compute_s)
+    assert expected.compute_s == pytest.approx(result.costs().compute_s, rel=0.1)
     for party in expected.parties:
         made = result.ledgers[party.name].seconds["correlated_randomness"]
-        assert party.compute_s == pytest.approx(made)
+        assert party.compute_s == pytest.approx(made, rel=0.1)
+
+
+@pytest.mark.parametrize("shape", [(200_000, 21), (21, 200_000), (12_000, 300)])
+def test_samples_of_a_long_table_charge_what_an_evaluator_takes(shape: tuple[int, int]) -> None:
+    inner, outputs = shape
+    whole = RingLayout.of(RingProductFormat(inner, outputs, 28, 4095))
+    part, charged = sampled(whole), sampled_keys._evaluated
+    assert charged(whole) / charged(part) == pytest.approx(
+        evaluated(whole) / evaluated(part), rel=0.1
+    )
 
 
 def test_products_are_right_however_few_are_encrypted() -> None:
@@ -100,3 +117,10 @@ def test_products_are_right_however_few_are_encrypted() -> None:
     assert len(encrypted) == len(real.encrypt(values))
     opened = ring.reduced(owner.decrypt(reply) - mask)
     assert np.array_equal(opened, ring.reduced(matrix.view(np.uint64) @ values))
+
+
+def test_only_the_process_that_made_a_key_knows_what_it_encrypts() -> None:
+    made, others = (SampledKeys(Charges(Stopwatch())) for _ in range(2))
+    owner = made.ring_owner(LONG, SEED)
+    with pytest.raises(KeyError):
+        others.ring_evaluator(owner.public_bytes, LONG)
