@@ -45,11 +45,11 @@ class Transposed:
 
     def __matmul__(self, right: object) -> FloatArray:
         """Xᵀd, of shape (P, C) for d of shape (rows, C), or (P,) for (rows,); or XᵀX."""
-        if not isinstance(right, np.ndarray) and right is not self.rows:
+        by_array = isinstance(right, np.ndarray)
+        if not by_array and right is not self.rows:
             raise TypeError(
                 f"Xᵀ is multiplied by arrays and X itself, not by {type(right).__name__}"
             )
-        by_array = isinstance(right, np.ndarray)
         product: FloatArray = self.rows.pulled_back(right) if by_array else self.rows.gram()
         return product
 

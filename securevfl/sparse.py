@@ -393,9 +393,15 @@ def scaled_for(party: str, columns: Sequence[str], x: Matrix, scale: Scale) -> M
     if place is not None:
         raise DataError(
             f"party {party!r}: column {columns[place]!r} has numbers that are too large for its "
-            "scale in the training rows: correct them, clip them by job.bounds, or drop the column"
+            f"scale in the training rows: {cures(scaled)}"
         )
     return scaled
+
+
+def cures(x: Matrix) -> str:
+    """What helps where a column of these rows has too large numbers."""
+    clipped = "" if isinstance(x, SparseRows) else "with job.bounds or "
+    return f"correct them, or train {clipped}without the column"
 
 
 def _too_large(x: Matrix) -> int | None:

@@ -18,6 +18,7 @@ from securevfl.sparse import (
     SameRows,
     SparseRows,
     blocks_of,
+    cures,
     dense,
     moments_of,
     standardized,
@@ -78,8 +79,7 @@ class Scaling:
             place = int(np.flatnonzero(unusable)[0])
             raise DataError(
                 f"party {party!r}: column {columns[place] if columns else place!r} has no finite "
-                "mean and standard deviation: correct its largest numbers, clip them by "
-                "job.bounds, or drop it"
+                f"mean and standard deviation, as its numbers are too large: {cures(train)}"
             )
         return fitted
 

@@ -1,4 +1,5 @@
 import os
+import signal
 import warnings
 import weakref
 from concurrent.futures import wait
@@ -61,6 +62,42 @@ def test_few_blocks_and_many_are_the_same_threads_work() -> None:
 def test_an_error_in_any_block_is_raised() -> None:
     with spread_over(3), pytest.raises(ZeroDivisionError):
         by_block(lambda rows: 1 // (rows.start - 50), 100, 10)
+
+
+def test_an_interrupt_in_another_thread_is_raised_and_work_goes_on_after_it() -> None:
+    begun = Event()
+
+    def work(rows: slice) -> None:
+        if current_thread() is main_thread():
+            assert begun.wait(60)
+        else:
+            begun.set()
+            raise KeyboardInterrupt
+
+    with spread_over(2):
+        with pytest.raises(KeyboardInterrupt):
+            by_block(work, 9, 1)
+        assert by_block(lambda rows: rows.start, 9, 1) == list(range(9))
+
+
+def test_blocks_of_blocks_are_done_by_the_same_threads() -> None:
+    with spread_over(3):
+        inner = by_block(lambda _: sum(by_block(lambda rows: rows.start, 20, 1)), 20, 1)
+    assert inner == [190] * 20
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    with spread_over(2):
+        by_block(lambda rows: rows.start, 8, 1)
+        second = Event()
+        if not (process := os.fork()):  # pragma: no cover
+            signal.alarm(60)
+            found = by_block(
+                lambda rows: second.wait(20) if rows.start == 0 else second.set(), 2, 1
+            )
+            os._exit(not found[0])
+        assert os.waitpid(process, 0)[1] == 0
 
 
 def test_after_an_error_no_thread_takes_another_block(monkeypatch: pytest.MonkeyPatch) -> None:

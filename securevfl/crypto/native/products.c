@@ -361,10 +361,12 @@ API int svfl_encode(const double *x, int64_t rows, int64_t columns, const double
                 beyond |= ((found.word + (1ULL << 31)) >> 32) ^ 0x43380000;
                 some[i + j] = (int32_t)found.word;
             }
+        /* A line of a column at a time: lines of columns 2^k bytes apart share their place in the cache. */
         for (int64_t j = 0; j < columns; j += LINE)
-            for (int64_t i = 0; i < count; i++)
+            for (int64_t line = 0; line < count; line += LINE)
                 for (int64_t k = j; k < j + LINE && k < columns; k++)
-                    out[k * stride + first + i] = some[i * columns + k];
+                    for (int64_t i = line; i < line + LINE && i < count; i++)
+                        out[k * stride + first + i] = some[i * columns + k];
     }
     forget(some, room);
     free(some);

@@ -31,7 +31,8 @@ NOTHING = np.uint64(0)
 ODD = np.uint64(0x9E3779B97F4A7C15)
 DECIMALS = 5
 _CELLS = 1 << 14  # within the cache, and loops are long
-_GRIDS = np.array([10.0 ** (exponent - DECIMALS) for exponent in range(309)])  # by its digits
+# NumPy's power: on some CPUs 10⁻⁵ has another last bit, and recorded digests are of those numbers.
+_GRIDS = 10.0 ** (np.arange(309.0) - DECIMALS)
 KEPT_COLUMNS = 256
 SHARED_COLUMNS = 0.5
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))

@@ -16,10 +16,10 @@ import pytest
 import tenseal.sealapi as seal
 
 from securevfl import blocks, threads
-from securevfl.arrays import RingArray
+from securevfl.arrays import FloatArray, RingArray
 from securevfl.blocks import BlockedRows
 from securevfl.crypto import native, native_products, residues, ring
-from securevfl.crypto.bfv import BfvEvaluator, BfvOwner
+from securevfl.crypto.bfv import BfvEvaluator, BfvOwner, EncodedTable
 from securevfl.crypto.bfv_core import BfvMultiplier
 from securevfl.crypto.bfv_parameters import DEGREE, BfvParameters, BfvSizes
 from securevfl.crypto.fixed_point import encode, unmask
@@ -33,6 +33,7 @@ from securevfl.crypto.seeded_keys import coefficients, public_words
 from securevfl.crypto.slot_parameters import SlotParameters
 from securevfl.crypto.slot_products import SlotEvaluator, SlotOwner
 from securevfl.errors import CryptoError, RangeExceeded
+from securevfl.sparse import standardized
 from tests.ciphertexts import drawn, format_of, product
 
 compiled = pytest.mark.skipif(
@@ -579,6 +580,27 @@ def test_products_of_a_long_table_are_those_of_its_encoding(
         decrypted = ends.owner.decrypt(reply.ciphertext, columns)
         found.append(unmask(decrypted, reply.mask, ends.owner.modulus_bits))
     assert np.array_equal(found[0], found[1])
+
+
+BOUNDS = np.array([[-1.0, -20.0, -2.0], [1.0, 20.0, 0.5]])
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("bounds", [None, BOUNDS])
+@pytest.mark.parametrize("constant", [False, True])
+def test_columns_of_one_width_are_encoded_as_they_are_scaled_and_clipped(
+    dtype: type, bounds: FloatArray | None, constant: bool
+) -> None:
+    drawn = np.random.default_rng(5)
+    array: np.ndarray = drawn.normal(3, 2, (200, 3)).astype(dtype)
+    scaling = np.array([3.0, 2.5, -1.0]), np.full(3, 2.5), bounds
+    table = BlockedRows.of(array).standardized(*scaling)
+    scaled = standardized(array.astype(np.float64), *scaling)
+    if constant:
+        table, scaled = table.with_constant(), np.hstack([scaled, np.ones((200, 1))])
+    expected = encode(scaled, 16, 8, "X")[5:150].T
+    assert np.array_equal(EncodedTable(table, 16)[:, 5:150], expected)
 
 
 @compiled

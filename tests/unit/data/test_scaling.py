@@ -75,8 +75,9 @@ def test_a_column_whose_squares_overflow_is_refused_by_name(
     train = generator.standard_normal((40, 2))
     train[: len(cells), 1] = cells
     rows = KINDS[kind](train)
-    with pytest.raises(DataError, match="party 'bank': column 'debt' has no finite mean"):
+    with pytest.raises(DataError, match="party 'bank': column 'debt' has no finite mean") as raised:
         Scaling.of(table_of(rows, rows), rows, {}, standardize=standardize)
+    assert ("job.bounds" in str(raised.value)) == (kind != "sparse")
     if kind != "sparse":
         scaling = Scaling.of(table_of(rows, rows), rows, {"debt": (-1, 1)}, standardize=standardize)
         assert np.isfinite(dense(scaling.apply(rows))).all()
@@ -97,8 +98,17 @@ def test_rows_that_are_too_large_for_the_scale_of_others_are_refused_by_name(
     others = np.ones((20, 2))
     scaled_for("bank", ("age", "debt"), KINDS[kind](others), scaling.apply)
     others[17, place] = size
-    with pytest.raises(DataError, match=f"party 'bank': column '{['age', 'debt'][place]}' has n"):
+    named = f"party 'bank': column '{['age', 'debt'][place]}' has n"
+    with pytest.raises(DataError, match=named) as raised:
         scaled_for("bank", ("age", "debt"), KINDS[kind](others), scaling.apply)
+    assert ("job.bounds" in str(raised.value)) == (kind != "sparse")
+
+
+def test_sparse_rows_without_a_cell_that_others_have_are_refused_by_name() -> None:
+    scaling = Scaling.fit(sparse_rows(np.array([[1.0, 1e160], [2.0, 1e160]])))
+    scaled_for("bank", ("age", "debt"), np.array([[1.0, 1e160]]), scaling.apply)
+    with pytest.raises(DataError, match="party 'bank': column 'debt' has numbers"):
+        scaled_for("bank", ("age", "debt"), sparse_rows(np.eye(2)[:1]), scaling.apply)
 
 
 def test_neither_held_out_nor_new_rows_are_scored_as_infinities() -> None:

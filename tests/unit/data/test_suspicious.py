@@ -48,6 +48,11 @@ def test_so_is_one_of_a_class_among_many_or_of_a_real_target(
     assert found({"y": 2 * numbers}, numbers) == {"y": "label"}
 
 
+def test_columns_that_overflow_are_not_worth_a_word(labels: np.ndarray) -> None:
+    columns = {"a": 1.7e308 * np.linspace(-1, 1, ROWS), "copy": labels}
+    assert found(columns, labels) == {"copy": "label"}
+
+
 def test_constants_copies_and_ids_are_reported(
     numbers: np.ndarray, generator: np.random.Generator
 ) -> None:

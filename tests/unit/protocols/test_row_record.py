@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from securevfl.blocks import BlockedRows
 from securevfl.data.tables import row_digests
 from securevfl.errors import DataError
 from securevfl.files import only_one
@@ -95,6 +96,34 @@ def test_digests_tell_columns_apart_and_take_any_value() -> None:
     digests = digests_of_values(rows, "ab")
     assert digests[2] == digests[3]
     assert len(set(digests.tolist())) == 5
+
+
+RECORDED = [
+    ([10.0, -1e3, 9.999999], 0x10ABFC2B7B3677C1),
+    ([-0.0, np.nan, np.inf], 0xC9D701D38CB186D9),
+    ([1e300, -np.inf, 1e-6], 0x3B594C6965FD85E9),
+    ([0.1234567, -31.4159265, 2e-5], 0xA84FC644BA1737A9),
+    ([99999.96, 1e22, -1.0], 0xE2FC2B50908B498D),
+]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_digests_are_those_in_records_of_users() -> None:
+    table = np.array([values for values, _ in RECORDED])
+    for rows in (table, BlockedRows.of(table.astype(np.float32)), sparse_rows(table)):
+        digests = digests_of_values(rows, (" Age", "debt", "RATE"))
+        assert digests.tolist() == [digest for _, digest in RECORDED]
+
+
+def test_halves_are_rounded_as_in_records_of_users(generator: np.random.Generator) -> None:
+    """Which way depends on the CPU, as the last bit of NumPy's 10⁻⁵ does."""
+    halves = generator.integers(-(10**6), 10**6, 5000) / 1e5 + 5e-6
+    sizes = np.maximum(np.abs(halves), 1.0)
+    grid = 10.0 ** (np.floor(np.log10(sizes)) - 5)
+    bits = (np.rint(halves / grid) * grid + 0.0).astype("<f4").view("<u4").astype(np.uint64)
+    with np.errstate(over="ignore"):
+        expected = np.where(bits == 0, 0, people.mixed((bits * people.ODD) ^ np.uint64(7)))
+    np.testing.assert_array_equal(people._cells(halves, np.uint64(7)), expected)
 
 
 def test_equal_rows_have_the_larger_count() -> None:
