@@ -1,9 +1,9 @@
 """The owner's side of BFV products in C: encryptions of zero and decryption with SEAL's secret key.
 
 Sizes and bytes are SEAL's. A ciphertext's seed is from the operating system's generator; its noise
-is SEAL's centred binomial, from a ChaCha20 stream under a fresh key of that generator. So is the u of
-an encryption under the public key, 2^−51 from uniform. No branch and no address in C depends on the
-key, u or noise.
+is SEAL's centred binomial, from a ChaCha20 stream under a fresh key of that generator. So is the u
+of an encryption under the public key, 2^−51 from uniform. No branch and no address in C depends on
+the key, u or noise.
 Source: docs/decisions/0060-native-zeros.md.
 """
 
