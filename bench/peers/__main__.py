@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 
-from bench.documents import ROOT
+from bench.documents import ROOT, by_columns
 from bench.experiment import DataSettings, Experiment, Run, Several, main
 from bench.tables import or_dash
 from securevfl.benchmarks.progress import Report
@@ -39,6 +39,8 @@ HERE = Path(__file__).parent
 LONGEST_S = 900
 METADATA = re.compile(r"^# /// script\n((?:#.*\n)+?)# ///$", re.MULTILINE)
 KEY_BITS = 2048
+Exchanges = Mapping[str, Mapping[str, Any]]
+"""By the name in the table, `[exchange]` of a job."""
 
 
 @dataclass(frozen=True)
@@ -48,30 +50,27 @@ class Peer:
     Attributes:
         script: the name of its file here.
         options: for the script, beside the task's.
-        own: by the name in the table, `[exchange]` of our jobs.
-        own_job: changes of the task's `[job]`.
+        own: exchanges of ours.
     """
 
     script: str
     options: Mapping[str, Any]
-    own: Mapping[str, Mapping[str, Any]]
-    own_job: Mapping[str, Any] = field(default_factory=dict)
+    own: Exchanges
 
 
-PAILLIER = {f"paillier {KEY_BITS}": {"scheme": "paillier", "key_bits": KEY_BITS}}
-BFV, BLIND = {"bfv": {"scheme": "bfv"}}, {"blind": {"scheme": "blind"}}
-PLAIN = {"plain": {"scheme": "plain"}}
+PAILLIER: Exchanges = {f"paillier {KEY_BITS}": {"scheme": "paillier", "key_bits": KEY_BITS}}
+BFV, BLIND, PLAIN = ({name: {"scheme": name}} for name in ("bfv", "blind", "plain"))
 PEERS = {
-    "SecretFlow, Paillier": Peer(
-        "run_secretflow", {"schema": "paillier", "key_bits": KEY_BITS}, PAILLIER | BFV
+    "SecretFlow Paillier": Peer(
+        "run_secretflow", {"schema": "paillier", "key_bits": KEY_BITS}, {**PAILLIER, **BFV}
     ),
-    "SecretFlow, OU": Peer("run_secretflow", {"schema": "ou", "key_bits": KEY_BITS}, BFV),
-    "SPU, Cheetah": Peer("run_spu", {"protocol": "CHEETAH", "sigmoid": "exact"}, BLIND),
-    "SPU, Cheetah, line": Peer("run_spu", {"protocol": "CHEETAH", "sigmoid": "line"}, BLIND),
-    "SPU, semi2k": Peer("run_spu", {"protocol": "SEMI2K", "sigmoid": "exact"}, BLIND),
-    "SPU, semi2k, line": Peer("run_spu", {"protocol": "SEMI2K", "sigmoid": "line"}, BLIND),
-    "VertiMosaic, logistic": Peer("run_vertimosaic", {}, PLAIN),
-    "VertiMosaic, trees": Peer("run_vertimosaic", {"trees": {}}, PLAIN),
+    "SecretFlow OU": Peer("run_secretflow", {"schema": "ou", "key_bits": KEY_BITS}, BFV),
+    "SPU Cheetah": Peer("run_spu", {"protocol": "CHEETAH", "sigmoid": "exact"}, BLIND),
+    "SPU Cheetah line": Peer("run_spu", {"protocol": "CHEETAH", "sigmoid": "line"}, BLIND),
+    "SPU semi2k": Peer("run_spu", {"protocol": "SEMI2K", "sigmoid": "exact"}, BLIND),
+    "SPU semi2k line": Peer("run_spu", {"protocol": "SEMI2K", "sigmoid": "line"}, BLIND),
+    "VertiMosaic logistic": Peer("run_vertimosaic", {}, PLAIN),
+    "VertiMosaic trees": Peer("run_vertimosaic", {"trees": {"n_estimators": 100}}, PLAIN),
 }
 ENCRYPTED = tuple(name for name in PEERS if not name.startswith("VertiMosaic"))
 
@@ -189,7 +188,7 @@ def peers(settings: PeersSettings, report: Report) -> Iterator[dict[str, Any]]:
                     options = {"learning_rate": settings.learning_rate, **peer.options}
                     theirs.append(answer(pythons[peer.script], peer.script, path, options))
                 for each, exchange in peer.own.items():
-                    job = {"job": {**settings.job, **peer.own_job}, "exchange": exchange}
+                    job = {"job": settings.job, "exchange": exchange}
                     own[each].append(answer(Path(sys.executable), "run_securevfl", path, job))
             for each, runs in own.items():
                 yield row_of(name, each, theirs, runs, arrays)
@@ -205,11 +204,11 @@ def environment(settings: PeersSettings, script: Path) -> Path:
     folder = (settings.environments / script.stem).absolute()
     python = folder / "bin/python"
     if settings.install:
-        pip = [python, "-m", "pip", "install", "--no-deps", *pinned(script)]
-        for command in ([settings.python, "-m", "venv", folder], pip):
+        pip = [str(python), "-m", "pip", "install", "--no-deps", *pinned(script)]
+        for command in ([settings.python, "-m", "venv", str(folder)], pip):
             done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
             if done.returncode:
-                raise DataError(f"{script.stem}: {done.stderr.strip()[-500:]}")
+                raise DataError(f"{script.stem}: {last_words(done)}")
     elif not python.exists():
         raise ConfigError(f"no environment {folder}: --set install=true makes it")
     return python
@@ -246,8 +245,13 @@ def answer(python: Path, script: str, path: Path, options: Mapping[str, Any]) ->
     except subprocess.TimeoutExpired:
         raise DataError(f"{script}: more than {LONGEST_S} s") from None
     if done.returncode:
-        raise DataError(f"{script}: {done.stderr.strip()[-500:]}")
+        raise DataError(f"{script}: {last_words(done)}")
     return last_line(done.stdout)
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line of what a process complained about."""
+    return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
 
 
 def last_line(text: str) -> dict[str, Any]:
@@ -293,29 +297,46 @@ def row_of(
     }
 
 
-def _times(name: str) -> Column[Row]:
-    def text(row: Row) -> str:
-        return or_dash(row[f"peer_{name}"], lambda value: f"{value / row[name]:.2g}")
-
-    return ("times", text)
+def _times(name: str) -> Callable[[Row], str]:
+    return lambda row: or_dash(row[f"peer_{name}"], lambda value: f"{value / row[name]:.2g}")
 
 
-COLUMNS: tuple[Column[Row], ...] = (
+def _a_round(key: str, show: Callable[[float], str]) -> Callable[[Row], str]:
+    return lambda row: or_dash(row[key], lambda value: show(value / row["rounds"]))
+
+
+WHO: tuple[Column[Row], ...] = (
     ("peer", lambda row: row["peer"]),
     ("here", lambda row: row["exchange"]),
-    ("peer's wall", lambda row: or_dash(row["peer_wall_s"], seconds)),
-    ("own", lambda row: seconds(row["wall_s"])),
-    _times("wall_s"),
-    ("peer's CPU", lambda row: or_dash(row["peer_cpu_s"], seconds)),
-    ("own", lambda row: seconds(row["cpu_s"])),
-    _times("cpu_s"),
+)
+AUCS: tuple[Column[Row], ...] = (
     ("peer's AUC", lambda row: or_dash(row["peer_auc"], share)),
     ("own", lambda row: share(row["auc"])),
+)
+COLUMNS: tuple[Column[Row], ...] = (
+    *WHO,
+    ("peer's CPU", lambda row: or_dash(row["peer_cpu_s"], seconds)),
+    ("own", lambda row: seconds(row["cpu_s"])),
+    ("times", _times("cpu_s")),
+    ("peer's wall", lambda row: or_dash(row["peer_wall_s"], seconds)),
+    ("own", lambda row: seconds(row["wall_s"])),
+    ("times", _times("wall_s")),
     ("peer sent", lambda row: or_dash(row["peer_bytes"], size)),
     ("own", lambda row: size(row["bytes"])),
+    *AUCS,
+)
+A_ROUND: tuple[Column[Row], ...] = (
+    *WHO,
+    ("rounds", lambda row: str(row["rounds"])),
+    ("peer's CPU a round", _a_round("peer_cpu_s", seconds)),
+    ("own", _a_round("cpu_s", seconds)),
+    ("times", _times("cpu_s")),
+    ("peer sent a round", _a_round("peer_bytes", size)),
+    ("own", _a_round("bytes", size)),
+    *AUCS,
 )
 NOTES = (
-    "wall and CPU: medians of a whole job with its keys; own: of this package",
+    "CPU of all threads, and wall: medians of a whole job with its keys; own: of this package",
     "times: how many times as long the peer takes; below 1 it is faster",
 )
 
@@ -324,12 +345,12 @@ EXPERIMENT = Experiment(
     about=__doc__ or "",
     runs={
         "batches": Run(400, {"peers": ENCRYPTED}),
-        "full": Run(500, {"peers": ENCRYPTED, "rounds": 10, "batch_size": "full"}),
-        "clear": Run(30, {"peers": "VertiMosaic, logistic", "rounds": 500, "batch_size": "full"}),
+        "full": Run(700, {"peers": ENCRYPTED, "rounds": 10, "batch_size": "full"}),
+        "clear": Run(30, {"peers": "VertiMosaic logistic", "rounds": 500, "batch_size": "full"}),
         "credit": Run(
             60,
             {
-                "peers": "VertiMosaic, trees",
+                "peers": "VertiMosaic trees",
                 "dataset": "credit",
                 "rows": None,
                 "rounds": 100,
@@ -337,10 +358,11 @@ EXPERIMENT = Experiment(
             },
         ),
     },
-    quick={"peers": "VertiMosaic, logistic", "rounds": 2, "repeats": 1, "own_only": True},
+    quick={"peers": "VertiMosaic logistic", "rounds": 2, "repeats": 1, "own_only": True},
     settings=PeersSettings,
     measure=peers,
     columns=COLUMNS,
+    tables={"a_round": by_columns(*A_ROUND)},
     notes=lambda _: NOTES,
 )
 
