@@ -61,6 +61,10 @@ class Peer:
 PAILLIER: Exchanges = {f"paillier {KEY_BITS}": {"scheme": "paillier", "key_bits": KEY_BITS}}
 BFV, BLIND, PLAIN = ({name: {"scheme": name}} for name in ("bfv", "blind", "plain"))
 PEERS = {
+    "FATE coordinated": Peer(
+        "run_fate", {"algorithm": "coordinated", "key_bits": KEY_BITS}, {**PAILLIER, **BFV}
+    ),
+    "FATE SSHE": Peer("run_fate", {"algorithm": "sshe", "key_bits": KEY_BITS}, BLIND),
     "SecretFlow Paillier": Peer(
         "run_secretflow", {"schema": "paillier", "key_bits": KEY_BITS}, {**PAILLIER, **BFV}
     ),
@@ -72,7 +76,7 @@ PEERS = {
     "VertiMosaic logistic": Peer("run_vertimosaic", {}, PLAIN),
     "VertiMosaic trees": Peer("run_vertimosaic", {"trees": {"n_estimators": 100}}, PLAIN),
 }
-ENCRYPTED = tuple(name for name in PEERS if not name.startswith("VertiMosaic"))
+ENCRYPTED = tuple(name for name in PEERS if name.startswith(("SecretFlow", "SPU")))
 
 
 class PeersSettings(DataSettings):
@@ -346,6 +350,7 @@ EXPERIMENT = Experiment(
     runs={
         "batches": Run(400, {"peers": ENCRYPTED}),
         "full": Run(700, {"peers": ENCRYPTED, "rounds": 10, "batch_size": "full"}),
+        "fate": Run(600, {"peers": ("FATE coordinated", "FATE SSHE")}),
         "clear": Run(30, {"peers": "VertiMosaic logistic", "rounds": 500, "batch_size": "full"}),
         "credit": Run(
             60,

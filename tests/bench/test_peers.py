@@ -25,7 +25,7 @@ from securevfl.benchmarks.progress import silent
 from securevfl.errors import ConfigError, DataError
 
 SCRIPTS = sorted({f"{peer.script}.py" for peer in PEERS.values()})
-DISTRIBUTIONS = {"secretflow": "secretflow-lite"}
+DISTRIBUTIONS = {"fate": "pyfate", "secretflow": "secretflow-lite"}
 """Where packages are called otherwise than what installs them."""
 
 
