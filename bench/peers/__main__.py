@@ -60,9 +60,10 @@ class Peer:
 
 PAILLIER: Exchanges = {f"paillier {KEY_BITS}": {"scheme": "paillier", "key_bits": KEY_BITS}}
 BFV, BLIND, PLAIN = ({name: {"scheme": name}} for name in ("bfv", "blind", "plain"))
+BOTH: Exchanges = {"bfv both": {"scheme": "bfv", "hide": "both"}}
 PEERS = {
     "FATE coordinated": Peer(
-        "run_fate", {"algorithm": "coordinated", "key_bits": KEY_BITS}, {**PAILLIER, **BFV}
+        "run_fate", {"algorithm": "coordinated", "key_bits": KEY_BITS}, {**PAILLIER, **BOTH}
     ),
     "FATE SSHE": Peer("run_fate", {"algorithm": "sshe", "key_bits": KEY_BITS}, BLIND),
     "SecretFlow Paillier": Peer(
