@@ -51,11 +51,13 @@ class Peer:
         script: the name of its file here.
         options: for the script, beside the task's.
         own: exchanges of ours.
+        loss: of our jobs.
     """
 
     script: str
     options: Mapping[str, Any]
     own: Exchanges
+    loss: str = "logistic"
 
 
 PAILLIER: Exchanges = {f"paillier {KEY_BITS}": {"scheme": "paillier", "key_bits": KEY_BITS}}
@@ -63,9 +65,14 @@ BFV, BLIND, PLAIN = ({name: {"scheme": name}} for name in ("bfv", "blind", "plai
 BOTH: Exchanges = {"bfv both": {"scheme": "bfv", "hide": "both"}}
 PEERS = {
     "FATE coordinated": Peer(
-        "run_fate", {"algorithm": "coordinated", "key_bits": KEY_BITS}, {**PAILLIER, **BOTH}
+        "run_fate",
+        {"algorithm": "coordinated", "key_bits": KEY_BITS},
+        {**PAILLIER, **BOTH},
+        loss="taylor-logistic",
     ),
-    "FATE SSHE": Peer("run_fate", {"algorithm": "sshe", "key_bits": KEY_BITS}, BLIND),
+    "FATE SSHE": Peer(
+        "run_fate", {"algorithm": "sshe", "key_bits": KEY_BITS}, BLIND, loss="taylor-logistic"
+    ),
     "SecretFlow Paillier": Peer(
         "run_secretflow", {"schema": "paillier", "key_bits": KEY_BITS}, {**PAILLIER, **BFV}
     ),
@@ -193,7 +200,7 @@ def peers(settings: PeersSettings, report: Report) -> Iterator[dict[str, Any]]:
                     options = {"learning_rate": settings.learning_rate, **peer.options}
                     theirs.append(answer(pythons[peer.script], peer.script, path, options))
                 for each, exchange in peer.own.items():
-                    job = {"job": settings.job, "exchange": exchange}
+                    job = {"job": {**settings.job, "loss": peer.loss}, "exchange": exchange}
                     own[each].append(answer(Path(sys.executable), "run_securevfl", path, job))
             for each, runs in own.items():
                 yield row_of(name, each, theirs, runs, arrays)
