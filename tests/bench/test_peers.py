@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.documents import ROOT
 from bench.peers.__main__ import (
     HERE,
     PEERS,
@@ -110,6 +111,22 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found.add(str(node.module).partition(".")[0])
     return found
+
+
+def test_a_peer_gets_nothing_of_the_surroundings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run_x.py").write_text(
+        "import json, os, sys\nprint(json.dumps([sorted(os.environ), os.getcwd(), sys.path]))\n"
+    )
+    monkeypatch.setattr("bench.peers.__main__.HERE", tmp_path)
+    monkeypatch.setenv("ACCESS_TOKEN", "secret")
+    folder = tmp_path / "own"
+    folder.mkdir()
+    names, place, paths = answer(Path(sys.executable), "run_x", folder / "rows.npz", {})
+    assert set(names) <= {"HOME", "PATH", "LC_CTYPE"}
+    assert Path(place) == folder
+    assert not {str(ROOT), str(tmp_path), ""} & set(paths)
 
 
 def test_what_is_missing_or_fails_is_said(tmp_path: Path) -> None:
