@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("securevfl", "tests")
+COPIED = ("bench", "securevfl", "tests")
 LONGEST_SECONDS = 600
 # Settings of the tests that run this one.
 FOREIGN = ("PYTEST", "COV", "XDIST")
@@ -73,7 +73,7 @@ def all_faults() -> list[Fault]:
 
 
 class Copy:
-    """A copy of the package and its tests."""
+    """A copy of the package, its experiments and tests."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
