@@ -36,7 +36,7 @@ from securevfl.reports.tables import Column, Row, seconds, share, size
 from securevfl.training import plan_for
 
 HERE = Path(__file__).parent
-LONGEST_S = 900
+LONGEST_S = 1800
 METADATA = re.compile(r"^# /// script\n((?:#.*\n)+?)# ///$", re.MULTILINE)
 KEY_BITS = 2048
 Exchanges = Mapping[str, Mapping[str, Any]]
@@ -310,7 +310,10 @@ def row_of(
 
 
 def _times(name: str) -> Callable[[Row], str]:
-    return lambda row: or_dash(row[f"peer_{name}"], lambda value: f"{value / row[name]:.2g}")
+    def text(value: float) -> str:
+        return f"{value:.0f}" if value >= 10 else f"{value:.2g}"  # noqa: PLR2004
+
+    return lambda row: or_dash(row[f"peer_{name}"], lambda value: text(value / row[name]))
 
 
 def _a_round(key: str, show: Callable[[float], str]) -> Callable[[Row], str]:
