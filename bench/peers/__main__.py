@@ -9,6 +9,7 @@ PyPI, with the versions that the scripts pin.
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -216,6 +217,8 @@ def environment(settings: PeersSettings, script: Path) -> Path:
     folder = (settings.environments / script.stem).absolute()
     python = folder / "bin/python"
     if settings.install:
+        if shutil.which(settings.python) is None:
+            raise ConfigError(f"python: no {settings.python!r} here")
         pip = [str(python), "-m", "pip", "install", "--no-deps", *pinned(script)]
         for command in ([settings.python, "-m", "venv", str(folder)], pip):
             done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603

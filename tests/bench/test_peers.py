@@ -133,6 +133,9 @@ def test_what_is_missing_or_fails_is_said(tmp_path: Path) -> None:
     settings = PeersSettings(environments=tmp_path)
     with pytest.raises(ConfigError, match=r"no environment .*run_spu: --set install=true makes it"):
         environment(settings, HERE / "run_spu.py")
+    nowhere = PeersSettings(environments=tmp_path, install=True, python="python0.1")
+    with pytest.raises(ConfigError, match=r"python: no 'python0\.1' here"):
+        environment(nowhere, HERE / "run_spu.py")
     job = {"job": settings.job, "exchange": {"scheme": "plain"}}
     with pytest.raises(DataError, match="run_securevfl: FileNotFoundError: "):
         answer(Path(sys.executable), "run_securevfl", tmp_path / "none.npz", job)
