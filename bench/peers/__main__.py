@@ -246,19 +246,26 @@ def answer(python: Path, script: str, path: Path, options: Mapping[str, Any]) ->
         DataError: it fails, or takes longer than `LONGEST_S`.
     """
     own = script == "run_securevfl"
-    surroundings = {"PATH": os.environ["PATH"], "HOME": str(path.parent)}
-    try:
-        done = subprocess.run(  # noqa: S603
-            [python, *(() if own else ("-I",)), HERE / f"{script}.py", path, json.dumps(options)],
-            env=surroundings | ({"PYTHONPATH": str(ROOT)} if own else {}),
-            cwd=path.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LONGEST_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise DataError(f"{script}: more than {LONGEST_S} s") from None
+    with tempfile.TemporaryDirectory() as folder:
+        surroundings = {"PATH": os.environ["PATH"], "HOME": folder}
+        try:
+            done = subprocess.run(  # noqa: S603
+                [
+                    python,
+                    *(() if own else ("-I",)),
+                    HERE / f"{script}.py",
+                    path,
+                    json.dumps(options),
+                ],
+                env=surroundings | ({"PYTHONPATH": str(ROOT)} if own else {}),
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=LONGEST_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise DataError(f"{script}: more than {LONGEST_S} s") from None
     if done.returncode:
         raise DataError(f"{script}: {last_words(done)}")
     return last_line(done.stdout)
