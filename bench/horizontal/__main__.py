@@ -14,9 +14,8 @@ from bench.horizontal.rows import COSTS, HORIZONTAL, HORIZONTAL_NOTES, WITH_PAPE
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.reports.tables import Row
 
-WHOLE = ("fedavg", "fedavgm", "fedadam", "scaffold", "feddc", "fedbcgd", "fedbcgd+")
-CODED = ("top-k", "fedpaq", "fedbcgd:qsgd", "fedbcgd+:qsgd")
-CHANGED = ("fedbcgd:freezing", "fedbcgd:unshared", "fedbcgd:no-momentum")
+MAIN = ("fedavg", "fedbcgd", "fedbcgd+", "scaffold", "feddc")
+PRINTED = ("fedbcgd:momentum=0.8", "fedbcgd+:printed")
 
 
 def of_cifar10(dirichlet: float, *methods: str, **more: object) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def of_mnist(dirichlet: float) -> dict[str, Any]:
     return {
         "images": ("mnist",),
         "dirichlet": (dirichlet,),
-        "methods": (*WHOLE, "fedbcgd:qsgd"),
+        "methods": MAIN,
         "max_rounds": 60,
         "tuning_rounds": 40,
     }
@@ -49,8 +48,8 @@ EXPERIMENT = Experiment(
     name="horizontal",
     about=__doc__ or "",
     runs={
-        "cifar10-0.6": Run(2300, of_cifar10(0.6, *WHOLE, *CODED, *CHANGED)),
-        "cifar10-0.1": Run(1250, of_cifar10(0.1, *WHOLE)),
+        "cifar10-0.6": Run(2100, of_cifar10(0.6, *MAIN, *PRINTED, learning_rate=(0.03, 0.1))),
+        "cifar10-0.1": Run(1250, of_cifar10(0.1, *MAIN)),
         "mnist-0.6": Run(250, of_mnist(0.6)),
         "mnist-0.1": Run(250, of_mnist(0.1)),
         "blocks": Run(300, of_cifar10(0.6, "fedbcgd", blocks=(2, 10))),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,7 +26,9 @@ BUCKET = 512  # entries that share a norm, as in QSGD's experiments
 TUNING_SEED = 1000
 """Added to the seed where a learning rate is chosen: other clients, another start."""
 CODED = {"top-k": "fedavg", "fedpaq": "fedavg"}
-CHANGES = ("qsgd", "freezing", "unshared", "no-momentum")
+MOMENTUM = "momentum="
+BLOCKWISE = ("qsgd", "freezing", "unshared")
+CHANGES = (*BLOCKWISE, "unclipped", "printed", f"{MOMENTUM}0.8")
 
 
 @dataclass(frozen=True)
@@ -71,12 +74,14 @@ class Variant:
         compressor: of uploads; None where they travel as they are.
         bits_share: what a number of an upload takes, over a float32, as the papers count.
         shared: whether there is a shared block.
+        clip: as `Settings` has it.
     """
 
     method: Method
     compressor: Compressor | None
     bits_share: float
     shared: bool
+    clip: float | None
 
     @classmethod
     def of(cls, text: str, settings: HorizontalSettings) -> "Variant":
@@ -86,18 +91,12 @@ class Variant:
             ConfigError: there is none.
         """
         name, *changes = text.split(":")
-        for change in changes:
-            if change not in CHANGES:
-                raise ConfigError(f"method = {text!r}: expected {', '.join(CHANGES)} after a colon")
+        if "printed" in changes:
+            name = f"{name}:printed"
         if name not in {*METHODS, *CODED}:
             raise ConfigError(f"method = {name!r}: expected one of {', '.join([*METHODS, *CODED])}")
-        method = METHODS[CODED.get(name, name)]
-        if changes and not method.blockwise:
-            raise ConfigError(f"method = {text!r}: changes are of blockwise methods")
-        if method.momentum:
-            kept = 0.0 if "no-momentum" in changes else settings.momentum
-            method = replace(method, momentum=kept)
-        method = replace(method, freezes="freezing" in changes)
+        method = _changed(METHODS[CODED.get(name, name)], text, changes)
+        clip = inf if "unclipped" in changes else settings.clip
         compressor: Compressor | None = None
         bits_share = 1.0
         if name == "top-k":
@@ -105,12 +104,26 @@ class Variant:
         elif name == "fedpaq" or "qsgd" in changes:
             compressor = Quantizer(2 ** (settings.bits - 1) - 1, BUCKET)
             bits_share = settings.bits / FLOAT_BITS
-        return cls(method, compressor, bits_share, "unshared" not in changes)
+        return cls(method, compressor, bits_share, "unshared" not in changes, clip)
 
     def counted(self, blocks: int) -> float:
         """What the paper counts of an upload, in models."""
         whole = 2.0 if self.method.corrects else 1.0
         return whole * self.bits_share / (blocks if self.method.blockwise else 1)
+
+
+def _changed(method: Method, text: str, changes: Sequence[str]) -> Method:
+    for change in changes:
+        if change.startswith(MOMENTUM):
+            try:
+                method = replace(method, momentum=float(change.removeprefix(MOMENTUM)))
+            except ValueError:
+                raise ConfigError(f"method = {text!r}: {MOMENTUM} expects a number") from None
+        elif change not in CHANGES:
+            raise ConfigError(f"method = {text!r}: expected {', '.join(CHANGES)} after a colon")
+        elif change in BLOCKWISE and not method.blockwise:
+            raise ConfigError(f"method = {text!r}: {change} is of blockwise methods")
+    return replace(method, freezes="freezing" in changes)
 
 
 def uncoded(text: str) -> str:
@@ -155,6 +168,7 @@ def federation_of(settings: HorizontalSettings, task: Task, sizes: Mapping[str, 
             learning_rate=task.learning_rate,
             decay=settings.decay,
             weight_decay=settings.weight_decay,
+            clip=variant.clip,
             epochs=settings.epochs,
             batch_size=settings.batch_size,
             seed=task.seed,

@@ -76,7 +76,7 @@ def test_what_travels_is_what_was_counted_offline(problems: list[Quadratic], nam
     for each in ended.rounds:
         assert (each.up_floats, each.down_floats) == (up, down)
         assert each.paper_floats == pytest.approx(paper)
-        assert each.gradients == 4 * 3 * (2 if name == "fedbcgd+" else 1)
+        assert each.gradients == 4 * 3 * (2 if name == "fedbcgd+:printed" else 1)
         sizes = [len(by.blocks.uploaded(block)) for block in range(blocks)]
         assert sum(sizes) * 4 // blocks * (1 + by.method.corrects) == up
         # Header and step, then four arrays with a byte of precision, one of dimensions, one extent.
