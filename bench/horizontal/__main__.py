@@ -15,7 +15,8 @@ from bench.horizontal.settings import HorizontalSettings
 from securevfl.reports.tables import Row
 
 MAIN = ("fedavg", "fedbcgd", "fedbcgd+", "scaffold", "feddc")
-PRINTED = ("fedbcgd:momentum=0.8", "fedbcgd+:printed")
+PRINTED = ("fedbcgd+:printed", "fedbcgd:momentum=0.8")
+FEW_RATES = {"learning_rate": (0.03, 0.1), "tuning_rounds": 60}
 
 
 def of_cifar10(dirichlet: float, *methods: str, **more: object) -> dict[str, Any]:
@@ -48,7 +49,8 @@ EXPERIMENT = Experiment(
     name="horizontal",
     about=__doc__ or "",
     runs={
-        "cifar10-0.6": Run(2100, of_cifar10(0.6, *MAIN, *PRINTED, learning_rate=(0.03, 0.1))),
+        "cifar10-0.6": Run(1100, of_cifar10(0.6, *MAIN, **FEW_RATES)),
+        "printed-0.6": Run(900, of_cifar10(0.6, *PRINTED, **FEW_RATES)),
         "cifar10-0.1": Run(1250, of_cifar10(0.1, *MAIN)),
         "mnist-0.6": Run(250, of_mnist(0.6)),
         "mnist-0.1": Run(250, of_mnist(0.1)),

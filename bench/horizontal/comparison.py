@@ -107,15 +107,17 @@ def journal_of(settings: HorizontalSettings) -> Journal:
 
 def _check(settings: HorizontalSettings) -> None:
     """Refuse what cannot be before any work."""
-    from bench.horizontal.lenet import lenet5  # noqa: PLC0415
-    from securevfl.models.flat_module import FlatModule  # noqa: PLC0415
-
     for images in settings.images:
         if images not in TARGETS:
             raise ConfigError(f"images: unknown {images!r}; known: {', '.join(TARGETS)}")
     if not all((settings.methods, settings.images, settings.dirichlet, settings.learning_rate)):
         raise ConfigError("methods, images, dirichlet and learning_rate: expected one of each")
-    sizes = FlatModule(lenet5(3, 32, 10, np.random.default_rng(0))).sizes
+    sizes: Mapping[str, int] = {"weight": 7840, "bias": 10}
+    if settings.model == "lenet5":
+        from bench.horizontal.lenet import lenet5  # noqa: PLC0415
+        from securevfl.models.flat_module import FlatModule  # noqa: PLC0415
+
+        sizes = FlatModule(lenet5(3, 32, 10, np.random.default_rng(0))).sizes
     for cell, rate in product(_cells(settings), settings.learning_rate):
         federation_of(settings, Task(*cell, rate, settings.seed), sizes)
 

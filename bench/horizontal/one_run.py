@@ -3,19 +3,21 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bench.horizontal.images import ImageSet, dirichlet_split, load_images
+from bench.horizontal.logistic import Logistic
 from bench.horizontal.settings import HorizontalSettings
-from securevfl.arrays import FloatArray, RealArray
+from securevfl.arrays import IntArray, RealArray
 from securevfl.errors import ConfigError, TrainingDiverged
+from securevfl.horizontal.client import ClientProblem
 from securevfl.horizontal.compression import Compressed, Compressor, Quantizer, TopK
 from securevfl.horizontal.federation import METHODS, Blocks, Federation, Method, Settings
 from securevfl.horizontal.simulation import FLOAT_BYTES, Round, ScoringRule, simulate_federation
@@ -141,14 +143,12 @@ def planned_rounds(settings: HorizontalSettings, task: Task) -> int:
 
 
 @lru_cache(maxsize=2)
-def _images(
-    name: str, rows: int, data_dir: Path | None, tuning_seed: int | None
-) -> tuple[ImageSet, FloatArray, FloatArray]:
-    """A set, and its training and test images as they are trained on and scored."""
+def _images(name: str, rows: int, data_dir: Path | None, tuning_seed: int | None) -> ImageSet:
+    """A set, as it is trained on and scored."""
     images = load_images(name, data_dir=data_dir).first(rows)
     if tuning_seed is not None:
         images = images.for_tuning(np.random.default_rng(tuning_seed))
-    return images, *images.scaled()
+    return images
 
 
 def federation_of(settings: HorizontalSettings, task: Task, sizes: Mapping[str, int]) -> Federation:
@@ -186,22 +186,18 @@ def run(
         ConfigError: see `federation_of`, or a split that cannot be.
         DataError: no such images here.
     """
-    # torch is an extra, and takes long to import.
-    from bench.horizontal.lenet import lenet5  # noqa: PLC0415
-    from securevfl.models.flat_module import FlatModule, ModuleProblem  # noqa: PLC0415
-
     tuning_seed = settings.seed + TUNING_SEED if task.tuning else None
-    images, inputs, tests = _images(task.images, settings.rows, settings.data_dir, tuning_seed)
+    images = _images(task.images, settings.rows, settings.data_dir, tuning_seed)
     generator = np.random.default_rng(task.seed)
     split = dirichlet_split(images.train_labels, settings.clients, task.dirichlet, generator)
-    channels, side = inputs.shape[1:3]
-    module = FlatModule(lenet5(channels, side, images.classes, generator))
-    federation = federation_of(settings, task, module.sizes)
+    made = _logistic if settings.model == "logistic" else _network
+    model = made(images, settings.weight_decay, generator, split)
+    federation = federation_of(settings, task, model.sizes)
     begun = perf_counter()
     accuracies: list[float] = []
 
     def score(weights: RealArray) -> float:
-        accuracies.append(module.accuracy(weights, tests, images.test_labels))
+        accuracies.append(model.score(weights))
         rounds = federation.settings.rounds
         tell("training", min(len(accuracies) * settings.eval_every, rounds), rounds)
         return accuracies[-1]
@@ -210,16 +206,57 @@ def run(
     coding = None if compressor is None else Compressed(compressor)
     spent: Sequence[Round] = ()
     with threadpool_limits(1):
-        problems = [
-            ModuleProblem(module, inputs[rows], images.train_labels[rows]) for rows in split
-        ]
         scoring = ScoringRule(score, settings.eval_every)
         with suppress(TrainingDiverged):
             spent = simulate_federation(
-                problems, federation, module.weights(), uploads=coding, scoring=scoring
+                model.problems, federation, model.start, uploads=coding, scoring=scoring
             ).rounds
     seconds = perf_counter() - begun
-    return _told(federation, task.seed, spent, len(inputs) / settings.clients, seconds)
+    return _told(federation, task.seed, spent, len(images.train) / settings.clients, seconds)
+
+
+class _Model(NamedTuple):
+    """What is trained: tensors' sizes, θ at the start, clients' problems, and the score of θ."""
+
+    sizes: Mapping[str, int]
+    start: RealArray
+    problems: Sequence[ClientProblem]
+    score: Callable[[RealArray], float]
+
+
+def _network(
+    images: ImageSet, decay: float, generator: np.random.Generator, split: Sequence[IntArray]
+) -> _Model:
+    """LeNet-5; scores are accuracies on test images."""
+    # torch is an extra, and takes long to import.
+    from bench.horizontal.lenet import lenet5  # noqa: PLC0415
+    from securevfl.models.flat_module import FlatModule, module_problems  # noqa: PLC0415
+
+    del decay
+    inputs, tests = images.scaled()
+    channels, side = inputs.shape[1:3]
+    module = FlatModule(lenet5(channels, side, images.classes, generator))
+    clients = [(inputs[rows], images.train_labels[rows]) for rows in split]
+    return _Model(
+        module.sizes,
+        module.weights(),
+        module_problems(module, clients),
+        partial(module.accuracy, inputs=tests, labels=images.test_labels),
+    )
+
+
+def _logistic(
+    images: ImageSet, decay: float, generator: np.random.Generator, split: Sequence[IntArray]
+) -> _Model:
+    """Logistic regression; scores are shares of the way to the least objective."""
+    del generator
+    model = _on_all(images, decay)
+    return _Model(model.sizes, model.weights(), [model.problem(rows) for rows in split], model.way)
+
+
+@lru_cache(maxsize=2)
+def _on_all(images: ImageSet, decay: float) -> Logistic:
+    return Logistic(images.train / np.float32(255), images.train_labels, images.classes, decay)
 
 
 def _told(

@@ -23,6 +23,8 @@ class HorizontalSettings(Settings):
             :qsgd, :freezing or :unshared, FedBCGD+ with :printed, as its paper has it.
         images: cifar10, mnist or digits.
         rows: training images at most, of each set.
+        model: LeNet-5, scored by accuracy, or logistic regression, scored by the share of the way
+            from the training loss at zero to the least one.
         dirichlet: D: small is few classes a client.
         clients: M.
         taking_part: m: clients of a round.
@@ -48,6 +50,7 @@ class HorizontalSettings(Settings):
     methods: Several[str] = METHODS
     images: Several[str] = ("cifar10", "mnist")
     rows: int = Field(15000, ge=10)
+    model: Literal["lenet5", "logistic"] = "lenet5"
     dirichlet: Several[float] = (0.6, 0.1)
     clients: PositiveInt = 100
     taking_part: PositiveInt = 10

@@ -253,11 +253,12 @@ def test_federations_that_differ_in_anything_have_other_digests() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1)
     others = [
         replace(by, settings=replace(by.settings, seed=3)),
+        replace(by, settings=replace(by.settings, clip=10.0)),
         replace(by, method=replace(by.method, momentum=0.5)),
         replace(by, blocks=Blocks.equal({"first": 4, "second": 5, "last": 3}, 2)),
         replace(by, blocks=Blocks(BLOCKS.own[::-1], BLOCKS.shared)),
     ]
-    assert len({each.digest for each in (by, *others)}) == 5
+    assert len({each.digest for each in (by, *others)}) == 6
     assert by.digest == federation(METHODS["fedbcgd"], BLOCKS, rounds=1).digest
     numpys_own: Any = np.int64(3)
     same = replace(by.settings, epochs=numpys_own, decay=1, learning_rate=np.float64(0.1))
