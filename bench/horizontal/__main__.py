@@ -10,12 +10,24 @@ from typing import Any
 from bench.documents import by_columns
 from bench.experiment import Experiment, Run, main
 from bench.horizontal.comparison import horizontal
-from bench.horizontal.rows import COSTS, HORIZONTAL, HORIZONTAL_NOTES, WITH_PAPERS, horizontal_page
+from bench.horizontal.rows import (
+    CONVEX,
+    COSTS,
+    HORIZONTAL,
+    HORIZONTAL_NOTES,
+    WITH_PAPERS,
+    horizontal_page,
+)
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.reports.tables import Row
 
 MAIN = ("fedavg", "fedbcgd", "fedbcgd+", "scaffold", "feddc")
 PRINTED = ("fedbcgd+:printed", "fedbcgd:momentum=0.8")
+MOMENTA = tuple(
+    f"{name}:momentum={each}"
+    for name in ("fedbcgd", "fedbcgd+")
+    for each in (0, 0.2, 0.45, 0.6, 0.8)
+)
 FEW_RATES = {"learning_rate": (0.03, 0.1), "tuning_rounds": 60}
 
 
@@ -32,6 +44,21 @@ def of_mnist(dirichlet: float) -> dict[str, Any]:
         "methods": MAIN,
         "max_rounds": 60,
         "tuning_rounds": 40,
+    }
+
+
+def of_logistic(dirichlet: float, *methods: str) -> dict[str, Any]:
+    """Settings of a run on logistic regression, to a hundredth of the way from its optimum."""
+    return {
+        "images": ("mnist",),
+        "dirichlet": (dirichlet,),
+        "methods": methods,
+        "model": "logistic",
+        "shared_layers": ("bias",),
+        "learning_rate": (0.1, 0.3, 1.0, 2.0),
+        "tuning_rounds": 200,
+        "target_accuracy": 0.99,
+        "budget": 400,
     }
 
 
@@ -54,6 +81,9 @@ EXPERIMENT = Experiment(
         "cifar10-0.1": Run(1250, of_cifar10(0.1, *MAIN)),
         "mnist-0.6": Run(250, of_mnist(0.6)),
         "mnist-0.1": Run(250, of_mnist(0.1)),
+        "convex-0.6": Run(150, of_logistic(0.6, *MAIN, *PRINTED)),
+        "convex-0.1": Run(150, of_logistic(0.1, *MAIN, *PRINTED)),
+        "momentum": Run(150, of_logistic(0.6, *MOMENTA)),
         "blocks": Run(300, of_cifar10(0.6, "fedbcgd", blocks=(2, 10))),
         "layers": Run(150, of_cifar10(0.6, "fedbcgd", cut="layers")),
     },
@@ -69,7 +99,11 @@ EXPERIMENT = Experiment(
     measure=horizontal,
     columns=HORIZONTAL,
     notes=notes,
-    tables={"horizontal": by_columns(*WITH_PAPERS), "horizontal-costs": by_columns(*COSTS)},
+    tables={
+        "horizontal": by_columns(*WITH_PAPERS),
+        "horizontal-costs": by_columns(*COSTS),
+        "horizontal-convex": by_columns(*CONVEX),
+    },
     html=horizontal_page,
 )
 

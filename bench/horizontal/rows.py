@@ -63,6 +63,12 @@ COSTS: tuple[Column[Row], ...] = (
     ("seeds", lambda row: str(row["repeats"])),
 )
 
+CONVEX: tuple[Column[Row], ...] = (
+    DATA,
+    *HORIZONTAL[:-1],
+    ("gap at the end", lambda row: f"{1 - row['final_accuracy']:.1e}"),
+)
+
 HORIZONTAL_NOTES = (
     "to the target: rounds, and models (p numbers) a client of a round, as the paper",
     "counts and as bytes up and down; fewer: than fedavg, as counted and as bytes up",

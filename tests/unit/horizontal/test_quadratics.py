@@ -275,7 +275,7 @@ def test_control_variates_that_are_not_finite_are_an_error_too() -> None:
 def test_a_clipped_step_has_the_bound_s_norm_however_large_it_was(
     dtype: type[np.float32 | np.float64], size: float
 ) -> None:
-    step: RealArray = np.array([0.6, -0.8], dtype) * dtype(size)
+    step: RealArray = np.array([0.6 * size, -0.8 * size], dtype)
     short = clipped(step, 10.0)
     np.testing.assert_allclose(short, [6.0, -8.0], rtol=1e-6)
     assert short.dtype == dtype
