@@ -47,18 +47,18 @@ def of_mnist(dirichlet: float) -> dict[str, Any]:
     }
 
 
-def of_logistic(dirichlet: float, *methods: str) -> dict[str, Any]:
+def of_logistic(dirichlet: float, rounds: int) -> dict[str, Any]:
     """Settings of a run on logistic regression, to a hundredth of the way from its optimum."""
     return {
         "images": ("mnist",),
         "dirichlet": (dirichlet,),
-        "methods": methods,
+        "methods": (*MAIN, "fedbcgd+:printed"),
         "model": "logistic",
         "shared_layers": ("bias",),
         "learning_rate": (0.1, 0.3, 1.0, 2.0),
-        "tuning_rounds": 200,
+        "max_rounds": rounds,
+        "tuning_rounds": None,
         "target_accuracy": 0.99,
-        "budget": 400,
     }
 
 
@@ -81,9 +81,9 @@ EXPERIMENT = Experiment(
         "cifar10-0.1": Run(1250, of_cifar10(0.1, *MAIN)),
         "mnist-0.6": Run(250, of_mnist(0.6)),
         "mnist-0.1": Run(250, of_mnist(0.1)),
-        "convex-0.6": Run(150, of_logistic(0.6, *MAIN, *PRINTED)),
-        "convex-0.1": Run(150, of_logistic(0.1, *MAIN, *PRINTED)),
-        "momentum": Run(150, of_logistic(0.6, *MOMENTA)),
+        "convex-0.6": Run(350, of_logistic(0.6, 1000)),
+        "convex-0.1": Run(350, of_logistic(0.1, 1000)),
+        "momentum": Run(200, {**of_logistic(0.6, 200), "methods": MOMENTA}),
         "blocks": Run(300, of_cifar10(0.6, "fedbcgd", blocks=(2, 10))),
         "layers": Run(150, of_cifar10(0.6, "fedbcgd", cut="layers")),
     },

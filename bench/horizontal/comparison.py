@@ -250,7 +250,8 @@ def _how(settings: HorizontalSettings) -> str:
     if len(settings.learning_rate) == 1:
         return "given"
     rates = ", ".join(f"{each:g}" for each in settings.learning_rate)
-    return f"of {rates}: best after {settings.tuning_rounds} rounds on validation images"
+    trial = f"{settings.tuning_rounds} rounds" if settings.tuning_rounds else "as many rounds"
+    return f"of {rates}: best after {trial} on validation images"
 
 
 def _place(result: Row, target: float) -> int | None:

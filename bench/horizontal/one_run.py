@@ -136,7 +136,7 @@ def uncoded(text: str) -> str:
 
 def planned_rounds(settings: HorizontalSettings, task: Task) -> int:
     """Rounds of a task: what the budget allows, and no more than the settings do."""
-    if task.tuning:
+    if task.tuning and settings.tuning_rounds:
         return settings.tuning_rounds
     counted = Variant.of(task.method, settings).counted(task.blocks)
     return max(1, min(settings.max_rounds, int(settings.budget / counted)))

@@ -39,7 +39,7 @@ class HorizontalSettings(Settings):
         bits: of a number under fedpaq and qsgd.
         kept: share of numbers that top-k uploads.
         budget: uploads, counted as the paper does, in models a client.
-        tuning_rounds: of one rate's trial.
+        tuning_rounds: of one rate's trial; as many as of a run if None.
         eval_every: rounds between scorings.
         target_accuracy: to reach; by set and split if None.
         repeats: runs with seeds of their own; medians.
@@ -67,7 +67,7 @@ class HorizontalSettings(Settings):
     kept: float = 0.1
     budget: float = 200.0
     max_rounds: PositiveInt = 200
-    tuning_rounds: PositiveInt = 80
+    tuning_rounds: PositiveInt | None = 80
     eval_every: PositiveInt = 5
     target_accuracy: float | None = None
     repeats: PositiveInt = 3

@@ -133,6 +133,7 @@ def test_a_run_ends_where_its_budget_does() -> None:
     assert rounds == {"fedavg": 20, "scaffold": 10, "fedbcgd": 50, "fedbcgd+": 50}
     trial = Task("digits", 0.6, "fedavg", 1, 0.1, 0, tuning=True)
     assert planned_rounds(settings, trial) == 1
+    assert planned_rounds(changed(settings, tuning_rounds=None), trial) == 20
 
 
 def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
