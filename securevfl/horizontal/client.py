@@ -104,8 +104,8 @@ def local_training(
 ) -> LocalResult:
     """Take E epochs of steps θ ← θ − η·(clip(G(θ) + correction) + decay·θ) on all weights.
 
-    G is the mean gradient of a step's rows; `Federation.clip` bounds the norm of what is added to
-    it as well, as in the public code of FedDC. The correction:
+    G is the mean gradient of a step's rows; `Federation.clip` bounds the norm of the sum, as in
+    FedDC's public code (FedBCGD's bounds G alone). The correction:
 
     - "none": 0 (FedAvg; FedBCGD, algorithm 1);
     - "scaffold": κ − κ_j (Karimireddy et al. 2020, equation (3); FedBCGD+ in its public code);
@@ -115,11 +115,11 @@ def local_training(
       algorithm 2). Departure: the paper's equation (4) prints the drift term as κ_j − κ, which
       leads away from the optimum.
 
-    Then κ_j becomes ∇L_j(θ⁰) under variance reduction, else
-    κ_j − κ + (θ⁰ − θ) over η and the number of steps, the mean of G + decay·θ where nothing is
-    clipped (SCAFFOLD's option II, and FedDC's public code with
-    the pull in it), in the uploaded entries alone. Departure: FedBCGD+ as printed replaces all
-    blocks of κ_j, but the server receives only one: its κ is then no longer the mean of the κ_j.
+    Then κ_j becomes ∇L_j(θ⁰) under variance reduction, else κ_j − κ + (θ⁰ − θ) over η and the
+    number of steps, which is the mean of G + decay·θ if nothing was clipped (SCAFFOLD's option II,
+    and FedDC's public code with the pull in it), in the uploaded entries alone. Departure: FedBCGD+
+    as printed and as published replaces all blocks of κ_j, but the server receives only one: its κ
+    is then no longer the mean of the κ_j.
 
     Raises:
         TrainingDiverged: weights or control variates are no longer finite.
