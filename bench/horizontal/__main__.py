@@ -1,4 +1,4 @@
-"""FedBCGD beside FedAvg and others: floats to an accuracy (FedBCGD, Tables 2, 3, 4, 6).
+"""FedBCGD beside FedAvg and others: floats to an accuracy, or to an optimum.
 
 A run that was interrupted goes on where it was when the same command is given again; with
 `--set fresh=true` it begins anew.
@@ -22,6 +22,7 @@ from bench.horizontal.settings import HorizontalSettings
 from securevfl.reports.tables import Row
 
 MAIN = ("fedavg", "fedbcgd", "fedbcgd+", "scaffold", "feddc")
+WHOLE = ("fedavg", "fedavgm", "fedadam", "top-k", "fedpaq")
 PRINTED = ("fedbcgd+:printed", "fedbcgd:momentum=0.8")
 MOMENTA = tuple(
     f"{name}:momentum={each}"
@@ -77,6 +78,7 @@ EXPERIMENT = Experiment(
     about=__doc__ or "",
     runs={
         "cifar10-0.6": Run(1100, of_cifar10(0.6, *MAIN, **FEW_RATES)),
+        "whole-0.6": Run(900, of_cifar10(0.6, *WHOLE)),
         "printed-0.6": Run(900, of_cifar10(0.6, *PRINTED, **FEW_RATES)),
         "cifar10-0.1": Run(1250, of_cifar10(0.1, *MAIN)),
         "mnist-0.6": Run(250, of_mnist(0.6)),
@@ -101,6 +103,9 @@ EXPERIMENT = Experiment(
     notes=notes,
     tables={
         "horizontal": by_columns(*WITH_PAPERS),
+        "horizontal-whole": lambda rows: by_columns(*WITH_PAPERS)(
+            [row for row in rows if row["method"] in WHOLE]
+        ),
         "horizontal-costs": by_columns(*COSTS),
         "horizontal-convex": by_columns(*CONVEX),
     },

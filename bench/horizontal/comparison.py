@@ -1,4 +1,4 @@
-"""Tables 2, 3, 4 and 6 and figures 4 and 5 of FedBCGD (ACM MM 2024) in small.
+"""FedBCGD (ACM MM 2024) in small: LeNet-5 on CIFAR-10 from its tables, figures 4, 5, 7 and 8.
 
 Floats to a target accuracy and the final accuracy of every method, learning rates chosen for each
 method with the same effort: on a fifth of the training images, other clients and another start. The
