@@ -15,6 +15,7 @@ from bench.horizontal.rows import (
     COSTS,
     HORIZONTAL,
     HORIZONTAL_NOTES,
+    MOMENTUM,
     WITH_PAPERS,
     horizontal_page,
 )
@@ -108,6 +109,7 @@ EXPERIMENT = Experiment(
         ),
         "horizontal-costs": by_columns(*COSTS),
         "horizontal-convex": by_columns(*CONVEX),
+        "horizontal-momentum": by_columns(*MOMENTUM),
     },
     html=horizontal_page,
 )
