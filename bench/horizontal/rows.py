@@ -34,7 +34,7 @@ def _final(row: Row) -> str:
 
 
 def _gap(row: Row, of: str, at: float) -> str:
-    """What is left of the way to the optimum by then, the median of runs; `-` where none got so far."""
+    """What is left of the way to the optimum by then, the median of runs that got so far."""
     left = [
         1 - run["accuracies"][max(place for place, cost in enumerate(run[of]) if cost <= at)]
         for run in row["runs"]
