@@ -57,7 +57,7 @@ def of_logistic(dirichlet: float, rounds: int) -> dict[str, Any]:
         "methods": (*MAIN, "fedbcgd+:printed"),
         "model": "logistic",
         "shared_layers": ("bias",),
-        "learning_rate": (0.1, 0.3, 1.0, 2.0),
+        "learning_rate": (0.3, 1.0, 2.0),
         "max_rounds": rounds,
         "tuning_rounds": None,
         "target_accuracy": 0.99,
@@ -86,9 +86,6 @@ EXPERIMENT = Experiment(
         "mnist-0.1": Run(250, of_mnist(0.1)),
         "convex-0.6": Run(350, of_logistic(0.6, 1000)),
         "convex-0.1": Run(350, of_logistic(0.1, 1000)),
-        "convex-momentum": Run(
-            80, {**of_logistic(0.6, 1000), "methods": ("fedbcgd+:momentum=0.8",)}
-        ),
         "momentum": Run(200, {**of_logistic(0.6, 200), "methods": MOMENTA}),
         "blocks": Run(300, of_cifar10(0.6, "fedbcgd", blocks=(2, 10))),
         "layers": Run(150, of_cifar10(0.6, "fedbcgd", cut="layers")),

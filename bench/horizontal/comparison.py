@@ -251,7 +251,8 @@ def _how(settings: HorizontalSettings) -> str:
         return "given"
     rates = ", ".join(f"{each:g}" for each in settings.learning_rate)
     trial = f"{settings.tuning_rounds} rounds" if settings.tuning_rounds else "as many rounds"
-    return f"of {rates}: best after {trial} on validation images"
+    where = "validation images" if settings.model == "lenet5" else "other clients"
+    return f"of {rates}: best after {trial} on {where}"
 
 
 def _place(result: Row, target: float) -> int | None:
