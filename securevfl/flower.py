@@ -261,9 +261,8 @@ def client_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         orders = Orders.of(message.content)
-        if orders.agreed != agreed_on(federation, coding):  # an error would only void the round
-            reason = ConfigRecord({"reason": _said(federation, coding)})
-            return Message(RecordDict({REFUSED: reason}), reply_to=message)
+        if orders.agreed != agreed_on(federation, coding):
+            return _refusal(message, _said(federation, coding))
         broadcast = _broadcast(federation, orders, message.content)
         kept = _kept(context, orders.counted)
         result = local_training(problem_of(context), federation, broadcast, kept)
@@ -279,11 +278,16 @@ def client_app(
     return app
 
 
+def _refusal(message: Message, reason: str) -> Message:
+    """A reply that ends the run; an error would only void the round."""
+    return Message(RecordDict({REFUSED: ConfigRecord({"reason": reason})}), reply_to=message)
+
+
 def _said(federation: Federation, coding: Coding) -> str:
     method, blocks = federation.method.name, federation.blocks
     return (
-        f"its app has {method}, {federation.settings}, {len(blocks)} blocks of "
-        f"{blocks.parameters} parameters and uploads {coding.terms}; give both the same"
+        f"is in another federation: its app has {method}, {federation.settings}, {len(blocks)} "
+        f"blocks of {blocks.parameters} parameters and uploads {coding.terms}; give both the same"
     )
 
 
@@ -318,21 +322,25 @@ class UploadsBlock:
 
     The client trains the whole model as under Flower's FedAvg and replies with all of it; the mod
     extracts the block that the strategy asked for. For methods without control variates (FedBCGD,
-    FedAvgM …), under `Plain` uploads: `ClientApp(mods=[UploadsBlock()])`.
+    FedAvgM …), under `Plain` uploads: `ClientApp(mods=[UploadsBlock()])`. Under a method with
+    control variates it refuses to train, which ends the run.
     """
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Replace the client's reply by its block.
 
         Raises:
-            ConfigError: the method has control variates.
             MalformedMessage: the client's reply is not a model of the same parameters.
         """
         if ORDERS not in message.content:
             return call_next(message, context)
         orders = Orders.of(message.content)
         if CONTROL in message.content:
-            raise ConfigError("control variates need securevfl's own client_app")
+            return _refusal(
+                message,
+                "uses UploadsBlock, which cannot correct steps by control variates: give it "
+                "securevfl's client_app, or choose a method without them",
+            )
         start = _vector_in(message.content, MODEL)
         reply = call_next(message, context)
         if reply.has_error():
@@ -415,7 +423,8 @@ class FederationStrategy(FedAvg):
         """The model after the round.
 
         Raises:
-            PeerViolation: a client of another federation, or an upload that does not fit.
+            PeerViolation: a client that cannot take part in this federation, or an upload that
+                does not fit.
             TrainingDiverged: θ or κ is no longer finite.
         """
         fine, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
@@ -471,7 +480,7 @@ class FederationStrategy(FedAvg):
         node = reply.metadata.src_node_id
         if REFUSED in reply.content.config_records:
             reason = str(reply.content.config_records[REFUSED].get("reason"))
-            raise PeerViolation(f"node {node} is in another federation: {reason[:MOST_REASON]}")
+            raise PeerViolation(f"node {node} {reason[:MOST_REASON]}")
         if UPLOAD not in reply.content.array_records:
             raise PeerViolation(
                 f"node {node} uploaded no block: its ClientApp needs `UploadsBlock`"

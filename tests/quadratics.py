@@ -57,6 +57,7 @@ def federation(method: Method, blocks: Blocks, **settings: float) -> Federation:
         "rounds": 400,
         "learning_rate": 0.1,
         "decay": 1.0,
+        "weight_decay": 0.0,
         "epochs": 3,
         **settings,
     }

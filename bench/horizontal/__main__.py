@@ -1,4 +1,4 @@
-"""FedBCGD beside FedAvg and others: floats to an accuracy (FedBCGD, Tables 2, 3, 4, 6).
+"""FedBCGD beside FedAvg and others: floats to an accuracy, or to an optimum.
 
 A run that was interrupted goes on where it was when the same command is given again; with
 `--set fresh=true` it begins anew.
@@ -10,13 +10,27 @@ from typing import Any
 from bench.documents import by_columns
 from bench.experiment import Experiment, Run, main
 from bench.horizontal.comparison import horizontal
-from bench.horizontal.rows import COSTS, HORIZONTAL, HORIZONTAL_NOTES, WITH_PAPERS, horizontal_page
+from bench.horizontal.rows import (
+    CONVEX,
+    COSTS,
+    HORIZONTAL,
+    HORIZONTAL_NOTES,
+    MOMENTUM,
+    WITH_PAPERS,
+    horizontal_page,
+)
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.reports.tables import Row
 
-WHOLE = ("fedavg", "fedavgm", "fedadam", "scaffold", "feddc", "fedbcgd", "fedbcgd+")
-CODED = ("top-k", "fedpaq", "fedbcgd:qsgd", "fedbcgd+:qsgd")
-CHANGED = ("fedbcgd:freezing", "fedbcgd:unshared", "fedbcgd:no-momentum")
+MAIN = ("fedavg", "fedbcgd", "fedbcgd+", "scaffold", "feddc")
+WHOLE = ("fedavg", "fedavgm", "fedadam", "top-k", "fedpaq")
+PRINTED = ("fedbcgd+:printed", "fedbcgd:momentum=0.8")
+MOMENTA = tuple(
+    f"{name}:momentum={each}"
+    for name in ("fedbcgd", "fedbcgd+")
+    for each in (0, 0.2, 0.45, 0.6, 0.8)
+)
+FEW_RATES = {"learning_rate": (0.03, 0.1), "tuning_rounds": 60}
 
 
 def of_cifar10(dirichlet: float, *methods: str, **more: object) -> dict[str, Any]:
@@ -29,9 +43,24 @@ def of_mnist(dirichlet: float) -> dict[str, Any]:
     return {
         "images": ("mnist",),
         "dirichlet": (dirichlet,),
-        "methods": (*WHOLE, "fedbcgd:qsgd"),
+        "methods": MAIN,
         "max_rounds": 60,
         "tuning_rounds": 40,
+    }
+
+
+def of_logistic(dirichlet: float, rounds: int) -> dict[str, Any]:
+    """Settings of a run on logistic regression, to a hundredth of the way from its optimum."""
+    return {
+        "images": ("mnist",),
+        "dirichlet": (dirichlet,),
+        "methods": (*MAIN, "fedbcgd+:printed"),
+        "model": "logistic",
+        "shared_layers": ("bias",),
+        "learning_rate": (0.3, 1.0, 2.0),
+        "max_rounds": rounds,
+        "tuning_rounds": None,
+        "target_accuracy": 0.99,
     }
 
 
@@ -49,10 +78,15 @@ EXPERIMENT = Experiment(
     name="horizontal",
     about=__doc__ or "",
     runs={
-        "cifar10-0.6": Run(2300, of_cifar10(0.6, *WHOLE, *CODED, *CHANGED)),
-        "cifar10-0.1": Run(1250, of_cifar10(0.1, *WHOLE)),
+        "cifar10-0.6": Run(1100, of_cifar10(0.6, *MAIN, **FEW_RATES)),
+        "whole-0.6": Run(900, of_cifar10(0.6, *WHOLE)),
+        "printed-0.6": Run(900, of_cifar10(0.6, *PRINTED, **FEW_RATES)),
+        "cifar10-0.1": Run(1250, of_cifar10(0.1, *MAIN)),
         "mnist-0.6": Run(250, of_mnist(0.6)),
         "mnist-0.1": Run(250, of_mnist(0.1)),
+        "convex-0.6": Run(350, of_logistic(0.6, 1000)),
+        "convex-0.1": Run(350, of_logistic(0.1, 1000)),
+        "momentum": Run(200, {**of_logistic(0.6, 200), "methods": MOMENTA}),
         "blocks": Run(300, of_cifar10(0.6, "fedbcgd", blocks=(2, 10))),
         "layers": Run(150, of_cifar10(0.6, "fedbcgd", cut="layers")),
     },
@@ -68,7 +102,15 @@ EXPERIMENT = Experiment(
     measure=horizontal,
     columns=HORIZONTAL,
     notes=notes,
-    tables={"horizontal": by_columns(*WITH_PAPERS), "horizontal-costs": by_columns(*COSTS)},
+    tables={
+        "horizontal": by_columns(*WITH_PAPERS),
+        "horizontal-whole": lambda rows: by_columns(*WITH_PAPERS)(
+            [row for row in rows if row["method"] in WHOLE]
+        ),
+        "horizontal-costs": by_columns(*COSTS),
+        "horizontal-convex": by_columns(*CONVEX),
+        "horizontal-momentum": by_columns(*MOMENTUM),
+    },
     html=horizontal_page,
 )
 

@@ -3,18 +3,21 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bench.horizontal.images import ImageSet, dirichlet_split, load_images
+from bench.horizontal.logistic import Logistic
 from bench.horizontal.settings import HorizontalSettings
-from securevfl.arrays import FloatArray, RealArray
+from securevfl.arrays import IntArray, RealArray
 from securevfl.errors import ConfigError, TrainingDiverged
+from securevfl.horizontal.client import ClientProblem
 from securevfl.horizontal.compression import Compressed, Compressor, Quantizer, TopK
 from securevfl.horizontal.federation import METHODS, Blocks, Federation, Method, Settings
 from securevfl.horizontal.simulation import FLOAT_BYTES, Round, ScoringRule, simulate_federation
@@ -25,7 +28,9 @@ BUCKET = 512  # entries that share a norm, as in QSGD's experiments
 TUNING_SEED = 1000
 """Added to the seed where a learning rate is chosen: other clients, another start."""
 CODED = {"top-k": "fedavg", "fedpaq": "fedavg"}
-CHANGES = ("qsgd", "freezing", "unshared", "no-momentum")
+MOMENTUM = "momentum="
+BLOCKWISE = ("qsgd", "freezing", "unshared")
+CHANGES = (*BLOCKWISE, "unclipped", "printed", f"{MOMENTUM}0.8")
 
 
 @dataclass(frozen=True)
@@ -71,12 +76,14 @@ class Variant:
         compressor: of uploads; None where they travel as they are.
         bits_share: what a number of an upload takes, over a float32, as the papers count.
         shared: whether there is a shared block.
+        clip: as `Settings` has it.
     """
 
     method: Method
     compressor: Compressor | None
     bits_share: float
     shared: bool
+    clip: float | None
 
     @classmethod
     def of(cls, text: str, settings: HorizontalSettings) -> "Variant":
@@ -86,18 +93,12 @@ class Variant:
             ConfigError: there is none.
         """
         name, *changes = text.split(":")
-        for change in changes:
-            if change not in CHANGES:
-                raise ConfigError(f"method = {text!r}: expected {', '.join(CHANGES)} after a colon")
+        if "printed" in changes:
+            name = f"{name}:printed"
         if name not in {*METHODS, *CODED}:
             raise ConfigError(f"method = {name!r}: expected one of {', '.join([*METHODS, *CODED])}")
-        method = METHODS[CODED.get(name, name)]
-        if changes and not method.blockwise:
-            raise ConfigError(f"method = {text!r}: changes are of blockwise methods")
-        if method.momentum:
-            kept = 0.0 if "no-momentum" in changes else settings.momentum
-            method = replace(method, momentum=kept)
-        method = replace(method, freezes="freezing" in changes)
+        method = _changed(METHODS[CODED.get(name, name)], text, changes)
+        clip = inf if "unclipped" in changes else settings.clip
         compressor: Compressor | None = None
         bits_share = 1.0
         if name == "top-k":
@@ -105,12 +106,26 @@ class Variant:
         elif name == "fedpaq" or "qsgd" in changes:
             compressor = Quantizer(2 ** (settings.bits - 1) - 1, BUCKET)
             bits_share = settings.bits / FLOAT_BITS
-        return cls(method, compressor, bits_share, "unshared" not in changes)
+        return cls(method, compressor, bits_share, "unshared" not in changes, clip)
 
     def counted(self, blocks: int) -> float:
         """What the paper counts of an upload, in models."""
         whole = 2.0 if self.method.corrects else 1.0
         return whole * self.bits_share / (blocks if self.method.blockwise else 1)
+
+
+def _changed(method: Method, text: str, changes: Sequence[str]) -> Method:
+    for change in changes:
+        if change.startswith(MOMENTUM):
+            try:
+                method = replace(method, momentum=float(change.removeprefix(MOMENTUM)))
+            except ValueError:
+                raise ConfigError(f"method = {text!r}: {MOMENTUM} expects a number") from None
+        elif change not in CHANGES:
+            raise ConfigError(f"method = {text!r}: expected {', '.join(CHANGES)} after a colon")
+        elif change in BLOCKWISE and not method.blockwise:
+            raise ConfigError(f"method = {text!r}: {change} is of blockwise methods")
+    return replace(method, freezes="freezing" in changes)
 
 
 def uncoded(text: str) -> str:
@@ -121,21 +136,19 @@ def uncoded(text: str) -> str:
 
 def planned_rounds(settings: HorizontalSettings, task: Task) -> int:
     """Rounds of a task: what the budget allows, and no more than the settings do."""
-    if task.tuning:
+    if task.tuning and settings.tuning_rounds:
         return settings.tuning_rounds
     counted = Variant.of(task.method, settings).counted(task.blocks)
     return max(1, min(settings.max_rounds, int(settings.budget / counted)))
 
 
 @lru_cache(maxsize=2)
-def _images(
-    name: str, rows: int, data_dir: Path | None, tuning_seed: int | None
-) -> tuple[ImageSet, FloatArray, FloatArray]:
-    """A set, and its training and test images as they are trained on and scored."""
+def _images(name: str, rows: int, data_dir: Path | None, tuning_seed: int | None) -> ImageSet:
+    """A set, as it is trained on and scored."""
     images = load_images(name, data_dir=data_dir).first(rows)
     if tuning_seed is not None:
         images = images.for_tuning(np.random.default_rng(tuning_seed))
-    return images, *images.scaled()
+    return images
 
 
 def federation_of(settings: HorizontalSettings, task: Task, sizes: Mapping[str, int]) -> Federation:
@@ -155,6 +168,7 @@ def federation_of(settings: HorizontalSettings, task: Task, sizes: Mapping[str, 
             learning_rate=task.learning_rate,
             decay=settings.decay,
             weight_decay=settings.weight_decay,
+            clip=variant.clip,
             epochs=settings.epochs,
             batch_size=settings.batch_size,
             seed=task.seed,
@@ -172,22 +186,20 @@ def run(
         ConfigError: see `federation_of`, or a split that cannot be.
         DataError: no such images here.
     """
-    # torch is an extra, and takes long to import.
-    from bench.horizontal.lenet import lenet5  # noqa: PLC0415
-    from securevfl.models.flat_module import FlatModule, ModuleProblem  # noqa: PLC0415
-
-    tuning_seed = settings.seed + TUNING_SEED if task.tuning else None
-    images, inputs, tests = _images(task.images, settings.rows, settings.data_dir, tuning_seed)
+    # An optimum has no test images to be kept from: trials are on the same rows at other clients.
+    apart = task.tuning and settings.model == "lenet5"
+    tuning_seed = settings.seed + TUNING_SEED if apart else None
+    images = _images(task.images, settings.rows, settings.data_dir, tuning_seed)
     generator = np.random.default_rng(task.seed)
     split = dirichlet_split(images.train_labels, settings.clients, task.dirichlet, generator)
-    channels, side = inputs.shape[1:3]
-    module = FlatModule(lenet5(channels, side, images.classes, generator))
-    federation = federation_of(settings, task, module.sizes)
+    made = _logistic if settings.model == "logistic" else _network
+    model = made(images, settings.weight_decay, generator, split)
+    federation = federation_of(settings, task, model.sizes)
     begun = perf_counter()
     accuracies: list[float] = []
 
     def score(weights: RealArray) -> float:
-        accuracies.append(module.accuracy(weights, tests, images.test_labels))
+        accuracies.append(model.score(weights))
         rounds = federation.settings.rounds
         tell("training", min(len(accuracies) * settings.eval_every, rounds), rounds)
         return accuracies[-1]
@@ -196,16 +208,57 @@ def run(
     coding = None if compressor is None else Compressed(compressor)
     spent: Sequence[Round] = ()
     with threadpool_limits(1):
-        problems = [
-            ModuleProblem(module, inputs[rows], images.train_labels[rows]) for rows in split
-        ]
         scoring = ScoringRule(score, settings.eval_every)
         with suppress(TrainingDiverged):
             spent = simulate_federation(
-                problems, federation, module.weights(), uploads=coding, scoring=scoring
+                model.problems, federation, model.start, uploads=coding, scoring=scoring
             ).rounds
     seconds = perf_counter() - begun
-    return _told(federation, task.seed, spent, len(inputs) / settings.clients, seconds)
+    return _told(federation, task.seed, spent, len(images.train) / settings.clients, seconds)
+
+
+class _Model(NamedTuple):
+    """What is trained: tensors' sizes, θ at the start, clients' problems, and the score of θ."""
+
+    sizes: Mapping[str, int]
+    start: RealArray
+    problems: Sequence[ClientProblem]
+    score: Callable[[RealArray], float]
+
+
+def _network(
+    images: ImageSet, decay: float, generator: np.random.Generator, split: Sequence[IntArray]
+) -> _Model:
+    """LeNet-5; scores are accuracies on test images."""
+    # torch is an extra, and takes long to import.
+    from bench.horizontal.lenet import lenet5  # noqa: PLC0415
+    from securevfl.models.flat_module import FlatModule, module_problems  # noqa: PLC0415
+
+    del decay
+    inputs, tests = images.scaled()
+    channels, side = inputs.shape[1:3]
+    module = FlatModule(lenet5(channels, side, images.classes, generator))
+    clients = [(inputs[rows], images.train_labels[rows]) for rows in split]
+    return _Model(
+        module.sizes,
+        module.weights(),
+        module_problems(module, clients),
+        partial(module.accuracy, inputs=tests, labels=images.test_labels),
+    )
+
+
+def _logistic(
+    images: ImageSet, decay: float, generator: np.random.Generator, split: Sequence[IntArray]
+) -> _Model:
+    """Logistic regression; scores are shares of the way to the least objective."""
+    del generator
+    model = _on_all(images, decay)
+    return _Model(model.sizes, model.weights(), [model.problem(rows) for rows in split], model.way)
+
+
+@lru_cache(maxsize=2)
+def _on_all(images: ImageSet, decay: float) -> Logistic:
+    return Logistic(images.train / np.float32(255), images.train_labels, images.classes, decay)
 
 
 def _told(

@@ -1,6 +1,8 @@
 """Result rows of a comparison of horizontal methods, their tables and their page."""
 
+import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from bench.tables import RATE, or_dash
@@ -29,6 +31,16 @@ def _rounds(row: Row) -> str:
 def _final(row: Row) -> str:
     spread = f" ±{100 * row['final_spread']:.1f}" if row["repeats"] > 1 else ""
     return f"{100 * row['final_accuracy']:.1f}{spread}"
+
+
+def _gap(row: Row, of: str, at: float) -> str:
+    """What is left of the way to the optimum by then, the median of runs that got so far."""
+    left = [
+        1 - run["accuracies"][max(place for place, cost in enumerate(run[of]) if cost <= at)]
+        for run in row["runs"]
+        if run[of][-1] > 0.99 * at
+    ]
+    return f"{statistics.median(left):.1e}" if left else "-"
 
 
 DATA: Column[Row] = ("data", lambda row: f"{row['dataset']}, D = {row['dirichlet']:g}")
@@ -61,6 +73,21 @@ COSTS: tuple[Column[Row], ...] = (
     ("passes to the target", lambda row: or_dash(row["gradients_to_target"], _models)),
     ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
     ("seeds", lambda row: str(row["repeats"])),
+)
+
+MODELS = 50, 100, 200
+
+CONVEX: tuple[Column[Row], ...] = (
+    DATA,
+    *HORIZONTAL[:3],
+    *((f"gap at {each} models", partial(_gap, of="counted", at=each)) for each in MODELS),
+    ("at 100 rounds", partial(_gap, of="rounds", at=100)),
+    ("rounds in all", lambda row: str(row["rounds"])),
+)
+
+MOMENTUM: tuple[Column[Row], ...] = (
+    *HORIZONTAL[:5],
+    ("gap at the end", lambda row: f"{1 - row['final_accuracy']:.1e}"),
 )
 
 HORIZONTAL_NOTES = (

@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from bench.experiment import Settings, Several
 
 METHODS = (
     *("fedavg", "fedavgm", "fedadam", "scaffold", "feddc", "top-k", "fedpaq"),
-    *("fedbcgd", "fedbcgd+", "fedbcgd:qsgd", "fedbcgd+:qsgd"),
+    *("fedbcgd", "fedbcgd+", "fedbcgd+:printed", "fedbcgd:qsgd", "fedbcgd+:qsgd"),
 )
 TARGETS = {"cifar10": (0.4, 0.35), "mnist": (0.9, 0.8), "digits": (0.8, 0.7)}
 """Accuracies to reach, by set: with many classes a client, and with few."""
@@ -19,9 +19,12 @@ class HorizontalSettings(Settings):
     """Every method on every set of images at every split with every seed.
 
     Attributes:
-        methods: a blockwise one also with :qsgd, :freezing, :unshared or :no-momentum.
+        methods: any also with :momentum=0.5 (of the server) or :unclipped, a blockwise one with
+            :qsgd, :freezing or :unshared, FedBCGD+ with :printed, as its paper has it.
         images: cifar10, mnist or digits.
         rows: training images at most, of each set.
+        model: LeNet-5, scored by accuracy, or logistic regression, scored by the share of the way
+            from the training loss at zero to the least one.
         dirichlet: D: small is few classes a client.
         clients: M.
         taking_part: m: clients of a round.
@@ -32,11 +35,11 @@ class HorizontalSettings(Settings):
         learning_rate: of clients; chosen on validation images from several.
         decay: of the learning rate, a round.
         weight_decay: L2 of clients' steps.
-        momentum: of the server.
+        clip: bound on the norm of clients' steps; by method if None.
         bits: of a number under fedpaq and qsgd.
         kept: share of numbers that top-k uploads.
         budget: uploads, counted as the paper does, in models a client.
-        tuning_rounds: of one rate's trial.
+        tuning_rounds: of one rate's trial; as many as of a run if None.
         eval_every: rounds between scorings.
         target_accuracy: to reach; by set and split if None.
         repeats: runs with seeds of their own; medians.
@@ -47,23 +50,24 @@ class HorizontalSettings(Settings):
     methods: Several[str] = METHODS
     images: Several[str] = ("cifar10", "mnist")
     rows: int = Field(15000, ge=10)
+    model: Literal["lenet5", "logistic"] = "lenet5"
     dirichlet: Several[float] = (0.6, 0.1)
     clients: PositiveInt = 100
     taking_part: PositiveInt = 10
     blocks: Several[PositiveInt] = (5,)
     cut: Literal["equal", "layers"] = "equal"
-    shared_layers: Several[str] = ("fc3",)
+    shared_layers: Several[str] = ("fc2", "fc3")
     epochs: PositiveInt = 1
     batch_size: PositiveInt = 50
     learning_rate: Several[float] = (0.01, 0.03, 0.1, 0.3)
     decay: float = 0.998
     weight_decay: NonNegativeFloat = 1e-3
-    momentum: NonNegativeFloat = 0.8
+    clip: PositiveFloat | None = None
     bits: int = Field(default=8, ge=2)
     kept: float = 0.1
     budget: float = 200.0
     max_rounds: PositiveInt = 200
-    tuning_rounds: PositiveInt = 80
+    tuning_rounds: PositiveInt | None = 80
     eval_every: PositiveInt = 5
     target_accuracy: float | None = None
     repeats: PositiveInt = 3

@@ -7,6 +7,7 @@ Source: FedBCGD (ACM MM 2024), algorithms 1 and 2.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -101,22 +102,24 @@ class LocalResult(NamedTuple):
 def local_training(
     problem: ClientProblem, federation: Federation, broadcast: Broadcast, state: ClientState
 ) -> LocalResult:
-    """Take E epochs of steps θ ← θ − η·(G(θ) + correction) on all weights.
+    """Take E epochs of steps θ ← θ − η·(clip(G(θ) + correction) + decay·θ) on all weights.
 
-    G is the mean gradient of a step's rows, with weight decay. The correction:
+    G is the mean gradient of a step's rows; `Federation.clip` bounds the norm of the sum, as in
+    FedDC's public code (FedBCGD's bounds G alone). The correction:
 
     - "none": 0 (FedAvg; FedBCGD, algorithm 1);
-    - "scaffold": κ − κ_j (Karimireddy et al. 2020, equation (3));
+    - "scaffold": κ − κ_j (Karimireddy et al. 2020, equation (3); FedBCGD+ in its public code);
     - "drift": κ − κ_j + pull·(drift_j + θ − θ⁰) (Gao et al. 2022, FedDC, equation (4), where the
       pull is α and the drift h);
     - "variance-reduced": −G(θ⁰) + ∇L_j(θ⁰) + κ − κ_j, L_j over all rows of client j (FedBCGD+,
       algorithm 2). Departure: the paper's equation (4) prints the drift term as κ_j − κ, which
       leads away from the optimum.
 
-    Then κ_j becomes ∇L_j(θ⁰) under variance reduction, else the mean of G over the steps, which is
-    κ_j − κ + (θ⁰ − θ) over η and their number (SCAFFOLD's option II, and FedDC's public code with
-    the pull in it), in the uploaded entries alone. Departure: FedBCGD+ as printed replaces all
-    blocks of κ_j, but the server receives only one: its κ is then no longer the mean of the κ_j.
+    Then κ_j becomes ∇L_j(θ⁰) under variance reduction, else κ_j − κ + (θ⁰ − θ) over η and the
+    number of steps, which is the mean of G + decay·θ if nothing was clipped (SCAFFOLD's option II,
+    and FedDC's public code with the pull in it), in the uploaded entries alone. Departure: FedBCGD+
+    as printed and as published replaces all blocks of κ_j, but the server receives only one: its κ
+    is then no longer the mean of the κ_j.
 
     Raises:
         TrainingDiverged: weights or control variates are no longer finite.
@@ -153,6 +156,7 @@ class _Steps:
         self._problem, self._method, self._state, self._start = problem, method, state, start
         self._batches = settings.batches(broadcast.client, problem.rows, broadcast.round_index)
         self._decay, self._pull = one(settings.weight_decay), one(method.pull)
+        self._clip = federation.clip
         self._control = np.zeros_like(start) if state.control is None else state.control
         self._drift = np.zeros_like(start) if state.drift is None else state.drift
         self._correction = broadcast.control - self._control if method.corrects else None
@@ -190,7 +194,7 @@ class _Steps:
         return state, control[uploaded] - self._control[uploaded]
 
     def _at(self, weights: RealArray, index: int, rows: IntArray) -> RealArray:
-        step = self._gradient(weights, rows) + self._decay * weights
+        step = self._gradient(weights, rows).copy()
         if self._correction is not None:
             step += self._correction
         if self._method.correction == "drift":
@@ -199,8 +203,17 @@ class _Steps:
             step += self._full
             at_start = index < len(self._first)
             step -= self._first[index] if at_start else self._gradient(self._start, rows)
-        return step
+        return clipped(step, self._clip) + self._decay * weights
 
     def _gradient(self, weights: RealArray, rows: IntArray) -> RealArray:
         self.gradients += len(rows)
         return self._problem.gradient(weights, rows)
+
+
+def clipped(step: RealArray, clip: float) -> RealArray:
+    """A step, shape (p,), shortened to norm `clip` where it is longer; not finite stays so."""
+    if clip == inf:
+        return step
+    largest = np.max(np.abs(step))  # squares of large entries do not fit
+    length = float(largest) * float(np.linalg.norm(step / largest)) if largest else 0.0
+    return step * step.dtype.type(clip / length) if length > clip else step

@@ -20,7 +20,9 @@ from securevfl.errors import ConfigError
 SERVER = "server"
 Correction = Literal["none", "scaffold", "drift", "variance-reduced"]
 WHOLE = "clients", "taking_part", "rounds", "epochs", "batch_size", "seed"
-REAL = "learning_rate", "decay", "weight_decay"
+REAL = "learning_rate", "decay", "weight_decay", "clip"
+CLIP = 10.0
+"""Bound on the norm of corrected steps in the public code of FedBCGD and of FedDC."""
 
 
 def client_name(client: int) -> str:
@@ -49,17 +51,19 @@ def number(name: str, value: object) -> float:
     raise ConfigError(f"{name} = {value!r}: expected a number")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Training settings of M clients, of which m take part in each round.
 
     Attributes:
         clients: M, numbered from 0.
-        taking_part: m, a multiple of the number of blocks.
         rounds: R.
+        taking_part: m, a multiple of the number of blocks.
         learning_rate: η0 of clients.
         decay: η of round i is η0·decay^i.
-        weight_decay: times θ, added to every gradient.
+        weight_decay: times θ, added to every gradient after clipping.
+        clip: bound on the norm of a step's gradient with its correction; None bounds corrected
+            steps by 10 and leaves others as they are, infinity bounds none.
         epochs: E, a client's passes over its own rows in a round.
         batch_size: rows of a client's step; the last step of an epoch takes what is left.
         seed: of who takes part when, and of the order of rows.
@@ -69,11 +73,12 @@ class Settings:
     """
 
     clients: int
-    taking_part: int
     rounds: int
-    learning_rate: float
+    taking_part: int = 10
+    learning_rate: float = 0.1
     decay: float = 0.998
-    weight_decay: float = 0.0
+    weight_decay: float = 1e-3
+    clip: float | None = None
     epochs: int = 5
     batch_size: int = 50
     seed: int = 0
@@ -83,13 +88,15 @@ class Settings:
         for name in WHOLE:
             object.__setattr__(self, name, whole(name, getattr(self, name)))
         for name in REAL:
-            object.__setattr__(self, name, number(name, getattr(self, name)))
+            if name != "clip" or self.clip is not None:
+                object.__setattr__(self, name, number(name, getattr(self, name)))
         for name, allowed, expected in (
             *((name, getattr(self, name) >= 1, "expected at least 1") for name in WHOLE[:-1]),
             ("taking_part", self.taking_part <= self.clients, f"there are {self.clients} clients"),
             ("learning_rate", 0 < self.learning_rate < inf, "expected more than 0"),
             ("decay", 0 < self.decay <= 1, "expected more than 0, at most 1"),
             ("weight_decay", 0 <= self.weight_decay < inf, "expected 0 or more"),
+            ("clip", self.clip is None or self.clip > 0, "expected more than 0"),
             ("seed", self.seed >= 0, "expected 0 or more"),
         ):
             if not allowed:
@@ -198,8 +205,9 @@ _ALL = (
     Method("fedadam", adam=Adam()),
     Method("scaffold", correction="scaffold"),
     Method("feddc", correction="drift", pull=0.1),
-    Method("fedbcgd", blockwise=True, momentum=0.8),
-    Method("fedbcgd+", blockwise=True, momentum=0.8, correction="variance-reduced"),
+    Method("fedbcgd", blockwise=True),
+    Method("fedbcgd+", blockwise=True, momentum=0.45, correction="scaffold"),
+    Method("fedbcgd+:printed", blockwise=True, momentum=0.8, correction="variance-reduced"),
 )
 METHODS: Mapping[str, Method] = MappingProxyType({method.name: method for method in _ALL})
 
@@ -344,6 +352,13 @@ class Federation:
         for entries in (*self.blocks.own, self.blocks.shared):
             said.update(np.int64(len(entries)).tobytes() + entries.astype("<i8").tobytes())
         return said.digest()
+
+    @property
+    def clip(self) -> float:
+        """The bound on the norm of a step's gradient with its correction; may be infinite."""
+        if self.settings.clip is None:
+            return CLIP if self.method.corrects else inf
+        return self.settings.clip
 
     @property
     def group_size(self) -> int:

@@ -118,6 +118,7 @@ def train_horizontal(
     learning_rate: float = 0.1,
     decay: float = 0.998,
     weight_decay: float = 1e-3,
+    clip: float | None = None,
     epochs: int = 5,
     batch_size: int = 50,
     seed: int = 0,
@@ -142,7 +143,9 @@ def train_horizontal(
         taking_part: m, clients a round.
         learning_rate: η0 of clients.
         decay: η of round i is η0·decay^i.
-        weight_decay: times θ, added to gradients.
+        weight_decay: times θ, added to gradients after clipping.
+        clip: bound on the norm of a step's gradient with its correction; None bounds the steps of
+            methods with control variates by 10 and leaves others as they are.
         epochs: E.
         batch_size: rows of a client's step.
         seed: of who takes part when, and of the order of rows.
@@ -174,6 +177,7 @@ def train_horizontal(
         learning_rate=learning_rate,
         decay=decay,
         weight_decay=weight_decay,
+        clip=clip,
         epochs=epochs,
         batch_size=batch_size,
         seed=seed,

@@ -3,14 +3,18 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from bench.horizontal import comparison, one_run
 from bench.horizontal.comparison import horizontal, journal_of
 from bench.horizontal.images import load_images
+from bench.horizontal.logistic import Logistic
 from bench.horizontal.one_run import Task, Variant, planned_rounds, run
 from bench.horizontal.rows import horizontal_page
 from bench.horizontal.settings import HorizontalSettings
@@ -34,6 +38,8 @@ SMALL = HorizontalSettings(
     workers=1,
 )
 
+SHARED = (120 * 84 + 84 + 84 * 10 + 10) / (62006 - 300)  # fc2 and fc3, and one channel for three
+
 
 @pytest.fixture(autouse=True)
 def _own_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,9 +56,7 @@ def trained(settings: HorizontalSettings, method: str, blocks: int = 1) -> dict[
 
 
 def test_training_learns_and_repeats_to_what_rounding_allows() -> None:
-    settings = changed(
-        SMALL, rows=400, taking_part=3, max_rounds=10, eval_every=5, batch_size=10, momentum=0.5
-    )
+    settings = changed(SMALL, rows=400, taking_part=3, max_rounds=10, eval_every=5, batch_size=10)
     learned = trained(settings, "fedbcgd", 3)
     assert learned["rounds"] == [5, 10]
     assert learned["accuracies"][-1] > 0.3  # a guess: 0.1
@@ -67,11 +71,11 @@ def test_training_learns_and_repeats_to_what_rounding_allows() -> None:
     [
         ("fedavg", 1, 1),
         ("scaffold", 2, 2),
-        ("fedbcgd", 0.5, 0.5 + 0.5 * 850 / 62006),
-        ("fedbcgd+", 1, 1 + 850 / 62006),
+        ("fedbcgd", 0.5, 0.5 + 0.5 * SHARED),
+        ("fedbcgd+", 1, 1 + SHARED),
         ("fedbcgd:unshared", 0.5, 0.5),
         ("fedpaq", 0.25 * (1 + 4 / 512), 0.25 * (1 + 4 / 512)),
-        ("fedbcgd:qsgd", 0.125 * (1 + 4 / 512), 0.125 * (1 + 4 / 512 + 850 / 62006)),
+        ("fedbcgd:qsgd", 0.125 * (1 + 4 / 512), 0.125 * (1 + 4 / 512 + SHARED)),
         ("top-k", 0.1 * 1.5, 0.1 * 1.5),
     ],
 )
@@ -92,21 +96,32 @@ def test_uploads_are_counted_as_the_paper_does_and_truly(
 
 def test_variance_reduction_takes_twice_the_gradients() -> None:
     settings = changed(SMALL, rows=60, max_rounds=1)
-    assert trained(settings, "fedbcgd+", 2)["gradients"] == [pytest.approx(2)]
+    assert trained(settings, "fedbcgd+:printed", 2)["gradients"] == [pytest.approx(2)]
 
 
 def test_changes_of_a_method_are_those_of_figure_5() -> None:
     whole = Variant.of("fedbcgd", SMALL)
     assert Variant.of("fedbcgd:freezing", SMALL).method == replace(whole.method, freezes=True)
-    assert Variant.of("fedbcgd:no-momentum", SMALL).method == replace(whole.method, momentum=0.0)
-    assert whole.method.momentum == SMALL.momentum == 0.8
+    assert Variant.of("fedbcgd:momentum=0.8", SMALL).method == replace(whole.method, momentum=0.8)
+    assert whole.method.momentum == 0.0
     assert (whole.shared, Variant.of("fedbcgd:unshared", SMALL).shared) == (True, False)
     with pytest.raises(ConfigError, match="'fedbcgd:slow': expected qsgd, freezing"):
         Variant.of("fedbcgd:slow", SMALL)
     with pytest.raises(ConfigError, match=r"'fedsgd': expected .*, top-k, fedpaq"):
         Variant.of("fedsgd", SMALL)
-    with pytest.raises(ConfigError, match="'fedavg:qsgd': changes are of blockwise methods"):
+    with pytest.raises(ConfigError, match="'fedavg:qsgd': qsgd is of blockwise methods"):
         Variant.of("fedavg:qsgd", SMALL)
+
+
+def test_what_is_printed_and_what_is_published_stand_beside_each_other() -> None:
+    published, printed = (Variant.of(text, SMALL) for text in ("fedbcgd+", "fedbcgd+:printed"))
+    assert (published.method.correction, published.method.momentum) == ("scaffold", 0.45)
+    assert (printed.method.correction, printed.method.momentum) == ("variance-reduced", 0.8)
+    assert (printed.clip, Variant.of("scaffold:unclipped", SMALL).clip) == (None, inf)
+    with pytest.raises(ConfigError, match="'fedavg:printed': expected one of"):
+        Variant.of("fedavg:printed", SMALL)
+    with pytest.raises(ConfigError, match="'fedbcgd:momentum=x': momentum= expects a number"):
+        Variant.of("fedbcgd:momentum=x", SMALL)
 
 
 def test_a_run_ends_where_its_budget_does() -> None:
@@ -118,6 +133,7 @@ def test_a_run_ends_where_its_budget_does() -> None:
     assert rounds == {"fedavg": 20, "scaffold": 10, "fedbcgd": 50, "fedbcgd+": 50}
     trial = Task("digits", 0.6, "fedavg", 1, 0.1, 0, tuning=True)
     assert planned_rounds(settings, trial) == 1
+    assert planned_rounds(changed(settings, tuning_rounds=None), trial) == 20
 
 
 def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
@@ -130,7 +146,7 @@ def test_a_learning_rate_is_chosen_on_training_images_and_another_seed(
 
     def made_up(_settings: object, task: Task, _tell: object) -> dict[str, Any]:
         tuning_seed = settings.seed + one_run.TUNING_SEED if task.tuning else None
-        scored, *_ = one_run._images("digits", 300, None, tuning_seed)
+        scored = one_run._images("digits", 300, None, tuning_seed)
         told.append((task, len(scored.test_labels)))
         best = 0.1 if task.method == "fedavg" else 0.3
         return a_run(task.seed, [1.0 - abs(task.learning_rate - best)] if task.tuning else [0.5])
@@ -287,3 +303,33 @@ def test_a_page_has_accuracy_over_uploads_and_rounds() -> None:
     shown = horizontal_page(made)
     assert shown.count("<svg") == 2
     assert "models uploaded a client" in shown
+
+
+LOGISTIC = changed(
+    SMALL, model="logistic", shared_layers="bias", clients=10, taking_part=10, batch_size=1000
+)
+
+
+def test_logistic_regression_is_scored_by_the_way_to_its_optimum() -> None:
+    rng = np.random.default_rng(3)
+    inputs, labels = rng.standard_normal((60, 2, 2)), rng.integers(0, 3, 60)
+    model = Logistic(inputs, labels, 3, 0.1)
+    (problem, every) = (model.problem(np.arange(60)), np.arange(60))
+    assert model.way(model.weights()) == 0.0
+    assert model.objective(model.weights()) == pytest.approx(np.log(3))
+    at = rng.standard_normal(15)
+    for entry in range(15):
+        shift = 1e-5 * np.eye(15)[entry]
+        slope = (problem.loss(at + shift) - problem.loss(at - shift)) / 2e-5
+        assert problem.gradient(at, every)[entry] == pytest.approx(slope, abs=1e-6)
+    reference = LogisticRegression(C=1 / (0.1 * 60), fit_intercept=False, tol=1e-8)
+    flat = inputs.reshape(60, 4) - inputs.reshape(60, 4).mean(0)
+    reference.fit(np.c_[flat, np.ones(60)], labels)  # with a bias under L2 as well
+    found = np.append(reference.coef_[:, :4].T.ravel(), reference.coef_[:, 4])
+    assert model.objective(found) == pytest.approx(model.least, rel=1e-6)
+    assert model.way(found) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_full_gradients_descend_to_the_optimum_of_logistic_regression() -> None:
+    settings = changed(LOGISTIC, max_rounds=150, weight_decay=0.1, learning_rate=0.5, decay=1.0)
+    assert trained(settings, "fedavg")["accuracies"][-1] == pytest.approx(1.0, abs=1e-3)

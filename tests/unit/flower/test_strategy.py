@@ -213,14 +213,21 @@ def test_a_client_of_flowers_own_kind_takes_part_through_the_mod(method: str) ->
 def test_the_mod_says_what_it_cannot_do_and_a_client_without_it_is_refused() -> None:
     with pytest.raises(PeerViolation, match="uploaded no block"):
         over(LocalGrid(anybodys("fedbcgd", mods=())), "fedbcgd")
-    with pytest.raises(ConfigError, match="control variates need securevfl's own client_app"):
-        over(LocalGrid(anybodys("scaffold")), "scaffold")
 
     def other(arrays: ArrayRecord) -> ArrayRecord:
         return ArrayRecord({"w": Array(np.zeros(3, np.float32))})
 
     with pytest.raises(MalformedMessage, match="not the model that was sent"):
         over(LocalGrid(anybodys("fedbcgd", other)), "fedbcgd")
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedbcgd+"])
+def test_the_mod_ends_a_run_with_control_variates_before_anybody_trains(method: str) -> None:
+    grid = LocalGrid(anybodys(method))
+    with pytest.raises(PeerViolation, match=r"node \d+ uses UploadsBlock, which cannot correct"):
+        over(grid, method)
+    assert len(grid.sent) == 4
+    assert not any(reply.content.array_records for reply in grid.got)
 
 
 def test_other_strategies_messages_pass_the_mod_untouched() -> None:

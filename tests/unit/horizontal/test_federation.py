@@ -1,5 +1,7 @@
 from collections import Counter
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
+from inspect import Parameter, signature
+from math import inf
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from securevfl.horizontal.federation import (
 )
 from securevfl.horizontal.server import total
 from securevfl.horizontal.simulation import Round, floats_of_round, spent
-from securevfl.horizontal.training import HorizontalResult
+from securevfl.horizontal.training import HorizontalResult, train_horizontal
 
 SIZES = {"conv.weight": 6, "conv.bias": 2, "fc1.weight": 12, "fc1.bias": 3, "fc2.weight": 4}
 SETTINGS = Settings(clients=100, taking_part=10, rounds=7, learning_rate=0.1)
@@ -135,13 +137,38 @@ def test_the_step_size_decays_by_the_round_and_batches_are_epochs_of_all_rows() 
         *((name, 0) for name in ("clients", "taking_part", "rounds", "epochs", "batch_size")),
         *(("taking_part", 101), ("learning_rate", 0.0), ("learning_rate", float("inf"))),
         *(("decay", 0.0), ("decay", 1.1), ("weight_decay", -1.0), ("seed", -1)),
+        *(("clip", 0.0), ("clip", -1.0)),
         *((name, 1.5) for name in ("clients", "taking_part", "rounds", "epochs", "batch_size")),
-        *((name, float("nan")) for name in ("learning_rate", "decay", "weight_decay", "seed")),
+        *(
+            (name, float("nan"))
+            for name in ("learning_rate", "decay", "weight_decay", "clip", "seed")
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{name} = "):
         replace(SETTINGS, **{name: value})  # type: ignore[arg-type]
+
+
+def test_steps_with_a_correction_are_bounded_unless_something_else_is_set() -> None:
+    bounds = {
+        name: Federation(METHODS[name], SETTINGS, Blocks.equal({"a": 5}, 1)).clip
+        for name in METHODS
+    }
+    corrected = {"scaffold", "feddc", "fedbcgd+", "fedbcgd+:printed"}
+    assert bounds == {name: 10.0 if name in corrected else inf for name in METHODS}
+    for name in ("fedavg", "scaffold"):
+        for clip in (2, inf):
+            by = Federation(METHODS[name], replace(SETTINGS, clip=clip), Blocks.whole(5))
+            assert by.clip == clip
+
+
+def test_training_in_one_place_and_on_flower_have_the_same_defaults() -> None:
+    taken = signature(train_horizontal).parameters
+    for each in fields(Settings):
+        if each.name != "clients":
+            default = Parameter.empty if each.default is MISSING else each.default
+            assert taken[each.name].default == default, each.name
 
 
 def test_who_learns_what_names_blocks_and_control_variates() -> None:

@@ -1,6 +1,7 @@
 """Methods on clients that disagree, against loops written from the papers and their misprints."""
 
 from dataclasses import replace
+from math import inf
 from typing import Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, RealArray
 from securevfl.errors import ConfigError, TrainingDiverged
-from securevfl.horizontal.client import ClientState, local_training
+from securevfl.horizontal.client import ClientState, clipped, local_training
 from securevfl.horizontal.federation import METHODS, Blocks, Federation
 from securevfl.horizontal.server import ServerState, Totals, aggregate
 from tests.quadratics import (
@@ -25,7 +26,7 @@ from tests.quadratics import (
 
 SIZES = {"first": 4, "second": 5, "last": 3}
 BLOCKS = Blocks.equal(SIZES, 2, ["last"])
-PLUS = replace(METHODS["fedbcgd+"], momentum=0.0)
+PLUS = replace(METHODS["fedbcgd+:printed"], momentum=0.0)
 Plus = tuple[Federation, ServerState, dict[int, ClientState]]
 Form = Literal["right", "sign", "all blocks"]
 
@@ -33,6 +34,10 @@ Form = Literal["right", "sign", "all blocks"]
 def error(problems: list[Quadratic], weights: RealArray) -> float:
     best = optimum(problems)
     return float(np.linalg.norm(weights - best) / np.linalg.norm(best))
+
+
+def shortened(step: FloatArray, most: float) -> FloatArray:
+    return step * min(1.0, most / float(np.linalg.norm(step)))
 
 
 def as_printed(problems: list[Quadratic], by: Federation, form: Form) -> FloatArray:
@@ -71,7 +76,7 @@ def plus(problems: list[Quadratic]) -> Plus:
     return (by, *run(problems, by))
 
 
-@pytest.mark.parametrize("name", ["scaffold", "feddc", "plus"])
+@pytest.mark.parametrize("name", ["scaffold", "feddc", "fedbcgd+", "plus"])
 def test_control_variates_reach_the_optimum_of_all_clients(
     problems: list[Quadratic], plus: Plus, name: str
 ) -> None:
@@ -139,9 +144,9 @@ def test_fedavgm_is_a_mean_with_momentum_and_fedadam_an_adam_of_means(
 
 
 def test_scaffold_is_the_paper_s_over_batches_of_unequal_size() -> None:
-    """Option II, by loops, with weight decay and a step size that falls."""
+    """Option II, by loops, with weight decay, a step size that falls and steps that are clipped."""
     many = quadratics(8, 5, rows=7)
-    settings = {"batch_size": 3, "epochs": 2, "weight_decay": 0.01, "decay": 0.9}
+    settings = {"batch_size": 3, "epochs": 2, "weight_decay": 0.01, "decay": 0.9, "clip": 2.0}
     by = federation(METHODS["scaffold"], BLOCKS, rounds=15, **settings)
     weights, mean = np.zeros(PARAMETERS), np.zeros(PARAMETERS)
     own = np.zeros((8, PARAMETERS))
@@ -152,8 +157,8 @@ def test_scaffold_is_the_paper_s_over_batches_of_unequal_size() -> None:
             batches = by.settings.batches(j, 7, index)
             assert [len(rows) for rows in batches] == [3, 3, 1] * 2
             for rows in batches:
-                gradient = many[j].curvature @ (at - many[j].minima[rows].mean(0)) + 0.01 * at
-                at -= rate * (gradient - own[j] + mean)
+                gradient = many[j].curvature @ (at - many[j].minima[rows].mean(0))
+                at -= rate * (shortened(gradient - own[j] + mean, 2.0) + 0.01 * at)
             after = own[j] - mean + (weights - at) / (6 * rate)
             moves, shifts = moves + (at - weights) / 4, shifts + (after - own[j]) / 4
             own[j] = after
@@ -175,7 +180,7 @@ def test_feddc_is_its_public_code_over_full_gradients(problems: list[Quadratic])
             for _ in range(3):
                 gradient = problem.curvature @ (at - problem.minima.mean(0))
                 gradient += pull * (at - (weights - drifts[j])) + mean - controls[j]
-                at -= rate * gradient
+                at -= rate * shortened(gradient, 10.0)
             drifts[j] += at - weights
             control = controls[j] - mean - (at - weights) / (3 * rate)
             moved += (control - controls[j]) / count
@@ -249,7 +254,7 @@ class Steep(Quadratic):
 
 
 def test_control_variates_that_are_not_finite_are_an_error_too() -> None:
-    by = federation(METHODS["fedbcgd+"], BLOCKS, learning_rate=1e-300, epochs=1)
+    by = federation(METHODS["fedbcgd+:printed"], BLOCKS, learning_rate=1e-300, epochs=1)
     far = np.full(PARAMETERS, -1e308)
     start = replace(ServerState.start(np.zeros(PARAMETERS), by.method), control=far)
     steep, given = Steep(np.zeros(0), np.zeros((1, 1))), broadcast(by, start, first(by))
@@ -262,6 +267,26 @@ def test_control_variates_that_are_not_finite_are_an_error_too() -> None:
     with pytest.raises(TrainingDiverged, match="diverged in round 0 at"):
         aggregate(nearly, by, totals)
     assert np.isfinite(aggregate(start, by, totals).control).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(np.float32, 3e38), (np.float64, 1e308), (np.float32, 11.0)]
+)
+def test_a_clipped_step_has_the_bound_s_norm_however_large_it_was(
+    dtype: type[np.float32 | np.float64], size: float
+) -> None:
+    step: RealArray = np.array([0.6 * size, -0.8 * size], dtype)
+    short = clipped(step, 10.0)
+    np.testing.assert_allclose(short, [6.0, -8.0], rtol=1e-6)
+    assert short.dtype == dtype
+    for kept, bound in ((step, inf), (short, 10.1), (step * 0, 10.0)):
+        np.testing.assert_array_equal(clipped(kept, bound), kept)
+
+
+def test_a_step_that_is_not_finite_is_not_clipped_to_one_that_is() -> None:
+    with np.errstate(invalid="ignore"):
+        for each in (np.inf, np.nan):
+            assert not np.isfinite(clipped(np.array([1.0, each]), 10.0)).all()
 
 
 @pytest.mark.parametrize("start", [np.zeros((3, 1)), np.zeros(3, np.float16), np.array([np.nan])])

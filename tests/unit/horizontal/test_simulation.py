@@ -76,7 +76,7 @@ def test_what_travels_is_what_was_counted_offline(problems: list[Quadratic], nam
     for each in ended.rounds:
         assert (each.up_floats, each.down_floats) == (up, down)
         assert each.paper_floats == pytest.approx(paper)
-        assert each.gradients == 4 * 3 * (2 if name == "fedbcgd+" else 1)
+        assert each.gradients == 4 * 3 * (2 if name == "fedbcgd+:printed" else 1)
         sizes = [len(by.blocks.uploaded(block)) for block in range(blocks)]
         assert sum(sizes) * 4 // blocks * (1 + by.method.corrects) == up
         # Header and step, then four arrays with a byte of precision, one of dimensions, one extent.
@@ -253,11 +253,12 @@ def test_federations_that_differ_in_anything_have_other_digests() -> None:
     by = federation(METHODS["fedbcgd"], BLOCKS, rounds=1)
     others = [
         replace(by, settings=replace(by.settings, seed=3)),
+        replace(by, settings=replace(by.settings, clip=10.0)),
         replace(by, method=replace(by.method, momentum=0.5)),
         replace(by, blocks=Blocks.equal({"first": 4, "second": 5, "last": 3}, 2)),
         replace(by, blocks=Blocks(BLOCKS.own[::-1], BLOCKS.shared)),
     ]
-    assert len({each.digest for each in (by, *others)}) == 5
+    assert len({each.digest for each in (by, *others)}) == 6
     assert by.digest == federation(METHODS["fedbcgd"], BLOCKS, rounds=1).digest
     numpys_own: Any = np.int64(3)
     same = replace(by.settings, epochs=numpys_own, decay=1, learning_rate=np.float64(0.1))

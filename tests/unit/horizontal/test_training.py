@@ -277,7 +277,7 @@ def test_a_constant_prediction_knows_every_client_s_classes_alike() -> None:
 
 
 def test_ablations_are_descriptions_with_something_left_out() -> None:
-    method, sizes = method_named("fedbcgd"), {"a": 9, "s": 3}
+    method, sizes = replace(method_named("fedbcgd"), momentum=0.8), {"a": 9, "s": 3}
     whole, *others = (
         trained_with(
             method=each, blocks=blocks, rounds=4, taking_part=4, seed=2, learning_rate=0.02
