@@ -1,8 +1,9 @@
 """Rounds to an AUC of networks with a common head: Table 1 of FedBCD, MNIST-CNN.
 
-All held-out rows are scored after every round, and a target counts once it is held: rounds are
-those of the first of three scorings in a row that are at the target or above. Early curves dip, so
-one scoring at the target says little. No run ends at a target.
+All held-out rows are scored, and a target counts once it is held: rounds are those of the first of
+three scorings in a row that are at the target or above. Early curves dip, so one scoring at the
+target says little. No run ends at a target. FedSGD is scored after every third round, as scoring
+takes three times as long as a round of it.
 """
 
 import statistics
@@ -44,6 +45,7 @@ class NetworksSettings(DataSettings):
     representation: int = 256
     learning_rate: float = 0.2
     rounds: int = 30
+    eval_every: int = 1
     target_aucs: tuple[float, ...] = (0.99, OF_PAPER)
     repeats: int = 3
 
@@ -63,7 +65,7 @@ class NetworksSettings(DataSettings):
                 "batch_size": 256,
                 "learning_rate": self.learning_rate,
                 "schedule": "inverse-sqrt",
-                "eval_every": 1,
+                "eval_every": self.eval_every,
                 "seed": self.seed + repeat,
             }
         )
@@ -105,6 +107,7 @@ def networks(settings: NetworksSettings, report: Report) -> Iterator[dict[str, A
             "best_auc": statistics.median(max(s.auc for s in run.scores) for run, _ in done),
             "last_auc": statistics.median(run.scores[-1].auc for run, _ in done),
             "rounds_run": settings.rounds,
+            "eval_every": settings.eval_every,
             "cpu_s_per_round": statistics.median(cpu / run.rounds for run, cpu in done),
             "runs": [_run(run, target, cpu) for run, cpu in done],
         }
@@ -137,6 +140,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     ("paper", lambda row: str(row["paper_rounds"] or "-")),
     ("first at it", _first),
     ("run", lambda row: str(row["rounds_run"])),
+    ("scored every", lambda row: str(row.get("eval_every", 1))),
     ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
     ("last AUC", lambda row: f"{row['last_auc']:.4f}"),
     ("CPU a round", lambda row: seconds(row["cpu_s_per_round"])),
@@ -161,6 +165,7 @@ def _runs(seconds: int, dataset: str, rounds: dict[str, int], **more: object) ->
                 "algorithm": CELLS[cell][0],
                 "local_steps": CELLS[cell][1],
                 "rounds": most,
+                "eval_every": 3 if cell in {"fedsgd", "s-1"} else 1,
                 **more,
             },
         )
@@ -175,12 +180,12 @@ EXPERIMENT = Experiment(
         **_runs(
             300,
             "mnist-1v7",
-            {"fedsgd": 45, "p-3": 15, "p-5": 12, "s-1": 45, "s-3": 15, "s-5": 12},
+            {"fedsgd": 48, "p-3": 15, "p-5": 10, "s-1": 48, "s-3": 12, "s-5": 10},
         ),
         **_runs(
             300,
             "mnist-3v8",
-            {"fedsgd": 60, "p-3": 24, "p-5": 20, "s-5": 20},
+            {"fedsgd": 60, "p-5": 16},
             target_aucs=(0.98, 0.985, OF_PAPER),
             repeats=1,
         ),
