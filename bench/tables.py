@@ -1,7 +1,5 @@
 """Columns that tables of several experiments have."""
 
-import math
-import statistics
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -46,17 +44,3 @@ def network(row: Row) -> str:
 NETWORK: Column[Any] = ("network", network)
 BATCH: Column[Any] = ("S", lambda row: str(row["batch_size"]))
 RATE: Column[Any] = ("η0", lambda row: rate(row["learning_rate"]))
-
-
-def _rounds(row: Row) -> list[float]:
-    """Rounds to the target by seed, ∞ where it was not reached."""
-    return [run["rounds"] if run["reached"] else math.inf for run in row["runs"]]
-
-
-def _or_never(rounds: float) -> str:
-    return "-" if math.isinf(rounds) else f"{rounds:g}"
-
-
-TYPICAL: Column[Any] = ("rounds", lambda row: _or_never(statistics.median(_rounds(row))))
-BY_SEED: Column[Any] = ("by seed", lambda row: ", ".join(map(_or_never, _rounds(row))))
-"""The median over seeds, which is a dash where most of them never reach the target; and each."""

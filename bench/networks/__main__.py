@@ -6,20 +6,16 @@ target says little. No run ends at a target. FedSGD is scored after every third 
 takes three times as long as a round of it.
 """
 
-import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from bench.experiment import DataSettings, Experiment, Run, main
-from bench.tables import BY_SEED, RATE, TYPICAL
+from bench.held import BEST, BY_SEED, FIRST, LAST, TYPICAL, row_of, runs_of
+from bench.tables import RATE
 from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report
-from securevfl.benchmarks.tradeoff import curve_of
 from securevfl.job import Job
-from securevfl.protocols.session.scoring import Score
 from securevfl.reports.tables import Column, Row, seconds
-from securevfl.training import TrainingResult, train
 
 PAPER = {
     ("fedsgd", 1): 46,
@@ -49,8 +45,9 @@ class NetworksSettings(DataSettings):
     target_aucs: tuple[float, ...] = (0.99, OF_PAPER)
     repeats: int = 3
 
-    def job(self, repeat: int) -> Job:
-        """The job in clear of one of the repeats."""
+    @property
+    def job(self) -> Job:
+        """The job in clear."""
         return Job.of(
             job={
                 "name": "networks",
@@ -66,17 +63,9 @@ class NetworksSettings(DataSettings):
                 "learning_rate": self.learning_rate,
                 "schedule": "inverse-sqrt",
                 "eval_every": self.eval_every,
-                "seed": self.seed + repeat,
+                "seed": self.seed,
             }
         )
-
-
-def held_from(scores: Sequence[Score], target: float, times: int = HELD) -> int | None:
-    """Rounds of the first of so many scorings in a row at an AUC or above; None if never."""
-    for first in range(len(scores) - times + 1):
-        if all(score.auc >= target for score in scores[first : first + times]):
-            return scores[first].rounds
-    return None
 
 
 def networks(settings: NetworksSettings, report: Report) -> Iterator[dict[str, Any]]:
@@ -86,12 +75,7 @@ def networks(settings: NetworksSettings, report: Report) -> Iterator[dict[str, A
     """
     dataset = settings.load()
     _, linear_auc = score_in_one_place(dataset)
-    done: list[tuple[TrainingResult, float]] = []
-    for repeat in range(settings.repeats):
-        report(f"seed {settings.seed + repeat}", repeat, settings.repeats)
-        begun = time.process_time()
-        result = train(settings.job(repeat), dataset)
-        done.append((result, time.process_time() - begun))
+    runs = runs_of(settings.job, dataset, settings.repeats, report)
     in_paper = settings.model == "cnn" and dataset.name.startswith("mnist")
     for target in settings.target_aucs:
         key = settings.algorithm, settings.local_steps
@@ -100,33 +84,13 @@ def networks(settings: NetworksSettings, report: Report) -> Iterator[dict[str, A
             "algorithm": settings.algorithm,
             "local_steps": settings.local_steps,
             "learning_rate": settings.learning_rate,
-            "target_auc": target,
             "paper_rounds": PAPER.get(key) if in_paper and target == OF_PAPER else None,
             "linear_auc": linear_auc,
             "scored_rows": len(dataset.test_labels),
-            "best_auc": statistics.median(max(s.auc for s in run.scores) for run, _ in done),
-            "last_auc": statistics.median(run.scores[-1].auc for run, _ in done),
             "rounds_run": settings.rounds,
             "eval_every": settings.eval_every,
-            "cpu_s_per_round": statistics.median(cpu / run.rounds for run, cpu in done),
-            "runs": [_run(run, target, cpu) for run, cpu in done],
+            **row_of(runs, target, HELD),
         }
-
-
-def _run(result: TrainingResult, target: float, cpu_s: float) -> dict[str, Any]:
-    rounds = held_from(result.scores, target)
-    return {
-        "seed": result.job.job.seed,
-        "reached": rounds is not None,
-        "rounds": rounds or result.rounds,
-        "first_at_target": held_from(result.scores, target, times=1),
-        "curve": curve_of(result.scores),
-        "cpu_s": cpu_s,
-    }
-
-
-def _first(row: Row) -> str:
-    return ", ".join(str(run["first_at_target"] or "-") for run in row["runs"])
 
 
 COLUMNS: tuple[Column[Row], ...] = (
@@ -138,11 +102,11 @@ COLUMNS: tuple[Column[Row], ...] = (
     TYPICAL,
     BY_SEED,
     ("paper", lambda row: str(row["paper_rounds"] or "-")),
-    ("first at it", _first),
+    FIRST,
     ("run", lambda row: str(row["rounds_run"])),
     ("scored every", lambda row: str(row.get("eval_every", 1))),
-    ("best AUC", lambda row: f"{row['best_auc']:.4f}"),
-    ("last AUC", lambda row: f"{row['last_auc']:.4f}"),
+    BEST,
+    LAST,
     ("CPU a round", lambda row: seconds(row["cpu_s_per_round"])),
 )
 
