@@ -197,7 +197,7 @@ BOTH = ("exact", "linearized")
 OLD = "bench tradeoff --algorithm ftl --alignment 0.001 --overlap 4000 --dataset credit"
 
 RUNS = {
-    "credit": Run(60, {"steps": BOTH}),
+    "credit-clear": Run(60, {"steps": BOTH}),
     "credit-bfv": Run(
         100, {"scheme": "bfv", "steps": BOTH, "held": 1, "target_aucs": 0.70, "repeats": 1}
     ),
@@ -224,6 +224,18 @@ RUNS = {
         "--target-auc 0.60,0.62 --max-rounds 25 --repeats 3",
         quick="--local-steps 1 --repeats 1",
     ),
+    "wikipedia": Run(
+        100,
+        {
+            **BEST_Q,
+            "dataset": "wikipedia-biology",
+            "overlap": 600,
+            "learning_rate": 1,
+            "rounds": 15,
+            "local_steps": ALL_Q,
+            "target_aucs": (0.70, 0.72),
+        },
+    ),
     "audit": Run(
         600,
         "audit bench/transfer/job.toml --exchange plain,bfv --hide both --repeats 3",
@@ -241,7 +253,12 @@ EXPERIMENT = Experiment(
     settings=TransferSettings,
     measure=transfer,
     columns=ROUNDS,
-    tables={"a-round": A_ROUND, "to-target": TO_TARGET, "table-2": table_2},
+    tables={
+        "a-round": A_ROUND,
+        "to-target": TO_TARGET,
+        "table-2": table_2,
+        "transfer-rounds": by_columns(DATA, TARGET, Q, MU, RATE, *shown("rounds"), BEST),
+    },
 )
 
 if __name__ == "__main__":
