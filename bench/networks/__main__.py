@@ -94,7 +94,6 @@ def networks(settings: NetworksSettings, report: Report) -> Iterator[dict[str, A
 
 
 COLUMNS: tuple[Column[Row], ...] = (
-    ("data", lambda row: row["dataset"]),
     ("AUC", lambda row: f"{row['target_auc']:g}"),
     ("algorithm", lambda row: row["algorithm"]),
     ("Q", lambda row: str(row["local_steps"])),
