@@ -3,11 +3,10 @@
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from securevfl.benchmarks.progress import Report
-from securevfl.benchmarks.tradeoff import curve_of
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
 from securevfl.protocols.session.scoring import Score
@@ -45,15 +44,22 @@ def held_from(scores: Sequence[Score], target: float, times: int) -> int | None:
     return None
 
 
-def row_of(runs: Sequence[Timed], target: float, times: int) -> dict[str, Any]:
-    """What a cell's runs are at one target."""
-    return {
-        "target_auc": target,
-        "best_auc": statistics.median(max(s.auc for s in run.scores) for run, _ in runs),
-        "last_auc": statistics.median(run.scores[-1].auc for run, _ in runs),
-        "cpu_s_per_round": statistics.median(cpu / run.rounds for run, cpu in runs),
-        "runs": [_run(run, target, times, cpu) for run, cpu in runs],
-    }
+def rows_of(
+    runs: Sequence[Timed], targets: Sequence[float], times: int
+) -> Iterator[dict[str, Any]]:
+    """What a cell's runs are at each target; the first has all AUCs, too."""
+    for target in targets:
+        found = [_run(run, target, times, cpu) for run, cpu in runs]
+        if target == targets[0]:
+            for each, (run, _) in zip(found, runs, strict=True):
+                each["aucs"] = " ".join(f"{score.auc:.4f}" for score in run.scores)
+        yield {
+            "target_auc": target,
+            "best_auc": statistics.median(max(s.auc for s in run.scores) for run, _ in runs),
+            "last_auc": statistics.median(run.scores[-1].auc for run, _ in runs),
+            "cpu_s_per_round": statistics.median(cpu / run.rounds for run, cpu in runs),
+            "runs": found,
+        }
 
 
 def _run(result: TrainingResult, target: float, times: int, cpu_s: float) -> dict[str, Any]:
@@ -63,7 +69,6 @@ def _run(result: TrainingResult, target: float, times: int, cpu_s: float) -> dic
         "reached": rounds is not None,
         "rounds": rounds or result.rounds,
         "first_at_target": held_from(result.scores, target, 1),
-        "curve": curve_of(result.scores),
         "cpu_s": cpu_s,
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.experiment import DataSettings, Experiment, Run, main
-from bench.held import BEST, BY_SEED, FIRST, LAST, TYPICAL, row_of, runs_of
+from bench.held import BEST, BY_SEED, FIRST, LAST, TYPICAL, rows_of, runs_of
 from bench.tables import RATE
 from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report
@@ -77,19 +77,20 @@ def networks(settings: NetworksSettings, report: Report) -> Iterator[dict[str, A
     _, linear_auc = score_in_one_place(dataset)
     runs = runs_of(settings.job, dataset, settings.repeats, report)
     in_paper = settings.model == "cnn" and dataset.name.startswith("mnist")
-    for target in settings.target_aucs:
-        key = settings.algorithm, settings.local_steps
+    key = settings.algorithm, settings.local_steps
+    for row in rows_of(runs, settings.target_aucs, HELD):
+        of_paper = in_paper and row["target_auc"] == OF_PAPER
         yield {
             "dataset": dataset.name,
             "algorithm": settings.algorithm,
             "local_steps": settings.local_steps,
             "learning_rate": settings.learning_rate,
-            "paper_rounds": PAPER.get(key) if in_paper and target == OF_PAPER else None,
+            "paper_rounds": PAPER.get(key) if of_paper else None,
             "linear_auc": linear_auc,
             "scored_rows": len(dataset.test_labels),
             "rounds_run": settings.rounds,
             "eval_every": settings.eval_every,
-            **row_of(runs, target, HELD),
+            **row,
         }
 
 

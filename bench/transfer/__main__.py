@@ -19,7 +19,7 @@ from bench.held import (
     TYPICAL,
     Timed,
     or_never,
-    row_of,
+    rows_of,
     runs_of,
 )
 from bench.tables import RATE, homomorphic_s, shown
@@ -84,8 +84,7 @@ def transfer(settings: TransferSettings, report: Report) -> Iterator[dict[str, A
         steps, local_steps, proximal = cell
         what = f"{steps}, Q = {local_steps}, μ = {proximal:g}, "
         runs = runs_of(settings.job(*cell), dataset, settings.repeats, report, what)
-        for target in settings.target_aucs:
-            row = row_of(runs, target, settings.held)
+        for row in rows_of(runs, settings.target_aucs, settings.held):
             yield {
                 "dataset": dataset.name,
                 "exchange": settings.scheme,
