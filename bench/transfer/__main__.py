@@ -196,7 +196,7 @@ BEST_Q = {
 MFEAT = {**BEST_Q, "dataset": "mfeat-even-odd", "overlap": 400, "target_aucs": (0.83, 0.85)}
 ALL_Q = (1, 5, 15, 25, 50, 100)
 BOTH = ("exact", "linearized")
-OLD = "bench tradeoff --algorithm ftl --alignment 0.001 --overlap 4000 --dataset credit"
+GRID = "bench tradeoff --algorithm ftl --alignment 0.001 --exchange plain --batch-size full --repeats 3"
 
 RUNS = {
     "credit-clear": Run(60, {"steps": BOTH}),
@@ -218,25 +218,20 @@ RUNS = {
         160, {**MFEAT, "learning_rate": 0.3, "rounds": 20, "local_steps": ALL_Q, "repeats": 7}
     ),
     "mfeat-3": Run(
-        100, {**MFEAT, "learning_rate": 3, "rounds": 20, "local_steps": ALL_Q, "repeats": 5}
+        40,
+        {**MFEAT, "learning_rate": 3, "rounds": 20, "local_steps": (1, 5, 15, 50), "repeats": 3},
     ),
     "credit-paper": Run(
         90,
-        f"{OLD} --learning-rate 3 --local-steps 1,5,10 --exchange plain --batch-size full "
-        "--target-auc 0.60,0.62 --max-rounds 25 --repeats 3",
+        f"{GRID} --dataset credit --overlap 4000 --learning-rate 3 --local-steps 1,5,10 "
+        "--target-auc 0.60,0.62 --max-rounds 25",
         quick="--local-steps 1 --repeats 1",
     ),
     "wikipedia": Run(
-        100,
-        {
-            **BEST_Q,
-            "dataset": "wikipedia-biology",
-            "overlap": 600,
-            "learning_rate": 1,
-            "rounds": 15,
-            "local_steps": ALL_Q,
-            "target_aucs": (0.70, 0.72),
-        },
+        120,
+        f"{GRID} --dataset wikipedia-biology --overlap 600 --learning-rate 1 --target-auc 0.75 "
+        "--max-rounds 15 --schedule inverse-sqrt --local-steps 1,5,15,25,50,100 --proximal 0,0.1",
+        quick="--local-steps 1 --repeats 1",
     ),
     "audit": Run(
         600,
