@@ -196,7 +196,7 @@ BEST_Q = {
 MFEAT = {**BEST_Q, "dataset": "mfeat-even-odd", "overlap": 400, "target_aucs": (0.83, 0.85)}
 ALL_Q = (1, 5, 15, 25, 50, 100)
 BOTH = ("exact", "linearized")
-GRID = "bench tradeoff --algorithm ftl --alignment 0.001 --exchange plain --batch-size full --repeats 3"
+GRID = "bench tradeoff --algorithm ftl --alignment 0.001 --batch-size full --repeats 3"
 
 RUNS = {
     "credit-clear": Run(60, {"steps": BOTH}),
@@ -223,14 +223,14 @@ RUNS = {
     ),
     "credit-paper": Run(
         90,
-        f"{GRID} --dataset credit --overlap 4000 --learning-rate 3 --local-steps 1,5,10 "
+        f"{GRID} --exchange plain --dataset credit --overlap 4000 --learning-rate 3 --local-steps 1,5,10 "
         "--target-auc 0.60,0.62 --max-rounds 25",
         quick="--local-steps 1 --repeats 1",
     ),
     "wikipedia": Run(
         120,
-        f"{GRID} --dataset wikipedia-biology --overlap 600 --learning-rate 1 --target-auc 0.75 "
-        "--max-rounds 15 --schedule inverse-sqrt --local-steps 1,5,15,25,50,100 --proximal 0,0.1",
+        f"{GRID} --exchange plain --dataset wikipedia-biology --overlap 600 --learning-rate 1 "
+        "--target-auc 0.75 --max-rounds 15 --schedule inverse-sqrt --local-steps 1,5,15,25,50,100 --proximal 0,0.1",
         quick="--local-steps 1 --repeats 1",
     ),
     "audit": Run(
