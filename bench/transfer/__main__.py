@@ -223,14 +223,15 @@ RUNS = {
     ),
     "credit-paper": Run(
         90,
-        f"{GRID} --exchange plain --dataset credit --overlap 4000 --learning-rate 3 --local-steps 1,5,10 "
-        "--target-auc 0.60,0.62 --max-rounds 25",
+        f"{GRID} --exchange plain --dataset credit --overlap 4000 --learning-rate 3 "
+        "--local-steps 1,5,10 --target-auc 0.60,0.62 --max-rounds 25",
         quick="--local-steps 1 --repeats 1",
     ),
     "wikipedia": Run(
         120,
         f"{GRID} --exchange plain --dataset wikipedia-biology --overlap 600 --learning-rate 1 "
-        "--target-auc 0.75 --max-rounds 15 --schedule inverse-sqrt --local-steps 1,5,15,25,50,100 --proximal 0,0.1",
+        "--target-auc 0.75 --max-rounds 15 --schedule inverse-sqrt "
+        "--local-steps 1,5,15,25,50,100 --proximal 0,0.1",
         quick="--local-steps 1 --repeats 1",
     ),
     "audit": Run(
