@@ -1,4 +1,4 @@
-"""Federated transfer learning to an AUC by Q and μ: Table 2 and Figures 3 and 4 of FedBCD.
+"""Federated transfer learning to an AUC by Q: Table 2 and Figures 3 and 4 of FedBCD.
 
 Local steps are exact, with a product in every step under encryption as in FATE (`he_per_step`), or
 linearized, with one product a round. In clear they are the same steps without the products.
@@ -34,7 +34,7 @@ Steps = Literal["exact", "linearized"]
 
 
 class TransferSettings(DataSettings):
-    """A grid over local steps, their rule and μ; `held` scorings in a row, 1 ends a run there."""
+    """A grid over local steps and their rule; `held` scorings in a row, 1 ends a run there."""
 
     dataset: str = "credit-swapped"
     scheme: str = "plain"
@@ -46,12 +46,11 @@ class TransferSettings(DataSettings):
     rounds: int = 60
     steps: Several[Steps] = ("exact",)
     local_steps: Several[int] = (1, 5, 10)
-    proximal: Several[float] = (0.0,)
     target_aucs: Several[float] = (0.70, 0.73, 0.75)
     held: int = 3
     repeats: int = 5
 
-    def job(self, steps: Steps, local_steps: int, proximal: float) -> Job:
+    def job(self, steps: Steps, local_steps: int) -> Job:
         """One cell's job."""
         encrypts, exact = self.scheme in SCHEMES, steps == "exact"
         hidden = {"hide": "both", "he_per_step": exact} if encrypts else {}
@@ -66,7 +65,6 @@ class TransferSettings(DataSettings):
                 "schedule": self.schedule,
                 "local_steps": local_steps,
                 "local_rule": "curvature" if exact else "gauss-newton",
-                "proximal": proximal,
                 "eval_every": 1,
                 "seed": self.seed,
                 "allow_label_leak": True,
@@ -80,17 +78,15 @@ class TransferSettings(DataSettings):
 def transfer(settings: TransferSettings, report: Report) -> Iterator[dict[str, Any]]:
     """A row for every cell and target; costs are of the rounds to it, or of all, of first runs."""
     dataset = settings.load()
-    for cell in product(settings.steps, settings.local_steps, settings.proximal):
-        steps, local_steps, proximal = cell
-        what = f"{steps}, Q = {local_steps}, μ = {proximal:g}, "
-        runs = runs_of(settings.job(*cell), dataset, settings.repeats, report, what)
+    for steps, local_steps in product(settings.steps, settings.local_steps):
+        job, what = settings.job(steps, local_steps), f"{steps}, Q = {local_steps}, "
+        runs = runs_of(job, dataset, settings.repeats, report, what)
         for row in rows_of(runs, settings.target_aucs, settings.held):
             yield {
                 "dataset": dataset.name,
                 "exchange": settings.scheme,
                 "steps": steps,
                 "local_steps": local_steps,
-                "proximal": proximal,
                 "learning_rate": settings.learning_rate,
                 "batch_size": settings.batch_size,
                 "units": settings.units,
@@ -241,7 +237,7 @@ RUNS = {
     ),
 }
 
-ROUNDS = (DATA, STEPS, RATE, Q, MU, TARGET, TYPICAL, BY_SEED, FIRST, BEST, LAST)
+ROUNDS = (STEPS, Q, TARGET, TYPICAL, BY_SEED, FIRST, BEST, LAST)
 
 EXPERIMENT = Experiment(
     name="transfer",
