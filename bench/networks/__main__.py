@@ -142,12 +142,12 @@ EXPERIMENT = Experiment(
     about=__doc__ or "",
     runs={
         **_runs(
-            300,
+            150,
             "mnist-1v7",
             {"fedsgd": 48, "p-3": 15, "p-5": 10, "s-1": 48, "s-3": 12, "s-5": 10},
         ),
         **_runs(
-            300,
+            80,
             "mnist-3v8",
             {"fedsgd": 60, "p-5": 16},
             target_aucs=(0.98, 0.985, OF_PAPER),
