@@ -7,6 +7,7 @@ linearized, with one product a round. In clear they are the same steps without t
 import statistics
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import inf
 from typing import Any, Literal
 
 from bench.documents import Cells, by_columns
@@ -162,24 +163,20 @@ def table_2(rows: Sequence[Row]) -> Cells:
     cost = {(r["steps"], r["local_steps"]): r for r in rows if r["exchange"] != "plain"}
     own = ["R", "R x Q", "compute", "to Q = 1"]
     cells = [["AUC", "products", "Q", *own, "paper: R", "compute", "to Q = 1"]]
-    ours: dict[tuple[float, str], float] = {}
+    base: dict[tuple[float, str], float] = {}
     in_clear = [row for row in rows if row["exchange"] == "plain"]
     for row in sorted(in_clear, key=lambda row: (row["target_auc"], row["steps"] == "linearized")):
-        target, q = row["target_auc"], row["local_steps"]
-        firsts = [run["first_at_target"] or float("inf") for run in row["runs"]]
-        rounds, of = statistics.median(firsts), cost[row["steps"], q]
-        spent = rounds * of["compute_s"] / of["rounds"]
-        # One local step is exact and linearized at once.
-        base = ours.setdefault((target, row["steps"]), spent)
+        target, steps, q = row["target_auc"], row["steps"], row["local_steps"]
+        rounds = statistics.median(run["first_at_target"] or inf for run in row["runs"])
+        spent = rounds * cost[steps, q]["compute_s"] / cost[steps, q]["rounds"]
+        first = base.setdefault((target, steps), spent)
+        ratio = "-" if inf in (spent, first) else f"{spent / first:.2f}"
         paper = ["-", "-", "-"]
-        if (target, q) in PAPER:
+        if steps == "exact" and (target, q) in PAPER:
             published, minutes = PAPER[target, q]
             paper = [f"{published}", f"{minutes:g} min", f"{minutes / PAPER[target, 1][1]:.2f}"]
-        cells.append(
-            [f"{target:g}", PRODUCTS[1](row), str(q), or_never(rounds), or_never(rounds * q)]
-            + (["-", "-"] if spent == float("inf") else [seconds(spent), f"{spent / base:.2f}"])
-            + paper
-        )
+        ours = [or_never(rounds), or_never(rounds * q), "-" if spent == inf else seconds(spent)]
+        cells.append([f"{target:g}", PRODUCTS[1](row), str(q), *ours, ratio, *paper])
     return cells
 
 
