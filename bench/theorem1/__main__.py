@@ -7,23 +7,27 @@ comparison or a check of the first rounds alone would not tell apart.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from pydantic import Field
 from scipy.stats import ortho_group
-from torch import nn
 
 from bench.experiment import DataSettings, Experiment, Run, main
+from bench.tables import or_dash
 from securevfl.arrays import FloatArray
 from securevfl.auditing.measures.rotation import DECAY, TINY, adam, lasso, nearly_orthogonal
 from securevfl.auditing.twins import Twin, TwinSetting, compare_twins
 from securevfl.benchmarks.progress import Report
 from securevfl.data.tables import VerticalDataset
+from securevfl.errors import ConfigError
 from securevfl.job import Job
 from securevfl.models.linear import Rule
+from securevfl.models.local_model import require_torch
 from securevfl.reports.tables import Column, Row
+
+if TYPE_CHECKING:
+    from torch import nn
 
 HIDDEN = 4
 LEARNING_RATE = 0.1
@@ -49,13 +53,18 @@ class Case:
     label_party: bool = False
 
 
-def identity_network(features: int, outputs: int) -> nn.Module:
+def identity_network(features: int, outputs: int) -> "nn.Module":
     """One linear layer: the paper's reduction of a network whose transformation is the identity."""
+    import torch  # noqa: PLC0415  # may not be installed
+    from torch import nn  # noqa: PLC0415
+
     return nn.Linear(features, outputs, bias=False, dtype=torch.float64)
 
 
-def small_network(features: int, outputs: int) -> nn.Module:
+def small_network(features: int, outputs: int) -> "nn.Module":
     """A network with fewer hidden units than features, which leaves directions to turn in."""
+    from torch import nn  # noqa: PLC0415  # may not be installed
+
     return nn.Sequential(
         nn.Linear(features, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, outputs)
     ).double()
@@ -187,27 +196,36 @@ FIGURES = (
 
 
 def theorem1(settings: Theorem1Settings, report: Report) -> Iterator[dict[str, Any]]:
-    """A row for each case, with figures as `Twin` has them."""
+    """A row for each case, with figures as `Twin` has them.
+
+    A network's case without torch has no figures, and `needs` says what to install.
+    """
     todo, dataset = cases(), settings.load()
     for done, case in enumerate(todo):
         report(case.name, done, len(todo))
-        twin = run_case(case, dataset, settings)
-        yield {
+        row = {
             "dataset": dataset.name,
             "case": case.name,
             "expected": "holds" if case.holds else "breaks",
             "rounds": settings.rounds,
-            **{name: getattr(twin, name) for name in FIGURES},
         }
+        try:
+            if "modules" in case.twin:
+                require_torch()
+        except ConfigError as error:
+            yield {**row, **dict.fromkeys(FIGURES), "needs": str(error)}
+            continue
+        twin = run_case(case, dataset, settings)
+        yield {**row, **{name: getattr(twin, name) for name in FIGURES}}
 
 
 COLUMNS: tuple[Column[Row], ...] = (
     ("case", lambda row: row["case"]),
     ("expected", lambda row: row["expected"]),
-    ("deviation", lambda row: f"{row['deviation']:.1e}"),
-    ("distance", lambda row: f"{row['relative_distance']:.2f}"),
-    ("UtU - I", lambda row: f"{row['orthogonality_error']:.0e}"),
-    ("dim O(n)", lambda row: str(row["group_dimension"])),
+    ("deviation", lambda row: or_dash(row["deviation"], "{:.1e}".format)),
+    ("distance", lambda row: or_dash(row["relative_distance"], "{:.2f}".format)),
+    ("UtU - I", lambda row: or_dash(row["orthogonality_error"], "{:.0e}".format)),
+    ("dim O(n)", lambda row: or_dash(row["group_dimension"], str)),
 )
 
 EXPERIMENT = Experiment(
@@ -218,6 +236,7 @@ EXPERIMENT = Experiment(
     settings=Theorem1Settings,
     measure=theorem1,
     columns=COLUMNS,
+    notes=lambda rows: [f"{row['case']}: {row['needs']}" for row in rows if "needs" in row],
 )
 
 if __name__ == "__main__":

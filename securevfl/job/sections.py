@@ -299,7 +299,7 @@ class ExchangeSettings(Section):
         round_trips: 2 in general; 1 where the scheme can compute the next predictions under
             encryption, which makes replies larger; auto chooses the faster one.
         he_per_step: for benchmarks: repeat the homomorphic product in every local step, as other
-            systems do, instead of once per round. The model is the same, at Q times the work.
+            systems do, instead of once per round. A linear model is the same, at Q times the work.
         workers: the most threads of a party's arithmetic, by default one for each core, and
             processes of Paillier's products, by default 1. The model is the same for any number,
             and each party may choose its own.

@@ -43,7 +43,7 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = {
 DTYPES: Mapping[Precision, torch.dtype] = {"double": torch.float64, "single": torch.float32}
 JACOBIAN_ROWS = 512
 # Feature maps of all rows at once could fill memory.
-PREDICTED_ROWS = 2048
+PREDICTED_ROWS = 256
 _CHECKED_ROWS = 4
 # Words of the Mersenne twister in the state of torch's generator (CPUGeneratorImplStateLegacy).
 _TWISTER = slice(3, 627)

@@ -36,6 +36,7 @@ from tests.jobs import (
     run_job,
 )
 from tests.made_data import dataset_of
+from tests.transfer_data import FTL, made
 
 
 class FormatsSeen(SmallKeys):
@@ -259,6 +260,19 @@ def test_every_product_is_sized_for_and_counted() -> None:
     assert a_round is not None
     assert each_step == pytest.approx(Q * a_round)
     assert result.label_guard_ratio == pytest.approx(3 * Q * a_round)
+
+
+def test_transfer_learning_repeats_every_product_at_both_parties() -> None:
+    seen, settings = FormatsSeen(), {**FTL, "local_steps": Q}
+    found = fit(made(), per_step("bfv", hide="both"), Environment(keys=seen), **settings)
+    once_a_round = fit(made(), {"scheme": "bfv", "hide": "both"}, **settings)
+    mine, ours = operations(found), operations(once_a_round)
+    assert mine == {**ours, **{name: Q * ours[name] for name in ("products", "decryptions")}}
+    assert found.costs().messages == FTL["rounds"] * (2 + 4 * Q)
+    of_rounds = (fmt for fmt in (*seen.of_owners, *seen.of_evaluators) if not fmt.opened)
+    assert {fmt.rounds for fmt in of_rounds} == {FTL["rounds"] * Q}
+    assert once_a_round.label_guard_ratio is not None
+    assert found.label_guard_ratio == pytest.approx(Q * once_a_round.label_guard_ratio)
 
 
 def test_the_guard_counts_before_the_job_what_it_would_tell(tmp_path: Path) -> None:

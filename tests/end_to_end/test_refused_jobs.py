@@ -165,6 +165,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("predictions that could be masked|at least 3", "masked", {}),
         ("hide = 'both'", "bfv", {}),
         ("round_trips", {**BFV_BOTH, "round_trips": 1}, {}),
+        ("no proximal", {**BFV_BOTH, "he_per_step": True}, {"proximal": 0.1}),
         ("bound", BFV_BOTH, {"ftl": {"activation": "relu"}}),
         ("was learned", BFV_BOTH, {"eval_every": "never"}),
         ("no epsilon covers labels", "dp", LABEL_NOISE),

@@ -1,5 +1,6 @@
 """How commands begin, what they load and do without, and how an interrupt ends them."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -231,6 +232,22 @@ def test_linear_jobs_run_without_torch_and_a_network_is_one_line_before_any_work
     assert errors == [NEED_TORCH] * 2
     assert Path("linear").exists()
     assert not Path("mlp").exists()
+
+
+def test_theorem_1_is_tried_without_torch_and_its_networks_say_what_they_need() -> None:
+    small = ["--set", "rounds=2", "--set", "batch_size=228", "--to", "."]
+    ended = python(f"""{WITHOUT_TORCH}
+sys.path.insert(0, {str(ROOT)!r})
+sys.argv = ["theorem1", *{small}]
+runpy.run_module("bench.theorem1", run_name="__main__")
+""")
+    rows = json.loads(Path("theorem1.json").read_text(encoding="utf-8"))["rows"]
+    without = [row["case"] for row in rows if row["deviation"] is None]
+    assert (len(rows), without) == (24, ["network, identity", "network, 4 hidden"])
+    need = NEED_TORCH.removeprefix("securevfl: error: ")
+    assert [line for line in ended.stdout.splitlines() if "torch" in line] == [
+        f"{case}: {need}" for case in without
+    ]
 
 
 @pytest.mark.slow

@@ -326,6 +326,18 @@ def test_homomorphic_work_is_the_same_whatever_q(alternating: bool) -> None:
     assert [run.costs().messages for run in results] == [6 * 4, 6 * 4]
 
 
+PER_STEP = {"scheme": "bfv", "hide": "both", "he_per_step": True}
+
+
+@pytest.mark.parametrize("alternating", [False, True])
+def test_with_a_product_a_step_parties_take_the_steps_of_clear(alternating: bool) -> None:
+    more = settings({"alternating": alternating}, local_steps=5, l2=0.01)
+    found, twin = fit(made(), PER_STEP, **more), fit(made(), **more)
+    assert np.abs(all_weights(found) - all_weights(twin)).max() <= PARAMETERS
+    rounded = run({"alternating": alternating}, "bfv", local_steps=5, l2=0.01)
+    assert np.abs(all_weights(rounded) - all_weights(twin)).max() > 10 * PARAMETERS
+
+
 def test_nothing_travels_in_clear_but_exponents_and_masked_products() -> None:
     result = run(None, "bfv", eval_every=0)
     for name, view in result.views.items():

@@ -264,7 +264,8 @@ def _check_per_step(plan: Plan) -> None:
     settings, exchange = plan.job.job, plan.job.exchange
     if not plan.algorithm.repeats_products:
         raise ConfigError(f"he_per_step: algorithm {plan.algorithm.name!r} repeats no products")
-    if exchange.hide != "residuals" or exchange.round_trips == 1:
+    in_both = exchange.hide == "both" and not plan.algorithm.own_components
+    if in_both or exchange.round_trips == 1:
         raise ConfigError("he_per_step needs hide = 'residuals' and no round_trips = 1")
     if settings.learning_rate == "auto":
         raise ConfigError("he_per_step needs a learning_rate and a number of local_steps")

@@ -201,6 +201,7 @@ class Ftl(VerticalAlgorithm):
     needs = (SendsSingly, HoldsKeys)
     part = FtlPart
     takes_sparse = False
+    repeats_products = True
     settings = FtlSettings
     only_loss: ClassVar[str | None] = "taylor-logistic"
     roles = (

@@ -26,7 +26,7 @@ bound in place of the other's matrix.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import frexp
 
@@ -271,11 +271,12 @@ class OwnGradient:
 
 
 def take_steps(plan: Plan, model: DenseLayer, round_index: int, signal: OwnGradient) -> None:
-    """Take Q gradient steps in place.
+    """Take Q gradient steps in place, or one of a signal for each.
 
     A derived step size is half of 1 over the curvature, as both parties may move at once.
     """
-    rule, start = plan.rule, model.weights
+    start = model.weights
+    rule = replace(plan.rule, local_steps=plan.rule.local_steps // plan.products)
     eta = plan.step_size.at(round_index)
     if plan.derives_steps:
         eta /= 2 * signal.steepest + rule.l2 + rule.proximal

@@ -26,16 +26,21 @@ release would cost privacy.
 A unit's weights depend on S + w of these numbers only, so each of the w products has (S + w)·P
 entries. The Q local steps use the party's own data only, so messages do not depend on Q.
 
+`he_per_step` repeats, for benchmarks, moves 2 and 3 in every local step, as FATE does: on the
+ciphertexts of the round, with the party's matrix at its weights now. These are the exact steps that
+parties take in clear, where one product a round allows linearized ones.
+
 Held-out rows are scored as φ = Φ·u_B, under another key of the label party. At each scoring:
 
 1. label → feature party: Enc(Φ), w numbers.
 2. feature → label party: the products with u of every held-out row, masked and re-randomized as
    in rounds; and the masks, so that the label party obtains Φ·u.
 
-A round takes six messages, a scoring three.
+A round takes six messages, or 2 + 4Q under `he_per_step`; a scoring takes three.
 
 Learns:
-    either party: its own gradient ∂L/∂θ of the batch, P·w numbers that are new at every visit; as
+    either party: its own gradient ∂L/∂θ of the batch, P·w numbers that are new at every visit, and
+        under `he_per_step` in every local step; as
         key owner products under masks, which are uniform; and the e for which ‖Φ‖², or the largest
         eigenvalue of the other's (1/S) Σ u uᵀ, lies between 2^(e−1) and 2^e.
     label party: φ of every held-out row, when it scores.
@@ -227,7 +232,7 @@ def product_format(plan: Plan, columns: int) -> ProductFormat:
             matrix_bound=1.0,
             columns=columns,
             vectors=settings.units,
-            rounds=plan.rounds,
+            rounds=plan.rounds * plan.products,
             bandwidth_mbit=plan.line.bandwidth_mbit,
             latency_ms=plan.line.latency_ms,
         ),
@@ -247,13 +252,17 @@ class EncryptedSide:
 
     def __init__(self, party: Party, own_key: OwnKey, peer_key: PeerKey) -> None:
         self._party, self._own_key, self._peer_key = party, own_key, peer_key
+        self._given: tuple[int, Blobs] = 0, ()
         self.scores: FloatArray | None = None
 
     async def signal(self, step: Step, batch: Batch, objective: OwnObjective) -> OwnGradient | None:
-        """Send encrypted components if the other party steps; this party's gradient if it does."""
+        """Send encrypted components if the other party steps; this party's gradient if it does.
+
+        A step that is not fresh takes the components of the one before it.
+        """
         party, key = self._party, self._peer_key
         (peer,) = party.others
-        if peer in step.receivers:
+        if step.fresh and peer in step.receivers:
             async with party.costs.compute("local"):
                 own = objective.components()
                 exponent = own.largest - LEAST_EXPONENT
@@ -268,7 +277,9 @@ class EncryptedSide:
             scaled = [within_bound(each, bound) for each in affine.matrices]
         async with party.costs.compute("evaluate"):
             prepared = [key.prepared(matrix) for matrix, _ in scaled]
-        largest, vectors = await self._take_components(peer, step.index)
+        if step.fresh:
+            self._given = await self._take_components(peer, step.index)
+        largest, vectors = self._given
         masks = await key.answer(step, vectors, prepared)
         if peer in step.receivers:
             await self._own_key.decrypt_products(step, batch, [peer])
