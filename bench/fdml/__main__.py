@@ -1,8 +1,8 @@
 """FDML beside training in one place and on one party's columns (Table 2 of Hu et al., KDD 2019).
 
 Seconds per epoch: *virtual* on a network, of parties that work in parallel, and *wall*, all of them
-on this machine after each other, from their first message on. No row counts the time to scale
-columns and to draw θ⁰. The machinery is wall time beyond the parties' own computation: channel,
+on this machine after each other, in all rounds. No row counts the time to scale columns and to draw
+θ⁰; fdml's set-up has a line of its own. The machinery is wall time beyond the parties' own computation: channel,
 codec, server and ledger, for one iteration of one party.
 """
 
@@ -16,7 +16,7 @@ from pydantic import PositiveInt
 from bench.documents import by_columns
 from bench.experiment import DataSettings, Experiment, Run, Several, main
 from bench.tables import or_dash
-from bench.timed import timed_rounds
+from bench.timed import Timed, timed_rounds
 from securevfl.benchmarks.in_one_place import train_in_one_place
 from securevfl.benchmarks.progress import Report
 from securevfl.data.tables import VerticalDataset
@@ -24,7 +24,6 @@ from securevfl.job import Job
 from securevfl.protocols.vertical.fdml import SERVER
 from securevfl.reports.tables import Column, Row, seconds
 from securevfl.runtime.costs import SCORING, SETUP
-from securevfl.training import TrainingResult
 
 Model = Literal["lr", "nn"]
 
@@ -96,25 +95,26 @@ def _rows(
         yield row(name, ((each.auc, each.loss) for each in found), walls[name])
     report(f"{model}, fdml")
     timed = [timed_rounds(job, dataset) for job in jobs]
-    wall = statistics.median(seconds for _, seconds in timed)
-    virtual = statistics.median(run.costs().total_s for run, _ in timed)
+    wall = statistics.median(each.rounds_s for each in timed)
+    virtual = statistics.median(each.result.costs().total_s for each in timed)
     yield {
-        **row("fdml", ((run.clear_auc, run.clear_loss) for run, _ in timed), wall),
+        **row("fdml", ((t.result.clear_auc, t.result.clear_loss) for t in timed), wall),
+        "setup_s": statistics.median(each.setup_s for each in timed),
         "virtual_s_per_epoch": virtual / settings.epochs,
-        "machinery_s": statistics.median(_machinery(*each, len(dataset.parties)) for each in timed),
+        "machinery_s": statistics.median(_machinery(each, len(dataset.parties)) for each in timed),
         "ratio_to_one_place": wall / walls[ONE_PLACE],
     }
 
 
-def _machinery(run: TrainingResult, seconds: float, parties: int) -> float:
+def _machinery(timed: Timed, parties: int) -> float:
     computed = sum(
         seconds
-        for name, ledger in run.ledgers.items()
+        for name, ledger in timed.result.ledgers.items()
         for phase, seconds in ledger.seconds.items()
         # What the server computes belongs to the machinery.
         if name != SERVER and phase not in {SETUP, SCORING}
     )
-    return (seconds - computed) / (run.rounds * parties)
+    return (timed.rounds_s - computed) / (timed.result.rounds * parties)
 
 
 def _job(settings: FdmlExperimentSettings, model: Model, rows: int, seed: int) -> Job:

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import ConfigError
 
-KEPT_EPOCHS = 8
-
 Digests = NDArray[np.uint64]
 RowNumbers = NDArray[np.unsignedinteger[Any]]
 
@@ -56,7 +54,7 @@ class BatchSchedule:
     """The batch of every round, the same at every party, for N rows in batches of S.
 
     The sampling "partition" draws uniformly among the fixed batches; "shuffle" reshuffles the rows
-    every epoch.
+    every epoch. `kept_epochs` are kept; a server whose parties are in different epochs needs more.
 
     Raises:
         ConfigError: S < 1, S > N, or an unknown sampling.
@@ -66,6 +64,7 @@ class BatchSchedule:
     batch_size: int
     seed: int
     sampling: Literal["partition", "shuffle"] = "partition"
+    kept_epochs: int = 1
     _epochs: dict[int, list[RowNumbers]] = field(default_factory=dict, init=False, repr=False)
     _last_draw: tuple[int, int] = field(default=(-1, 0), init=False, repr=False)
 
@@ -109,10 +108,11 @@ class BatchSchedule:
             return self.fixed[self.batch_key(round_number)]
         epoch, index = divmod(round_number, self.batches)
         if epoch not in self._epochs:
-            if len(self._epochs) == KEPT_EPOCHS:  # parties may be in different epochs
-                self._epochs.pop(min(self._epochs))
+            if len(self._epochs) == self.kept_epochs:
+                self._epochs.pop(next(iter(self._epochs)))
             self._epochs[epoch] = self._shuffled(epoch)
-        rows = self._epochs[epoch][index].astype(np.int64)
+        self._epochs[epoch] = batches = self._epochs.pop(epoch)  # now the last one used
+        rows = batches[index].astype(np.int64)
         rows.setflags(write=False)
         return rows
 

@@ -355,7 +355,8 @@ class Fdml(VerticalAlgorithm):
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
         settings = plan.job.section(FdmlSettings, self.name)
         parties = super().programs(plan, places)
-        return {**parties, SERVER: partial(serve, plan=plan, settings=settings)}
+        own = plan.of_a_program(kept_epochs=len(plan.facts.names))
+        return {**parties, SERVER: partial(serve, plan=own, settings=settings)}
 
 
 def _check_messages(settings: FdmlSettings) -> None:
