@@ -116,6 +116,13 @@ class BatchSchedule:
         rows.setflags(write=False)
         return rows
 
+    def size(self, round_number: int) -> int:
+        """Rows of a round's batch; in a shuffle it needs no order of rows."""
+        if self.repeats:
+            return len(self.batch(round_number))
+        least, larger = divmod(self.rows, self.batches)
+        return least + (round_number % self.batches < larger)
+
     def batch_key(self, round_number: int) -> int:
         """What identifies a batch: its index, or the round where no batch repeats."""
         if round_number < 0:
@@ -134,15 +141,28 @@ class BatchSchedule:
         return rows_fingerprint(self.row_digests)
 
     def _shuffled(self, epoch: int) -> list[RowNumbers]:
-        """All rows in floor(N / S) batches whose sizes differ by at most one."""
+        """All rows in floor(N / S) batches whose sizes differ by at most one.
+
+        Rows are ranked by random words, and equal words by row. Which batch a rank belongs to needs
+        no sorting but among the words whose first bits are those of two batches.
+        """
+        rows, batches = self.rows, self.batches
         seed = f"shuffle|{self._fingerprint}|{self.batch_size}|{self.seed}|{epoch}"
-        order = np.argsort(_generator(seed).random_raw(self.rows), kind="stable")
+        words = _generator(seed).random_raw(rows)
+        bits = min(16, rows.bit_length())
+        firsts = (words >> np.uint64(64 - bits)).astype(np.uint16)
+        counts = np.bincount(firsts, minlength=1 << bits)
+        sizes = rows // batches + (np.arange(batches) < rows % batches)
+        by_rank = np.repeat(np.arange(batches, dtype=np.min_scalar_type(batches)), sizes)
+        ends = np.cumsum(counts)
+        lowest, highest = (by_rank.take(each, mode="clip") for each in (ends - counts, ends - 1))
+        batch, is_split = lowest[firsts], lowest < highest
+        unsure = np.flatnonzero(is_split[firsts])
+        order = np.argsort(words[unsure], kind="stable")
+        batch[unsure[order]] = by_rank[np.repeat(is_split, counts)]
         # For millions of rows the order takes much of a party's memory.
-        narrow: RowNumbers = order.astype(np.min_scalar_type(self.rows))
-        parts = np.array_split(narrow, self.rows // self.batch_size)
-        for part in parts:
-            part.sort()
-        return parts
+        narrow = np.argsort(batch, kind="stable").astype(np.min_scalar_type(rows))
+        return np.split(narrow, np.cumsum(sizes)[:-1])
 
 
 def _generator(seed: str) -> np.random.PCG64:

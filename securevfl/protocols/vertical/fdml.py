@@ -219,19 +219,21 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
     workers, rounds, test_rows = plan.facts.names, plan.rounds, plan.facts.test_rows
     shape = (plan.facts.rows, plan.loss.outputs)
     hellos = await collect(channel, workers, Hello)
-    async with costs.compute(SETUP):
-        newest: dict[str, RealArray] = {
-            name: np.zeros(shape, TYPES[settings.precision]) for name in workers
-        }
-    _require_one_job(hellos, (plan.hash, shape[0], test_rows))
     together, limit = settings.batches_per_message, settings.staleness
+    # Every sum is then of the batches that all parties have just pushed.
+    in_step = limit == together - 1
+    newest: dict[str, RealArray] = {}
+    if not in_step:
+        async with costs.compute(SETUP):
+            newest = {name: np.zeros(shape, TYPES[settings.precision]) for name in workers}
+    _require_one_job(hellos, (plan.hash, shape[0], test_rows))
 
     def may_pull(lead: int) -> bool:
         # The sums for the last batch of a message are this many iterations older.
         return limit == "unbounded" or lead + together - 1 <= limit
 
     pushed_by = dict.fromkeys(workers, 0)
-    waiting: dict[str, tuple[int, IntArray]] = {}
+    waiting: dict[str, tuple[int, IntArray | slice]] = {}
     served = Served(dict.fromkeys(workers, 0), {name: [] for name in workers})
     slowest = 0
     while slowest < rounds:
@@ -245,10 +247,14 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
         answers: dict[str, tuple[int, RealArray]] = {}
         async with costs.compute("local"):
             pushed_by[sender] = min(first + together, rounds)
-            rows = _rows(plan, first, pushed_by[sender])
-            due = len(rows), shape[1]
+            pushed = range(first, pushed_by[sender])
+            due = sum(map(plan.schedule.size, pushed)), shape[1]
             expect_predictions(sender, message.values, due, settings.precision)
-            newest[sender][rows] = message.values
+            if in_step:
+                newest[sender], rows = message.values, slice(None)
+            else:
+                rows = np.concatenate([plan.schedule.batch(index) for index in pushed])
+                newest[sender][rows] = message.values
             waiting[sender] = first, rows
             ended, slowest = slowest, min(pushed_by.values())
             for name in [each for each in waiting if may_pull(pushed_by[each] - slowest)]:
@@ -270,17 +276,13 @@ def _require_one_job(hellos: dict[str, Hello], ours: tuple[bytes, int, int]) -> 
             raise PeerViolation(f"{name} runs another job, or over other rows, than the server")
 
 
-def _rows(plan: Plan, first: int, end: int) -> IntArray:
-    if end == first + 1:
-        return plan.schedule.batch(first)
-    return np.concatenate([plan.schedule.batch(index) for index in range(first, end)])
-
-
-def _sum_of_others(newest: dict[str, RealArray], name: str, rows: IntArray) -> RealArray:
-    others = [values for other, values in newest.items() if other != name]
-    total = others[0][rows]
+def _sum_of_others(
+    newest: dict[str, RealArray], name: str, rows: IntArray | slice
+) -> RealArray:
+    others = [values[rows] for other, values in newest.items() if other != name]
+    total = others[0]
     for values in others[1:]:
-        total += values[rows]
+        total = total + values
     return total
 
 
