@@ -156,6 +156,33 @@ class SparseRows(Shown):
         values = None if self.values is None else gathered(self.values)
         return replace(self, pointers=pointers, indices=gathered(self.indices), values=values)
 
+    def reordered(self, order: NDArray[np.integer[Any]], into: Self | None = None) -> Self:
+        """All rows, each once, in another order; faster than to gather them batch by batch.
+
+        Rows are read one after the other, and only writing waits for memory. Fresh memory costs as
+        much again, so `into`, earlier reordered rows of these, is overwritten.
+        """
+        ends = np.asarray(self.pointers)
+        counts = np.diff(ends)
+        if len(self) and counts.min() < 0:
+            raise DataError("sparse rows: pointers descend")
+        pointers = np.concatenate([[0], np.cumsum(counts[order])])
+        jumps = np.empty(len(self), np.int64)
+        jumps[order] = pointers[:-1]
+        jumps -= ends[:-1]
+
+        if into is None:
+            indices, *values = (np.empty(part.shape, part.dtype) for part in self.parts[1:])
+            into = replace(self, indices=indices, values=values[0] if values else None)
+        for first in range(0, len(self), GATHERED_ROWS):
+            some = slice(first, first + GATHERED_ROWS)
+            here = slice(ends[first], ends[min(some.stop, len(self))])
+            cells = np.repeat(jumps[some], counts[some])
+            cells += np.arange(here.start, here.stop)
+            for part, out in zip(self.parts[1:], into.parts[1:], strict=True):
+                out[cells] = np.asarray(part)[here]
+        return replace(into, pointers=pointers)
+
     def _between(self, first: int, end: int) -> Self:
         pointers = np.asarray(self.pointers)[first : end + 1]
         start, stop = int(pointers[0]), int(pointers[-1])

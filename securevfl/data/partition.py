@@ -65,7 +65,7 @@ class BatchSchedule:
     seed: int
     sampling: Literal["partition", "shuffle"] = "partition"
     kept_epochs: int = 1
-    _epochs: dict[int, list[RowNumbers]] = field(default_factory=dict, init=False, repr=False)
+    _epochs: dict[int, RowNumbers] = field(default_factory=dict, init=False, repr=False)
     _last_draw: tuple[int, int] = field(default=(-1, 0), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -106,22 +106,33 @@ class BatchSchedule:
         """Row numbers of a round's batch, sorted and read-only; rounds count from 0."""
         if self.repeats or round_number < 0:
             return self.fixed[self.batch_key(round_number)]
-        epoch, index = divmod(round_number, self.batches)
+        epoch, part = self.place(round_number)
+        rows = self.order(epoch)[part].astype(np.int64)
+        rows.setflags(write=False)
+        return rows
+
+    def order(self, epoch: int) -> RowNumbers:
+        """All rows, one batch of a shuffle's epoch after another."""
         if epoch not in self._epochs:
             if len(self._epochs) == self.kept_epochs:
                 self._epochs.pop(next(iter(self._epochs)))
             self._epochs[epoch] = self._shuffled(epoch)
-        self._epochs[epoch] = batches = self._epochs.pop(epoch)  # now the last one used
-        rows = batches[index].astype(np.int64)
-        rows.setflags(write=False)
-        return rows
+        self._epochs[epoch] = order = self._epochs.pop(epoch)  # now the last one used
+        return order
+
+    def place(self, round_number: int) -> tuple[int, slice]:
+        """The epoch of a shuffle's batch, and where in its order the batch lies."""
+        epoch, index = divmod(round_number, self.batches)
+        least, larger = divmod(self.rows, self.batches)
+        start = index * least + min(index, larger)
+        return epoch, slice(start, start + least + (index < larger))
 
     def size(self, round_number: int) -> int:
-        """Rows of a round's batch; in a shuffle it needs no order of rows."""
+        """Number of rows of a round's batch; a shuffle's needs no order."""
         if self.repeats:
             return len(self.batch(round_number))
-        least, larger = divmod(self.rows, self.batches)
-        return least + (round_number % self.batches < larger)
+        part = self.place(round_number)[1]
+        return part.stop - part.start
 
     def batch_key(self, round_number: int) -> int:
         """What identifies a batch: its index, or the round where no batch repeats."""
@@ -140,7 +151,7 @@ class BatchSchedule:
     def _fingerprint(self) -> str:
         return rows_fingerprint(self.row_digests)
 
-    def _shuffled(self, epoch: int) -> list[RowNumbers]:
+    def _shuffled(self, epoch: int) -> RowNumbers:
         """All rows in floor(N / S) batches whose sizes differ by at most one.
 
         Rows are ranked by random words, and equal words by row. Which batch a rank belongs to needs
@@ -161,8 +172,7 @@ class BatchSchedule:
         order = np.argsort(words[unsure], kind="stable")
         batch[unsure[order]] = by_rank[np.repeat(is_split, counts)]
         # For millions of rows the order takes much of a party's memory.
-        narrow = np.argsort(batch, kind="stable").astype(np.min_scalar_type(rows))
-        return np.split(narrow, np.cumsum(sizes)[:-1])
+        return np.argsort(batch, kind="stable").astype(np.min_scalar_type(rows))
 
 
 def _generator(seed: str) -> np.random.PCG64:

@@ -39,7 +39,6 @@ from securevfl.sparse import Matrix, SparseRows, dense
 
 if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
-    from securevfl.protocols.session.workplace import PartyData
 
 Shown = Literal["singly", "summed", "hidden"]
 """How a party sees the others' predictions."""
@@ -50,6 +49,8 @@ Variant = Mapping[str, Mapping[str, Any]]
 
 KEPT_BYTES = 1 << 28
 """Limit on cached batches of sparse rows; beyond it they are extracted in every round."""
+REORDERED_BYTES = 1 << 30
+"""Limit on sparse rows of which a copy is kept in the order of a shuffle's epoch."""
 CONVERTED, CONVERTED_VALUE = 6, 12
 """Bytes that a cached batch takes per stored cell, and per value where cells have values."""
 
@@ -148,12 +149,13 @@ class Stretch:
 class PartyBatches:
     """One party's rows of every round; repeated batches are cut out once."""
 
-    def __init__(self, plan: "Plan", data: "PartyData", inputs: Matrix) -> None:
+    def __init__(self, plan: "Plan", labels: Labels | None, inputs: Matrix) -> None:
         self._schedule = plan.schedule
         self._inputs = inputs
-        self._labels = data.train_labels
+        self._labels = labels
         self._repeats = plan.schedule.repeats and _are_worth_keeping(plan, inputs)
         self._kept: dict[int, Batch] = {}
+        self._epoch, self._reordered = -1, None  # the rows in the order of a shuffle's epoch
 
     def at(self, round_index: int) -> Batch:
         """This party's rows of a round."""
@@ -173,17 +175,31 @@ class PartyBatches:
         return batch
 
     def stretch(self, first: int, length: int) -> Stretch:
-        """`length` rounds from `first` on, at a party with labels."""
+        """`length` rounds from `first` on, at a party with labels; valid until the next call."""
         assert self._labels is not None  # noqa: S101
-        if length == 1:
+        schedule, inputs, rounds = self._schedule, self._inputs, range(first, first + length)
+        if length == 1 and (schedule.repeats or not isinstance(inputs, SparseRows)):
             batch = self.at(first)
             assert batch.labels is not None  # noqa: S101
             return Stretch(batch.inputs, batch.labels, (slice(None),))
-        several = [self._schedule.batch(index) for index in range(first, first + length)]
+        several = [schedule.batch(index) for index in rounds]
         rows = np.concatenate(several)
         ends = pairwise(accumulate(map(len, several), initial=0))
         parts = tuple(slice(start, end) for start, end in ends)
-        return Stretch(self._inputs[rows], self._labels[rows], parts)
+        return Stretch(self._cut(rows, rounds), self._labels[rows], parts)
+
+    def _cut(self, rows: IntArray, rounds: range) -> Matrix:
+        """The rows of consecutive rounds: where they are sparse, a part of the epoch's."""
+        inputs, schedule = self._inputs, self._schedule
+        if schedule.repeats or not isinstance(inputs, SparseRows):
+            return inputs[rows]
+        (epoch, begin), (last, end) = schedule.place(rounds[0]), schedule.place(rounds[-1])
+        if epoch != last or inputs.nbytes > REORDERED_BYTES:
+            return inputs[rows]
+        if epoch != self._epoch or self._reordered is None:
+            self._reordered = inputs.reordered(schedule.order(epoch), self._reordered)
+            self._epoch = epoch
+        return self._reordered[begin.start : end.stop]
 
 
 def _are_worth_keeping(plan: "Plan", inputs: Matrix) -> bool:

@@ -117,7 +117,7 @@ class FdmlPart(Part):
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
         training, plan = self.training, self.plan
-        self._batches = PartyBatches(plan, self.place.data, self.inputs)
+        self._batches = PartyBatches(plan, self.place.data.train_labels, self.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         self._steps = plan.steps(self.model, self.inputs, columns)
         self.selection = checkpoint_selection(training, agreement)

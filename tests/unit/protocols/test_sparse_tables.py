@@ -92,7 +92,7 @@ def test_batches_are_kept_while_they_are_little(
     kept = 8 * 64 * 12 if scheme == "bfv" else 6 * table.train.nnz
     for room, keeps in ((kept, True), (kept - 1, False)):
         monkeypatch.setattr(exchange, "KEPT_BYTES", room)
-        cut = PartyBatches(plan, data, table.train)
+        cut = PartyBatches(plan, data.train_labels, table.train)
         key = plan.schedule.batch_key(0)
         later = next(i for i in range(1, 20) if plan.schedule.batch_key(i) == key)
         first, again = cut.at(0), cut.at(later)
@@ -105,7 +105,7 @@ def test_batches_are_kept_while_they_are_little(
 def test_batches_of_a_long_table_are_cut_out_each_time() -> None:
     plan = plan_of(job={**STEPS, "batch_size": 16}, exchange={"scheme": "bfv"})
     rows = BlockedRows.of(dense(table_of().train))
-    batches = PartyBatches(plan, PartyData(table_of(), None, None), rows)
+    batches = PartyBatches(plan, None, rows)
     key = plan.schedule.batch_key(0)
     later = next(i for i in range(1, 20) if plan.schedule.batch_key(i) == key)
     assert batches.at(0) is not batches.at(later)
