@@ -131,8 +131,8 @@ class BatchSchedule:
         """Number of rows of a round's batch; a shuffle's needs no order."""
         if self.repeats:
             return len(self.batch(round_number))
-        part = self.place(round_number)[1]
-        return part.stop - part.start
+        least, larger = divmod(self.rows, self.batches)
+        return least + (round_number % self.batches < larger)
 
     def batch_key(self, round_number: int) -> int:
         """What identifies a batch: its index, or the round where no batch repeats."""

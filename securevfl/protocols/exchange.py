@@ -10,7 +10,7 @@ exchange does not offer is refused before any work.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import isabstract
@@ -155,7 +155,8 @@ class PartyBatches:
         self._labels = labels
         self._repeats = plan.schedule.repeats and _are_worth_keeping(plan, inputs)
         self._kept: dict[int, Batch] = {}
-        self._epoch, self._reordered = -1, None  # the rows in the order of a shuffle's epoch
+        self._epoch = -1  # of a shuffle, in whose order the following are
+        self._reordered: tuple[SparseRows, Labels] | None = None
 
     def at(self, round_index: int) -> Batch:
         """This party's rows of a round."""
@@ -175,31 +176,35 @@ class PartyBatches:
         return batch
 
     def stretch(self, first: int, length: int) -> Stretch:
-        """`length` rounds from `first` on, at a party with labels; valid until the next call."""
-        assert self._labels is not None  # noqa: S101
-        schedule, inputs, rounds = self._schedule, self._inputs, range(first, first + length)
-        if length == 1 and (schedule.repeats or not isinstance(inputs, SparseRows)):
+        """`length` rounds from `first` on, at a party with labels; valid until the next call.
+
+        Of a shuffle of sparse rows it is a part of them, reordered once an epoch.
+        """
+        labels, inputs, schedule = self._labels, self._inputs, self._schedule
+        assert labels is not None  # noqa: S101
+        rounds = range(first, first + length)
+        if isinstance(inputs, SparseRows) and not schedule.repeats:
+            (epoch, begin), (last, end) = map(schedule.place, (rounds[0], rounds[-1]))
+            if epoch == last and inputs.nbytes <= REORDERED_BYTES:
+                if epoch != self._epoch or self._reordered is None:
+                    order, last_epoch = schedule.order(epoch), self._reordered
+                    rows = inputs.reordered(order, last_epoch and last_epoch[0])
+                    self._epoch, self._reordered = epoch, (rows, labels[order])
+                every = slice(begin.start, end.stop)
+                rows, labels = self._reordered
+                return Stretch(rows[every], labels[every], _parts(map(schedule.size, rounds)))
+        if length == 1:
             batch = self.at(first)
             assert batch.labels is not None  # noqa: S101
             return Stretch(batch.inputs, batch.labels, (slice(None),))
-        several = [schedule.batch(index) for index in rounds]
-        rows = np.concatenate(several)
-        ends = pairwise(accumulate(map(len, several), initial=0))
-        parts = tuple(slice(start, end) for start, end in ends)
-        return Stretch(self._cut(rows, rounds), self._labels[rows], parts)
+        together = np.concatenate([schedule.batch(index) for index in rounds])
+        return Stretch(inputs[together], labels[together], _parts(map(schedule.size, rounds)))
 
-    def _cut(self, rows: IntArray, rounds: range) -> Matrix:
-        """The rows of consecutive rounds: where they are sparse, a part of the epoch's."""
-        inputs, schedule = self._inputs, self._schedule
-        if schedule.repeats or not isinstance(inputs, SparseRows):
-            return inputs[rows]
-        (epoch, begin), (last, end) = schedule.place(rounds[0]), schedule.place(rounds[-1])
-        if epoch != last or inputs.nbytes > REORDERED_BYTES:
-            return inputs[rows]
-        if epoch != self._epoch or self._reordered is None:
-            self._reordered = inputs.reordered(schedule.order(epoch), self._reordered)
-            self._epoch = epoch
-        return self._reordered[begin.start : end.stop]
+
+def _parts(sizes: Iterable[int]) -> tuple[slice, ...]:
+    """Slices of these sizes, one after the other."""
+    ends = pairwise(accumulate(sizes, initial=0))
+    return tuple(slice(start, end) for start, end in ends)
 
 
 def _are_worth_keeping(plan: "Plan", inputs: Matrix) -> bool:

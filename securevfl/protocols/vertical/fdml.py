@@ -220,12 +220,13 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
     shape = (plan.facts.rows, plan.loss.outputs)
     hellos = await collect(channel, workers, Hello)
     together, limit = settings.batches_per_message, settings.staleness
-    # Every sum is then of the batches that all parties have just pushed.
+    # Every sum is then of batches that all parties have just pushed: there is no table of rows.
     in_step = limit == together - 1
-    newest: dict[str, RealArray] = {}
-    if not in_step:
-        async with costs.compute(SETUP):
-            newest = {name: np.zeros(shape, TYPES[settings.precision]) for name in workers}
+    async with costs.compute(SETUP):
+        newest: dict[str, RealArray] = {
+            name: np.zeros((0 if in_step else shape[0], shape[1]), TYPES[settings.precision])
+            for name in workers
+        }
     _require_one_job(hellos, (plan.hash, shape[0], test_rows))
 
     def may_pull(lead: int) -> bool:
@@ -250,11 +251,8 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
             pushed = range(first, pushed_by[sender])
             due = sum(map(plan.schedule.size, pushed)), shape[1]
             expect_predictions(sender, message.values, due, settings.precision)
-            if in_step:
-                newest[sender], rows = message.values, slice(None)
-            else:
-                rows = np.concatenate([plan.schedule.batch(index) for index in pushed])
-                newest[sender][rows] = message.values
+            rows = slice(None) if in_step else _rows(plan, pushed)
+            _store(newest, sender, rows, message.values)
             waiting[sender] = first, rows
             ended, slowest = slowest, min(pushed_by.values())
             for name in [each for each in waiting if may_pull(pushed_by[each] - slowest)]:
@@ -276,9 +274,20 @@ def _require_one_job(hellos: dict[str, Hello], ours: tuple[bytes, int, int]) -> 
             raise PeerViolation(f"{name} runs another job, or over other rows, than the server")
 
 
-def _sum_of_others(
-    newest: dict[str, RealArray], name: str, rows: IntArray | slice
-) -> RealArray:
+def _rows(plan: Plan, rounds: range) -> IntArray:
+    return np.concatenate([plan.schedule.batch(index) for index in rounds])
+
+
+def _store(
+    newest: dict[str, RealArray], name: str, rows: IntArray | slice, values: RealArray
+) -> None:
+    if isinstance(rows, slice):
+        newest[name] = values
+    else:
+        newest[name][rows] = values
+
+
+def _sum_of_others(newest: dict[str, RealArray], name: str, rows: IntArray | slice) -> RealArray:
     others = [values[rows] for other, values in newest.items() if other != name]
     total = others[0]
     for values in others[1:]:
