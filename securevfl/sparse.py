@@ -156,7 +156,7 @@ class SparseRows(Shown):
         values = None if self.values is None else gathered(self.values)
         return replace(self, pointers=pointers, indices=gathered(self.indices), values=values)
 
-    def reordered(self, order: NDArray[np.integer[Any]], into: Self | None = None) -> Self:
+    def reordered(self, order: IntArray, into: Self | None = None) -> Self:
         """All rows, each once, in another order; faster than to gather them batch by batch.
 
         Rows are read one after the other, and only writing waits for memory. Fresh memory costs as
@@ -166,7 +166,9 @@ class SparseRows(Shown):
         counts = np.diff(ends)
         if len(self) and counts.min() < 0:
             raise DataError("sparse rows: pointers descend")
-        pointers = np.concatenate([[0], np.cumsum(counts[order])])
+        # Read at random: narrow, they stay in the CPU cache.
+        narrow = counts.astype(np.min_scalar_type(counts.max(initial=0)))
+        pointers = np.concatenate([[0], np.cumsum(narrow.take(order), dtype=np.int64)])
         jumps = np.empty(len(self), np.int64)
         jumps[order] = pointers[:-1]
         jumps -= ends[:-1]

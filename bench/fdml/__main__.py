@@ -188,7 +188,7 @@ EXPERIMENT = Experiment(
             f"messages-{several}": Run(20, {"models": "lr", "batches_per_message": several})
             for several in (1, 8, 16, 32)
         },
-        "large-batch": Run(10, {"models": "lr", "batch_size": 10_000}),
+        "large-batch": Run(20, {"models": "lr", "batch_size": 10_000, "repeats": 5}),
     },
     quick={"dataset": "breast_cancer", "epochs": 1, "hidden": 2, "repeats": 1},
     settings=FdmlExperimentSettings,

@@ -240,7 +240,7 @@ EXPERIMENT = Experiment(
     name="scale",
     about=__doc__ or "",
     runs={
-        "lr": Run(250, {"alone": True, "processes": True}),
+        "lr": Run(250, {"alone": True, "turns": 3}),
         "single": Run(
             300,
             {
@@ -258,9 +258,7 @@ EXPERIMENT = Experiment(
                 "batches_per_message": (1, 10, 16),
             },
         ),
-        "law": Run(
-            300, {"rows": (111_112, 333_334, 1_111_112, 5_000_000), "epochs": 1, "processes": True}
-        ),
+        "law": Run(120, {"rows": (111_112, 333_334, 1_111_112), "turns": 5}),
         "columns": Run(
             120,
             {

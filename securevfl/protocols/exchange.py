@@ -187,9 +187,9 @@ class PartyBatches:
             (epoch, begin), (last, end) = map(schedule.place, (rounds[0], rounds[-1]))
             if epoch == last and inputs.nbytes <= REORDERED_BYTES:
                 if epoch != self._epoch or self._reordered is None:
-                    order, last_epoch = schedule.order(epoch), self._reordered
+                    order, last_epoch = schedule.order(epoch).astype(np.int64), self._reordered
                     rows = inputs.reordered(order, last_epoch and last_epoch[0])
-                    self._epoch, self._reordered = epoch, (rows, labels[order])
+                    self._epoch, self._reordered = epoch, (rows, labels.take(order))
                 every = slice(begin.start, end.stop)
                 rows, labels = self._reordered
                 return Stretch(rows[every], labels[every], _parts(map(schedule.size, rounds)))

@@ -89,7 +89,7 @@ def test_rows_are_the_same_however_many_are_gathered_at_a_time(
     chosen = generator.integers(0, 700, 1027)
     assert np.array_equal(rows[chosen].toarray(), table[chosen])
     assert rows[chosen[:0]].shape == (0, 6)
-    orders = [generator.permutation(700).astype(np.uint16) for _ in range(2)]
+    orders = [generator.permutation(700) for _ in range(2)]
     first = rows.reordered(orders[0])
     assert np.array_equal(first.toarray(), table[orders[0]])
     second = rows.reordered(orders[1], first)
