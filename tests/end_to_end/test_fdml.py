@@ -205,6 +205,22 @@ def test_a_pull_holds_the_newest_predictions_of_the_others() -> None:
             assert pulled.values.tobytes() in possible[name, pulled.step]
 
 
+@pytest.mark.parametrize(("staleness", "programs"), [(0, 2), (1, 3)])
+def test_every_program_that_needs_the_order_of_rows_computes_it_by_itself(
+    staleness: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs, shuffled = Counter[int](), BatchSchedule._shuffled
+
+    def counted(self: BatchSchedule, epoch: int) -> Any:
+        epochs[epoch] += 1
+        return shuffled(self, epoch)
+
+    monkeypatch.setattr(BatchSchedule, "_shuffled", counted)
+    schedule = batches(breast_cancer())
+    run(rounds=2 * schedule.batches, fdml={"staleness": staleness})
+    assert epochs == {0: programs, 1: programs}
+
+
 def test_who_is_sent_what() -> None:
     dataset = breast_cancer(3)
     result = run(dataset)

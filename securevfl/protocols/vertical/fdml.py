@@ -4,7 +4,7 @@ The prediction of a sample is σ(Σ_k h_k(x_k)). The server stores the newest H_
 party. At iteration i a party *pushes* its predictions of that batch and *pulls* the sum of the
 others' for the same batch. The server delays its answer while the party is more than τ iterations
 ahead of the slowest (stale-synchronous parallel). τ = 0 is bulk synchronous: every sum is fresh, as
-if one trainer had all columns.
+if one trainer had all columns, and the server needs the predictions of one batch only.
 
 Departures from the paper's Algorithm 1 (docs/decisions/0024-departures-from-fdml.md):
 
