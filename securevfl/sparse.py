@@ -159,8 +159,7 @@ class SparseRows(Shown):
     def reordered(self, order: IntArray, into: Self | None = None) -> Self:
         """All rows, each once, in another order; faster than to gather them batch by batch.
 
-        Rows are read one after the other, and only writing waits for memory. Fresh memory costs as
-        much again, so `into`, earlier reordered rows of these, is overwritten.
+        `into`, what this returned before, is overwritten: fresh memory costs as much again.
         """
         ends = np.asarray(self.pointers)
         counts = np.diff(ends)
@@ -172,7 +171,6 @@ class SparseRows(Shown):
         jumps = np.empty(len(self), np.int64)
         jumps[order] = pointers[:-1]
         jumps -= ends[:-1]
-
         if into is None:
             indices, *values = (np.empty(part.shape, part.dtype) for part in self.parts[1:])
             into = replace(self, indices=indices, values=values[0] if values else None)

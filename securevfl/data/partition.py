@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import ConfigError
 
+KEPT_EPOCHS = 4
+
 Digests = NDArray[np.uint64]
 RowNumbers = NDArray[np.unsignedinteger[Any]]
 
@@ -54,7 +56,7 @@ class BatchSchedule:
     """The batch of every round, the same at every party, for N rows in batches of S.
 
     The sampling "partition" draws uniformly among the fixed batches; "shuffle" reshuffles the rows
-    every epoch. `kept_epochs` are kept; a server whose parties are in different epochs needs more.
+    every epoch.
 
     Raises:
         ConfigError: S < 1, S > N, or an unknown sampling.
@@ -64,7 +66,6 @@ class BatchSchedule:
     batch_size: int
     seed: int
     sampling: Literal["partition", "shuffle"] = "partition"
-    kept_epochs: int = 1
     _epochs: dict[int, RowNumbers] = field(default_factory=dict, init=False, repr=False)
     _last_draw: tuple[int, int] = field(default=(-1, 0), init=False, repr=False)
 
@@ -114,11 +115,10 @@ class BatchSchedule:
     def order(self, epoch: int) -> RowNumbers:
         """All rows, one batch of a shuffle's epoch after another."""
         if epoch not in self._epochs:
-            if len(self._epochs) == self.kept_epochs:
-                self._epochs.pop(next(iter(self._epochs)))
+            if len(self._epochs) == KEPT_EPOCHS:  # parties may be in different epochs
+                self._epochs.pop(min(self._epochs))
             self._epochs[epoch] = self._shuffled(epoch)
-        self._epochs[epoch] = order = self._epochs.pop(epoch)  # now the last one used
-        return order
+        return self._epochs[epoch]
 
     def place(self, round_number: int) -> tuple[int, slice]:
         """The epoch of a shuffle's batch, and where in its order the batch lies."""
@@ -131,8 +131,8 @@ class BatchSchedule:
         """Number of rows of a round's batch; a shuffle's needs no order."""
         if self.repeats:
             return len(self.batch(round_number))
-        least, larger = divmod(self.rows, self.batches)
-        return least + (round_number % self.batches < larger)
+        part = self.place(round_number)[1]
+        return int(part.stop - part.start)
 
     def batch_key(self, round_number: int) -> int:
         """What identifies a batch: its index, or the round where no batch repeats."""

@@ -138,9 +138,9 @@ class Plan(Shown):
             "parties": ", ".join(self.facts.names),
         }
 
-    def of_a_program(self, kept_epochs: int = 1) -> "Plan":
+    def of_a_program(self) -> "Plan":
         """The same plan for one program, which computes the order of rows by itself."""
-        return replace(self, schedule=replace(self.schedule, kept_epochs=kept_epochs))
+        return replace(self, schedule=replace(self.schedule))
 
     @property
     def rounds(self) -> int:

@@ -29,6 +29,7 @@ from securevfl.wire.codec import (
     StepMessage,
     decode,
     open_envelope,
+    seal,
 )
 
 M = TypeVar("M", bound=Message)
@@ -339,6 +340,9 @@ class NetworkEnd(ABC):
         number, costs = self._numbers[to], self.costs
         self._numbers[to] += 1
         return Envelope(self._job, self.name, number, costs.hops, dict(costs.path), data)
+
+    def _sealed(self, to: str, data: bytes) -> bytes:
+        return seal(self._enveloped(to, data))
 
     def _unsealed(self, sender: str, data: bytes) -> Envelope | PeerError:
         """A peer's envelope, or the error if it does not belong here."""

@@ -21,15 +21,7 @@ from typing_extensions import override
 from securevfl.errors import PeerError, PeerUnreachable, PeerViolation, UnexpectedMessage
 from securevfl.runtime.channel import Arrived, Inbox, M, NetworkEnd, expect
 from securevfl.runtime.costs import Costs, Stopwatch
-from securevfl.wire.codec import (
-    MAX_MESSAGE_BYTES,
-    Envelope,
-    Message,
-    Stage,
-    encode,
-    seal,
-    stage_of,
-)
+from securevfl.wire.codec import MAX_MESSAGE_BYTES, Envelope, Message, Stage, encode, stage_of
 
 T = TypeVar("T")
 Carry = Callable[[str, bytes], None]
@@ -162,7 +154,7 @@ class RealChannel(NetworkEnd):
         began = time.monotonic()
         data = encode(message)
         self.costs.sent(message, len(data))
-        self._carry(to, seal(self._enveloped(to, data)))
+        self._carry(to, self._sealed(to, data))
         self.costs.in_channel(message.stage, time.monotonic() - began)
 
     @override

@@ -12,7 +12,7 @@ from bench.objective import LOSS, Trails
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks import in_one_place
 from securevfl.benchmarks.in_one_place import one_table, train_in_one_place
-from securevfl.data.partition import BatchSchedule
+from securevfl.data.partition import BatchSchedule, RowNumbers
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import BudgetExhausted, ConfigError, TrainingDiverged
 from securevfl.job import Job
@@ -211,7 +211,7 @@ def test_every_program_that_needs_the_order_of_rows_computes_it_by_itself(
 ) -> None:
     epochs, shuffled = Counter[int](), BatchSchedule._shuffled
 
-    def counted(self: BatchSchedule, epoch: int) -> Any:
+    def counted(self: BatchSchedule, epoch: int) -> RowNumbers:
         epochs[epoch] += 1
         return shuffled(self, epoch)
 

@@ -220,12 +220,12 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
     shape = (plan.facts.rows, plan.loss.outputs)
     hellos = await collect(channel, workers, Hello)
     together, limit = settings.batches_per_message, settings.staleness
-    # Every sum is then of batches that all parties have just pushed: there is no table of rows.
+    # Then every sum is of what all parties have just pushed: there is no table of all rows.
     in_step = limit == together - 1
+    held = together * plan.most_batch_rows if in_step else shape[0]
     async with costs.compute(SETUP):
         newest: dict[str, RealArray] = {
-            name: np.zeros((0 if in_step else shape[0], shape[1]), TYPES[settings.precision])
-            for name in workers
+            name: np.zeros((held, shape[1]), TYPES[settings.precision]) for name in workers
         }
     _require_one_job(hellos, (plan.hash, shape[0], test_rows))
 
@@ -251,8 +251,8 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
             pushed = range(first, pushed_by[sender])
             due = sum(map(plan.schedule.size, pushed)), shape[1]
             expect_predictions(sender, message.values, due, settings.precision)
-            rows = slice(None) if in_step else _rows(plan, pushed)
-            _store(newest, sender, rows, message.values)
+            rows = slice(due[0]) if in_step else _rows(plan, pushed)
+            newest[sender][rows] = message.values
             waiting[sender] = first, rows
             ended, slowest = slowest, min(pushed_by.values())
             for name in [each for each in waiting if may_pull(pushed_by[each] - slowest)]:
@@ -278,20 +278,11 @@ def _rows(plan: Plan, rounds: range) -> IntArray:
     return np.concatenate([plan.schedule.batch(index) for index in rounds])
 
 
-def _store(
-    newest: dict[str, RealArray], name: str, rows: IntArray | slice, values: RealArray
-) -> None:
-    if isinstance(rows, slice):
-        newest[name] = values
-    else:
-        newest[name][rows] = values
-
-
 def _sum_of_others(newest: dict[str, RealArray], name: str, rows: IntArray | slice) -> RealArray:
     others = [values[rows] for other, values in newest.items() if other != name]
-    total = others[0]
+    total = others[0].copy()
     for values in others[1:]:
-        total = total + values
+        total += values
     return total
 
 
@@ -366,8 +357,7 @@ class Fdml(VerticalAlgorithm):
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
         settings = plan.job.section(FdmlSettings, self.name)
         parties = super().programs(plan, places)
-        own = plan.of_a_program(kept_epochs=len(plan.facts.names))
-        return {**parties, SERVER: partial(serve, plan=own, settings=settings)}
+        return {**parties, SERVER: partial(serve, plan=plan.of_a_program(), settings=settings)}
 
 
 def _check_messages(settings: FdmlSettings) -> None:

@@ -114,14 +114,6 @@ def test_a_shuffle_is_the_order_of_random_words_parted_and_sorted(
         assert schedule.size(index) == len(part)
 
 
-def test_as_many_epochs_are_kept_as_were_asked_for_the_last_used_ones() -> None:
-    schedule = BatchSchedule(ids(50), 7, 3, "shuffle", kept_epochs=2)
-    orders = [schedule.order(epoch) for epoch in (0, 1, 0, 2, 0, 1)]
-    assert orders[0] is orders[2] is orders[4]
-    assert orders[1] is not orders[5]
-    assert np.array_equal(orders[1], orders[5])
-
-
 def test_a_full_batch_repeats_however_rows_are_sampled() -> None:
     schedule = BatchSchedule(ids(50), 26, 3, "shuffle")
     assert schedule.repeats
