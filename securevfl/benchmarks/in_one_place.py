@@ -22,6 +22,7 @@ from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, PartySettings
 from securevfl.models.scores import accuracy, auc
+from securevfl.protocols.exchange import PartyBatches
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.sparse import Matrix, SparseRows, dense, index_type
 from securevfl.training import plan_for, train
@@ -115,7 +116,7 @@ def train_in_one_place(
         units = job.model_of(dataset.label_party).hidden
         job = job.with_settings(hidden=[len(dataset.parties) * each for each in units])
     settings, plan = job.job, plan_for(job, dataset)
-    loss, schedule = plan.loss, plan.schedule
+    loss = plan.loss
     tables = dataset.parties
     if one_model:
         tables = (one_table(dataset) if one_model is True else one_model,)
@@ -130,13 +131,16 @@ def train_in_one_place(
         if parties is None or table.name in parties
     ]
     started, cpu = time.perf_counter(), time.process_time()
+    cut = [PartyBatches(plan, dataset.train_labels, part.inputs) for part in parts]
     for index in range(settings.rounds):
-        batch = schedule.batch(index)
-        linearized = [part.model.linearize(part.inputs[batch]) for part in parts]
-        total = sum(predictions for predictions, _ in linearized)
-        residuals = loss.residuals(np.asarray(total), dataset.train_labels[batch])
+        batches = [each.stretch(index, 1) for each in cut]
+        linearized = [
+            part.model.linearize(batch.inputs) for part, batch in zip(parts, batches, strict=True)
+        ]
+        total = np.asarray(sum(predictions for predictions, _ in linearized))
+        residuals = loss.residuals(total, batches[0].labels)
         for part, (_, pull_back) in zip(parts, linearized, strict=True):
-            gradient = pull_back(residuals) / len(batch) + part.model.penalty_gradient(plan.l2)
+            gradient = pull_back(residuals) / len(total) + part.model.penalty_gradient(plan.l2)
             part.model.weights = part.model.weights - plan.step_size.at(index) * gradient
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     held_out = np.sum([part.model.predict(part.held_out) for part in parts], axis=0)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import ConfigError
 
-KEPT_EPOCHS = 8
+KEPT_EPOCHS = 4
 
 Digests = NDArray[np.uint64]
 RowNumbers = NDArray[np.unsignedinteger[Any]]
@@ -66,7 +66,7 @@ class BatchSchedule:
     batch_size: int
     seed: int
     sampling: Literal["partition", "shuffle"] = "partition"
-    _epochs: dict[int, list[RowNumbers]] = field(default_factory=dict, init=False, repr=False)
+    _epochs: dict[int, RowNumbers] = field(default_factory=dict, init=False, repr=False)
     _last_draw: tuple[int, int] = field(default=(-1, 0), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -107,14 +107,32 @@ class BatchSchedule:
         """Row numbers of a round's batch, sorted and read-only; rounds count from 0."""
         if self.repeats or round_number < 0:
             return self.fixed[self.batch_key(round_number)]
-        epoch, index = divmod(round_number, self.batches)
+        epoch, part = self.place(round_number)
+        rows = self.order(epoch)[part].astype(np.int64)
+        rows.setflags(write=False)
+        return rows
+
+    def order(self, epoch: int) -> RowNumbers:
+        """All rows, one batch of a shuffle's epoch after another."""
         if epoch not in self._epochs:
             if len(self._epochs) == KEPT_EPOCHS:  # parties may be in different epochs
                 self._epochs.pop(min(self._epochs))
             self._epochs[epoch] = self._shuffled(epoch)
-        rows = self._epochs[epoch][index].astype(np.int64)
-        rows.setflags(write=False)
-        return rows
+        return self._epochs[epoch]
+
+    def place(self, round_number: int) -> tuple[int, slice]:
+        """The epoch of a shuffle's batch, and where in its order the batch lies."""
+        epoch, index = divmod(round_number, self.batches)
+        least, larger = divmod(self.rows, self.batches)
+        start = index * least + min(index, larger)
+        return epoch, slice(start, start + least + (index < larger))
+
+    def size(self, round_number: int) -> int:
+        """Number of rows of a round's batch; a shuffle's needs no order."""
+        if self.repeats:
+            return len(self.batch(round_number))
+        part = self.place(round_number)[1]
+        return int(part.stop - part.start)
 
     def batch_key(self, round_number: int) -> int:
         """What identifies a batch: its index, or the round where no batch repeats."""
@@ -133,16 +151,28 @@ class BatchSchedule:
     def _fingerprint(self) -> str:
         return rows_fingerprint(self.row_digests)
 
-    def _shuffled(self, epoch: int) -> list[RowNumbers]:
-        """All rows in floor(N / S) batches whose sizes differ by at most one."""
+    def _shuffled(self, epoch: int) -> RowNumbers:
+        """All rows in floor(N / S) batches whose sizes differ by at most one.
+
+        Rows are ranked by random words, and equal words by row. Which batch a rank belongs to needs
+        no sorting but among the words whose first bits are those of two batches.
+        """
+        rows, batches = self.rows, self.batches
         seed = f"shuffle|{self._fingerprint}|{self.batch_size}|{self.seed}|{epoch}"
-        order = np.argsort(_generator(seed).random_raw(self.rows), kind="stable")
+        words = _generator(seed).random_raw(rows)
+        bits = min(16, rows.bit_length())
+        firsts = (words >> np.uint64(64 - bits)).astype(np.uint16)
+        counts = np.bincount(firsts, minlength=1 << bits)
+        sizes = rows // batches + (np.arange(batches) < rows % batches)
+        by_rank = np.repeat(np.arange(batches, dtype=np.min_scalar_type(batches)), sizes)
+        ends = np.cumsum(counts)
+        lowest, highest = (by_rank.take(each, mode="clip") for each in (ends - counts, ends - 1))
+        batch, is_split = lowest[firsts], lowest < highest
+        unsure = np.flatnonzero(is_split[firsts])
+        order = np.argsort(words[unsure], kind="stable")
+        batch[unsure[order]] = by_rank[np.repeat(is_split, counts)]
         # For millions of rows the order takes much of a party's memory.
-        narrow: RowNumbers = order.astype(np.min_scalar_type(self.rows))
-        parts = np.array_split(narrow, self.rows // self.batch_size)
-        for part in parts:
-            part.sort()
-        return parts
+        return np.argsort(batch, kind="stable").astype(np.min_scalar_type(rows))
 
 
 def _generator(seed: str) -> np.random.PCG64:

@@ -106,7 +106,9 @@ class Logistic(CurvedLoss):
 
     @override
     def _sum(self, predictions: FloatArray, labels: Labels) -> float:
-        losses = np.logaddexp(0.0, predictions) - labels[:, None] * predictions
+        # log(1 + e^H) = max(H, 0) + log(1 + e^-|H|); `logaddexp` takes three times as long.
+        losses = np.log1p(np.exp(-np.abs(predictions)))
+        losses += np.maximum(predictions, 0.0) - labels[:, None] * predictions
         return float(losses.sum())
 
     @override

@@ -10,7 +10,7 @@ exchange does not offer is refused before any work.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import isabstract
@@ -39,7 +39,6 @@ from securevfl.sparse import Matrix, SparseRows, dense
 
 if TYPE_CHECKING:
     from securevfl.protocols.plan import Plan
-    from securevfl.protocols.session.workplace import PartyData
 
 Shown = Literal["singly", "summed", "hidden"]
 """How a party sees the others' predictions."""
@@ -50,6 +49,8 @@ Variant = Mapping[str, Mapping[str, Any]]
 
 KEPT_BYTES = 1 << 28
 """Limit on cached batches of sparse rows; beyond it they are extracted in every round."""
+REORDERED_BYTES = 1 << 30
+"""Limit on sparse rows of which a copy is kept in the order of a shuffle's epoch."""
 CONVERTED, CONVERTED_VALUE = 6, 12
 """Bytes that a cached batch takes per stored cell, and per value where cells have values."""
 
@@ -148,12 +149,14 @@ class Stretch:
 class PartyBatches:
     """One party's rows of every round; repeated batches are cut out once."""
 
-    def __init__(self, plan: "Plan", data: "PartyData", inputs: Matrix) -> None:
+    def __init__(self, plan: "Plan", labels: Labels | None, inputs: Matrix) -> None:
         self._schedule = plan.schedule
         self._inputs = inputs
-        self._labels = data.train_labels
+        self._labels = labels
         self._repeats = plan.schedule.repeats and _are_worth_keeping(plan, inputs)
         self._kept: dict[int, Batch] = {}
+        self._epoch = -1  # of a shuffle, in whose order the following are
+        self._reordered: tuple[SparseRows, Labels] | None = None
 
     def at(self, round_index: int) -> Batch:
         """This party's rows of a round."""
@@ -173,17 +176,35 @@ class PartyBatches:
         return batch
 
     def stretch(self, first: int, length: int) -> Stretch:
-        """`length` rounds from `first` on, at a party with labels."""
-        assert self._labels is not None  # noqa: S101
+        """`length` rounds from `first` on, at a party with labels; valid until the next call.
+
+        Of a shuffle of sparse rows it is a part of them, reordered once an epoch.
+        """
+        labels, inputs, schedule = self._labels, self._inputs, self._schedule
+        assert labels is not None  # noqa: S101
+        rounds = range(first, first + length)
+        if isinstance(inputs, SparseRows) and not schedule.repeats:
+            (epoch, begin), (last, end) = map(schedule.place, (rounds[0], rounds[-1]))
+            if epoch == last and inputs.nbytes <= REORDERED_BYTES:
+                if epoch != self._epoch or self._reordered is None:
+                    order, last_epoch = schedule.order(epoch).astype(np.int64), self._reordered
+                    rows = inputs.reordered(order, last_epoch and last_epoch[0])
+                    self._epoch, self._reordered = epoch, (rows, labels.take(order))
+                every = slice(begin.start, end.stop)
+                rows, labels = self._reordered
+                return Stretch(rows[every], labels[every], _parts(map(schedule.size, rounds)))
         if length == 1:
             batch = self.at(first)
             assert batch.labels is not None  # noqa: S101
             return Stretch(batch.inputs, batch.labels, (slice(None),))
-        several = [self._schedule.batch(index) for index in range(first, first + length)]
-        rows = np.concatenate(several)
-        ends = pairwise(accumulate(map(len, several), initial=0))
-        parts = tuple(slice(start, end) for start, end in ends)
-        return Stretch(self._inputs[rows], self._labels[rows], parts)
+        together = np.concatenate([schedule.batch(index) for index in rounds])
+        return Stretch(inputs[together], labels[together], _parts(map(schedule.size, rounds)))
+
+
+def _parts(sizes: Iterable[int]) -> tuple[slice, ...]:
+    """Slices of these sizes, one after the other."""
+    ends = pairwise(accumulate(sizes, initial=0))
+    return tuple(slice(start, end) for start, end in ends)
 
 
 def _are_worth_keeping(plan: "Plan", inputs: Matrix) -> bool:

@@ -138,6 +138,10 @@ class Plan(Shown):
             "parties": ", ".join(self.facts.names),
         }
 
+    def of_a_program(self) -> "Plan":
+        """The same plan for one program, which computes the order of rows by itself."""
+        return replace(self, schedule=replace(self.schedule))
+
     @property
     def rounds(self) -> int:
         """R, at most."""

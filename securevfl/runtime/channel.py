@@ -335,11 +335,14 @@ class NetworkEnd(ABC):
     ) -> tuple[str, M]:
         """The next message; the wait is charged to the ledger."""
 
-    def _sealed(self, to: str, data: bytes) -> tuple[int, bytes]:
-        """The number of the next message to a peer, and its bytes in an envelope."""
+    def _enveloped(self, to: str, data: bytes) -> Envelope:
+        """The next message to a peer in its envelope, which is not sealed yet."""
         number, costs = self._numbers[to], self.costs
         self._numbers[to] += 1
-        return number, seal(Envelope(self._job, self.name, number, costs.hops, costs.path, data))
+        return Envelope(self._job, self.name, number, costs.hops, dict(costs.path), data)
+
+    def _sealed(self, to: str, data: bytes) -> bytes:
+        return seal(self._enveloped(to, data))
 
     def _unsealed(self, sender: str, data: bytes) -> Envelope | PeerError:
         """A peer's envelope, or the error if it does not belong here."""

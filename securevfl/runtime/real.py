@@ -154,7 +154,7 @@ class RealChannel(NetworkEnd):
         began = time.monotonic()
         data = encode(message)
         self.costs.sent(message, len(data))
-        self._carry(to, self._sealed(to, data)[1])
+        self._carry(to, self._sealed(to, data))
         self.costs.in_channel(message.stage, time.monotonic() - began)
 
     @override

@@ -196,14 +196,14 @@ class _End(NetworkEnd):
         if to not in net.ends or to == self.name:
             raise PeerUnreachable(f"{self.name} has no peer {to!r}")
         delivered = data if net.tamper is None else net.tamper(self.name, to, data)
-        number, sealed = self._sealed(to, b"" if delivered is None else delivered)
+        # Envelopes need no seal here: nobody but this network touches them.
+        envelope = self._enveloped(to, b"" if delivered is None else delivered)
         receiver, sent = net.ends[to], self.costs.now
         loop = asyncio.get_running_loop()
 
         def deliver(arrival: float) -> None:
             if delivered is not None:
-                envelope = receiver._unsealed(self.name, sealed)
-                arrived = Arrived(number, arrival, envelope, sent)
+                arrived = Arrived(envelope.number, arrival, envelope, sent)
                 receiver._inboxes[stage].put(self.name, arrived)
 
         if stage == "evaluation":

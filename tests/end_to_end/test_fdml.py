@@ -12,7 +12,7 @@ from bench.objective import LOSS, Trails
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks import in_one_place
 from securevfl.benchmarks.in_one_place import one_table, train_in_one_place
-from securevfl.data.partition import BatchSchedule
+from securevfl.data.partition import BatchSchedule, RowNumbers
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import BudgetExhausted, ConfigError, TrainingDiverged
 from securevfl.job import Job
@@ -203,6 +203,22 @@ def test_a_pull_holds_the_newest_predictions_of_the_others() -> None:
     for name in NAMES:
         for pulled in received(result, name, PulledSums):
             assert pulled.values.tobytes() in possible[name, pulled.step]
+
+
+@pytest.mark.parametrize(("staleness", "programs"), [(0, 2), (1, 3)])
+def test_every_program_that_needs_the_order_of_rows_computes_it_by_itself(
+    staleness: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs, shuffled = Counter[int](), BatchSchedule._shuffled
+
+    def counted(self: BatchSchedule, epoch: int) -> RowNumbers:
+        epochs[epoch] += 1
+        return shuffled(self, epoch)
+
+    monkeypatch.setattr(BatchSchedule, "_shuffled", counted)
+    schedule = batches(breast_cancer())
+    run(rounds=2 * schedule.batches, fdml={"staleness": staleness})
+    assert epochs == {0: programs, 1: programs}
 
 
 def test_who_is_sent_what() -> None:

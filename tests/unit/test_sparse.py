@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from securevfl.data.scaling import Scaling
 from securevfl.errors import DataError
-from securevfl.sparse import GATHERED_ROWS, SparseRows, lengths_of, values_of
+from securevfl.sparse import GATHERED_ONES, SparseRows, lengths_of, values_of
 from tests.sparse_data import sparse_rows
 
 
@@ -77,13 +77,25 @@ def test_rows_of_a_memory_map_are_not_copied(tmp_path: Path) -> None:
     assert np.array_equal(mapped[np.array([7, 1])].toarray(), rows[np.array([7, 1])].toarray())
 
 
-def test_more_rows_than_are_gathered_at_a_time_are_the_same_rows() -> None:
+@pytest.mark.parametrize("together", [40, GATHERED_ONES])
+def test_rows_are_the_same_however_many_are_gathered_at_a_time(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("securevfl.sparse.GATHERED_ONES", together)
     generator = np.random.default_rng(8)
     table = np.where(generator.random((700, 6)) < 0.3, generator.random((700, 6)), 0.0)
+    table[:3] = 0.0
     rows = sparse_rows(table)
-    chosen = generator.integers(0, 700, 2 * GATHERED_ROWS + 3)
+    chosen = generator.integers(0, 700, 1027)
     assert np.array_equal(rows[chosen].toarray(), table[chosen])
     assert rows[chosen[:0]].shape == (0, 6)
+    orders = [generator.permutation(700) for _ in range(2)]
+    first = rows.reordered(orders[0])
+    assert np.array_equal(first.toarray(), table[orders[0]])
+    second = rows.reordered(orders[1], first)
+    assert np.array_equal(second.toarray(), table[orders[1]])
+    assert np.shares_memory(first.indices, second.indices)
+    assert rows[:0].reordered(orders[0][:0]).shape == (0, 6)
 
 
 @pytest.mark.parametrize("pointers", [[0, 2, 1, 3], [0, 5, 1, 3], [0, -1, 1, 3]])
@@ -96,6 +108,8 @@ def test_no_cells_are_gathered_by_pointers_that_descend(pointers: list[int]) -> 
             continue
         with pytest.raises(DataError, match="pointers descend"):
             rows[chosen]
+    with pytest.raises(DataError, match="pointers descend"):
+        rows.reordered(np.arange(3))
 
 
 def test_sparse_rows_become_no_array_by_themselves() -> None:

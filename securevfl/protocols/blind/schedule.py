@@ -280,7 +280,7 @@ class BlindJob:
         )
         del features
         async with party.costs.compute(SETUP):
-            batches = PartyBatches(plan, training.workplace.data, part.inputs)
+            batches = PartyBatches(plan, training.workplace.data.train_labels, part.inputs)
             rows = [batches.at(each) for each in range(plan.rounds)]
         series = await _agreed_series(training, agreement, rows)
         widths = Widths.of(plan, agreement, series)

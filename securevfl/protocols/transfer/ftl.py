@@ -110,7 +110,7 @@ class FtlPart(Part):
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
         training, party, plan = self.training, self.party, self.plan
         self.selection = checkpoint_selection(training, agreement)
-        self._batches = PartyBatches(plan, self.place.data, self.inputs)
+        self._batches = PartyBatches(plan, self.place.data.train_labels, self.inputs)
         self.local.phi = None if self.signs is None else self.phi
         if isinstance(plan.exchange, HoldsKeys):
             return await self._under_encryption(plan.exchange, agreement, leakage)

@@ -95,7 +95,7 @@ class DbcdPart(Part):
         self._lasts = LASTS if own.momentum and not noisy else NO_LAST
         # Under noise parties do not say how far they are from optimal.
         self._bounds_gap = not noisy
-        self._batch = PartyBatches(plan, self.place.data, self.inputs).at(0)
+        self._batch = PartyBatches(plan, self.place.data.train_labels, self.inputs).at(0)
         self._total = self._before = self._others = np.zeros((len(self._batch.rows), 1))
         self._block = _block(self.training, self._batch)
         self._values = own.path or (plan.job.job.l1,)

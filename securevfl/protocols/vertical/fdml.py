@@ -4,7 +4,7 @@ The prediction of a sample is σ(Σ_k h_k(x_k)). The server stores the newest H_
 party. At iteration i a party *pushes* its predictions of that batch and *pulls* the sum of the
 others' for the same batch. The server delays its answer while the party is more than τ iterations
 ahead of the slowest (stale-synchronous parallel). τ = 0 is bulk synchronous: every sum is fresh, as
-if one trainer had all columns.
+if one trainer had all columns, and the server needs the predictions of one batch only.
 
 Departures from the paper's Algorithm 1 (docs/decisions/0024-departures-from-fdml.md):
 
@@ -117,7 +117,7 @@ class FdmlPart(Part):
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
         training, plan = self.training, self.plan
-        self._batches = PartyBatches(plan, self.place.data, self.inputs)
+        self._batches = PartyBatches(plan, self.place.data.train_labels, self.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         self._steps = plan.steps(self.model, self.inputs, columns)
         self.selection = checkpoint_selection(training, agreement)
@@ -219,19 +219,22 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
     workers, rounds, test_rows = plan.facts.names, plan.rounds, plan.facts.test_rows
     shape = (plan.facts.rows, plan.loss.outputs)
     hellos = await collect(channel, workers, Hello)
+    together, limit = settings.batches_per_message, settings.staleness
+    # Then every sum is of what all parties have just pushed: there is no table of all rows.
+    in_step = limit == together - 1
+    held = together * plan.most_batch_rows if in_step else shape[0]
     async with costs.compute(SETUP):
         newest: dict[str, RealArray] = {
-            name: np.zeros(shape, TYPES[settings.precision]) for name in workers
+            name: np.zeros((held, shape[1]), TYPES[settings.precision]) for name in workers
         }
     _require_one_job(hellos, (plan.hash, shape[0], test_rows))
-    together, limit = settings.batches_per_message, settings.staleness
 
     def may_pull(lead: int) -> bool:
         # The sums for the last batch of a message are this many iterations older.
         return limit == "unbounded" or lead + together - 1 <= limit
 
     pushed_by = dict.fromkeys(workers, 0)
-    waiting: dict[str, tuple[int, IntArray]] = {}
+    waiting: dict[str, tuple[int, IntArray | slice]] = {}
     served = Served(dict.fromkeys(workers, 0), {name: [] for name in workers})
     slowest = 0
     while slowest < rounds:
@@ -245,9 +248,10 @@ async def serve(channel: Channel, costs: Costs, *, plan: Plan, settings: FdmlSet
         answers: dict[str, tuple[int, RealArray]] = {}
         async with costs.compute("local"):
             pushed_by[sender] = min(first + together, rounds)
-            rows = _rows(plan, first, pushed_by[sender])
-            due = len(rows), shape[1]
+            pushed = range(first, pushed_by[sender])
+            due = sum(map(plan.schedule.size, pushed)), shape[1]
             expect_predictions(sender, message.values, due, settings.precision)
+            rows = slice(due[0]) if in_step else _rows(plan, pushed)
             newest[sender][rows] = message.values
             waiting[sender] = first, rows
             ended, slowest = slowest, min(pushed_by.values())
@@ -270,17 +274,15 @@ def _require_one_job(hellos: dict[str, Hello], ours: tuple[bytes, int, int]) -> 
             raise PeerViolation(f"{name} runs another job, or over other rows, than the server")
 
 
-def _rows(plan: Plan, first: int, end: int) -> IntArray:
-    if end == first + 1:
-        return plan.schedule.batch(first)
-    return np.concatenate([plan.schedule.batch(index) for index in range(first, end)])
+def _rows(plan: Plan, rounds: range) -> IntArray:
+    return np.concatenate([plan.schedule.batch(index) for index in rounds])
 
 
-def _sum_of_others(newest: dict[str, RealArray], name: str, rows: IntArray) -> RealArray:
-    others = [values for other, values in newest.items() if other != name]
-    total = others[0][rows]
+def _sum_of_others(newest: dict[str, RealArray], name: str, rows: IntArray | slice) -> RealArray:
+    others = [values[rows] for other, values in newest.items() if other != name]
+    total = others[0].copy()
     for values in others[1:]:
-        total += values[rows]
+        total += values
     return total
 
 
@@ -355,7 +357,7 @@ class Fdml(VerticalAlgorithm):
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
         settings = plan.job.section(FdmlSettings, self.name)
         parties = super().programs(plan, places)
-        return {**parties, SERVER: partial(serve, plan=plan, settings=settings)}
+        return {**parties, SERVER: partial(serve, plan=plan.of_a_program(), settings=settings)}
 
 
 def _check_messages(settings: FdmlSettings) -> None:

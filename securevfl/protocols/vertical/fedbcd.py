@@ -59,7 +59,7 @@ class FedBcdPart(Part):
     @override
     async def establish(self, agreement: Agreement, leakage: LeakageCount) -> Scoring:
         party, plan, data = self.party, self.plan, self.place.data
-        self._batches = PartyBatches(plan, data, self.inputs)
+        self._batches = PartyBatches(plan, data.train_labels, self.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         async with party.costs.compute(SETUP):
             self._steps: LocalSteps = plan.steps(self.model, self.inputs, columns)

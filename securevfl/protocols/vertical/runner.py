@@ -194,7 +194,7 @@ class VerticalAlgorithm(Algorithm):
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
         made = plan.exchange.part if isinstance(plan.exchange, TrainsOnShares) else type(self).part
         return {
-            name: partial(run_party, plan=plan, workplace=place, made=made)
+            name: partial(run_party, plan=plan.of_a_program(), workplace=place, made=made)
             for name, place in places.items()
         }
 

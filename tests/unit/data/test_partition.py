@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from securevfl.data import BatchSchedule, fixed_partition, row_digests
+from securevfl.data import BatchSchedule, fixed_partition, partition, row_digests
 from securevfl.errors import ConfigError
 
 
@@ -92,6 +92,26 @@ def test_a_shuffle_parts_the_rows_afresh_every_epoch_and_never_repeats_a_key() -
         assert sorted(row for batch in epoch for row in batch) == list(range(50))
     assert epochs[0] != epochs[1] != epochs[2]
     assert len({schedule.batch_key(r) for r in range(100)}) == 100
+
+
+@pytest.mark.parametrize(("rows", "size"), [(2, 1), (50, 7), (700, 3), (70_000, 3), (70_000, 9000)])
+@pytest.mark.parametrize("bits", [3, 64])
+def test_a_shuffle_is_the_order_of_random_words_parted_and_sorted(
+    rows: int, size: int, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = np.random.default_rng([rows, size]).integers(0, 1 << 63, rows, np.uint64)
+    words = words << np.uint64(1) >> np.uint64(64 - bits) << np.uint64(64 - bits)  # 3 bits: ties
+
+    class Words:
+        def random_raw(self, count: int) -> NDArray[np.uint64]:
+            return words[:count]
+
+    monkeypatch.setattr(partition, "_generator", lambda _: Words())
+    schedule = BatchSchedule(ids(rows), size, 3, "shuffle")
+    parts = np.array_split(np.argsort(words, kind="stable"), rows // size)
+    for index, part in enumerate(parts):
+        assert np.array_equal(schedule.batch(index), np.sort(part))
+        assert schedule.size(index) == len(part)
 
 
 def test_a_full_batch_repeats_however_rows_are_sampled() -> None:

@@ -92,7 +92,7 @@ def test_batches_are_kept_while_they_are_little(
     kept = 8 * 64 * 12 if scheme == "bfv" else 6 * table.train.nnz
     for room, keeps in ((kept, True), (kept - 1, False)):
         monkeypatch.setattr(exchange, "KEPT_BYTES", room)
-        cut = PartyBatches(plan, data, table.train)
+        cut = PartyBatches(plan, data.train_labels, table.train)
         key = plan.schedule.batch_key(0)
         later = next(i for i in range(1, 20) if plan.schedule.batch_key(i) == key)
         first, again = cut.at(0), cut.at(later)
@@ -102,10 +102,28 @@ def test_batches_are_kept_while_they_are_little(
         np.testing.assert_array_equal(first.tangent, again.tangent)
 
 
+@pytest.mark.parametrize("room", [0, exchange.REORDERED_BYTES])
+def test_batches_of_a_shuffle_are_the_rows_of_their_rounds(
+    monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(exchange, "REORDERED_BYTES", room)
+    plan = plan_of(job={**STEPS, "batch_size": 9, "sampling": "shuffle"})
+    rows, labels = table_of().train, np.arange(plan.facts.rows)
+    batches, epoch = PartyBatches(plan, labels, rows), plan.schedule.batches
+    # Within an epoch, over its end, whole epochs later, and back.
+    for first, length in ((0, 1), (2, 3), (epoch - 1, 2), (5 * epoch, 1), (1, 1)):
+        cut = batches.stretch(first, length)
+        for index, part in enumerate(cut.parts, first):
+            inputs, own = cut.of(part)
+            chosen = plan.schedule.batch(index)
+            assert np.array_equal(own, chosen)
+            assert np.array_equal(dense(inputs), dense(rows[chosen]))
+
+
 def test_batches_of_a_long_table_are_cut_out_each_time() -> None:
     plan = plan_of(job={**STEPS, "batch_size": 16}, exchange={"scheme": "bfv"})
     rows = BlockedRows.of(dense(table_of().train))
-    batches = PartyBatches(plan, PartyData(table_of(), None, None), rows)
+    batches = PartyBatches(plan, None, rows)
     key = plan.schedule.batch_key(0)
     later = next(i for i in range(1, 20) if plan.schedule.batch_key(i) == key)
     assert batches.at(0) is not batches.at(later)
