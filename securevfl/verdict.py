@@ -16,6 +16,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.models.losses import loss_for
+from securevfl.models.ranking import Cutoffs, Ranking, ranking
 from securevfl.models.scores import (
     accuracy_difference,
     auc_difference,
@@ -42,14 +43,16 @@ ERRORS, WORTH = 2.0, 0.002
 class Alone:
     """A party's own model on its own columns, fitted to this many rows.
 
-    Score and predictions, shape (test rows, C), are of the held-out rows. With `labels_lent`, the
-    party has no labels and could not compute this itself.
+    Score and predictions, shape (test rows, C), are of the held-out rows, and average precision of
+    two classes where the joint model is scored row by row. With `labels_lent`, the party has no
+    labels and could not compute this itself.
     """
 
     score: Score
     rows: int
     labels_lent: bool
     predictions: FloatArray
+    average_precision: float | None = None
 
 
 def alone(
@@ -95,11 +98,19 @@ def _alone(
         every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
         every[:, np.unique(labels[kept])] = predictions
         predictions = every
+    score, precision = _score_of(predictions, dataset, binormal=binormal)
+    return Alone(score, len(kept), not holds_labels, predictions, precision)
+
+
+def _score_of(
+    predictions: FloatArray, dataset: VerticalDataset[Matrix], *, binormal: bool
+) -> tuple[Score, float | None]:
+    labels = dataset.test_labels
     if binormal:
-        score = binormal_score(predictions[:, 0], dataset.test_labels, middle=0.0)
-    else:
-        score = Score.of(0, predictions, dataset.test_labels)
-    return Alone(score, len(kept), not holds_labels, predictions)
+        return binormal_score(predictions[:, 0], labels, middle=0.0), None
+    binary = dataset.classes == 2  # noqa: PLR2004
+    precision = Cutoffs(predictions[:, 0], labels).average_precision if binary else None
+    return Score.of(0, predictions, labels), precision
 
 
 def _ridge(features: Any, targets: Labels) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
@@ -150,6 +161,21 @@ def _some_rows(labels: Labels, columns: int) -> IntArray:
     most = min(rows, MOST_ROWS, max(1000, MOST_VALUES // columns))
     even = np.linspace(0, rows - 1, most).astype(np.int64)
     return even if is_real(labels) else np.union1d(even, np.unique(labels, return_index=True)[1])
+
+
+def ranked(
+    plan: Plan, outcome: PartyOutcome, owns: Mapping[str, Alone], labels: Labels
+) -> Ranking | None:
+    """How the label party's last scores rank two classes, beside a model of its own columns alone.
+
+    None where it sees no held-out score. `owns` are models by party, labels of the held-out rows.
+    """
+    if outcome.joint is None:
+        return None
+    own = owns.get(plan.facts.label_party)
+    # Transfer learning scores rows that no party could score alone.
+    beside = own and not plan.algorithm.own_components
+    return ranking(outcome.joint[:, 0], labels, own.predictions[:, 0] if own and beside else None)
 
 
 def has_learned(outcome: PartyOutcome, test_labels: Labels) -> bool:

@@ -492,7 +492,8 @@ def _show(row: TrainRow, paths: list[Path], failure: float) -> None:
     notes = [ENDINGS[row["ended"]]]
     if row["rounds_before"]:
         notes.append(f"times and bytes cover the rounds after {row['rounds_before']}")
-    notes += [*comparison_notes(row), *tables.tradeoff_notes([row]), *tables.link_notes(row)]
+    notes += [line for note in comparison_notes(row) for line in wrapped(note)]
+    notes += [*tables.tradeoff_notes([row]), *tables.link_notes(row)]
     if failure:
         notes.append(f"a truncation fails, and the result with it, with probability {failure:.1g}")
     _write(sys.stdout, *notes)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, cast, get_args
 from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
+    from securevfl.models.ranking import Ranking
     from securevfl.models.scores import Calibration
     from securevfl.runtime.costs import JobCosts
 
@@ -101,6 +102,25 @@ def calibration_figures(calibration: "Calibration | None") -> CalibrationFigures
     }
 
 
+class RankingFigures(TypedDict):
+    """Of scores of two classes that the label party sees; null where there are none.
+
+    Average precision, 95 % of the AUC, and the AUC minus that of the label party alone, with 95 %
+    of this difference: see `models.ranking`.
+    """
+
+    average_precision: float | None
+    auc_interval: Sequence[float] | None
+    auc_gain: NotRequired[float | None]
+    auc_gain_interval: NotRequired[Sequence[float] | None]
+
+
+def ranking_figures(ranking: "Ranking | None") -> RankingFigures:
+    """The ranking as fields of a row."""
+    found = asdict(ranking) if ranking else {"average_precision": None, "auc_interval": None}
+    return cast("RankingFigures", found)
+
+
 class JobRow(CostFigures):
     """What `train` and `bench tradeoff` say of a job.
 
@@ -151,9 +171,10 @@ class AloneFigures(Figures):
     rows: int
     labels_lent: bool
     binormal: bool
+    average_precision: float | None
 
 
-class TrainRow(JobRow, CalibrationFigures):
+class TrainRow(JobRow, CalibrationFigures, RankingFigures):
     """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
 
     AUC and accuracy are of classes, `r2`, `rmse` and `mae` of real targets, in their units; null

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
+from securevfl.models.ranking import FEWEST_ROWS
 from securevfl.reports.page import lines, render, rows_page
 from securevfl.reports.rows import (
     DERIVED,
@@ -16,6 +17,7 @@ from securevfl.reports.rows import (
     cost_figures,
     made_offline,
     offline_s,
+    ranking_figures,
 )
 from securevfl.reports.tables import (
     TRADEOFF,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 SCORES = {
     "auc": "AUC",
+    "average_precision": "average precision",
     "accuracy": "accuracy",
     "brier": "Brier score",
     "log_loss": "log loss",
@@ -88,6 +91,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "auc": score.class_auc if score else None,
         "auc_exact": exact.class_auc if exact else None,
         "accuracy": score.class_accuracy if score else None,
+        **ranking_figures(result.ranking),
         **calibration_figures(result.calibration),
         "r2": score.r2 if score else None,
         "r2_exact": exact.r2 if exact else None,
@@ -124,6 +128,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
                 "binormal": each.score.binormal,
                 "rows": each.rows,
                 "labels_lent": each.labels_lent,
+                "average_precision": each.average_precision,
             }
             for name, each in result.alone.items()
         },
@@ -155,13 +160,37 @@ def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
 
 
 def comparison_notes(row: Row) -> list[str]:
-    """What marks in the table of models mean, and how good the joint one's probabilities are."""
-    notes = []
+    """What marks in the table of models mean, and how good the joint one's scores are."""
+    notes = interval_notes(row)
     if any(own["labels_lent"] for own in row.get("alone", {}).values()):
         notes.append("* with the labels, lent for this figure: no real party has both")
     if row.get("brier") is not None:
         notes.append(f"Brier score {row['brier']:.4f}, log loss {row['log_loss']:.4f} (joint)")
     return notes
+
+
+def interval_notes(row: Row) -> list[str]:
+    """How sure the AUC of two classes is, and what joining adds to it."""
+    if row.get("binormal"):
+        return [
+            "no average precision and no interval: nobody sees a held-out score in this exchange; "
+            "`securevfl predict` on rows with labels gives them"
+        ]
+    if row.get("average_precision") is None:
+        return []
+    if row["auc_interval"] is None:
+        return [
+            f"no interval of the AUC: a class has fewer than {FEWEST_ROWS} held-out rows, or all "
+            "pairs are in the same order"
+        ]
+    notes = [f"95 % interval of the AUC by held-out rows: {_ends(row['auc_interval'])}"]
+    if (gain := row.get("auc_gain_interval")) is not None:
+        notes.append(f"AUC above the label party alone: {row['auc_gain']:+.4f}, 95 % {_ends(gain)}")
+    return notes
+
+
+def _ends(interval: Sequence[float]) -> str:
+    return " to ".join(f"{end:.4f}" for end in interval)
 
 
 def _score(key: str) -> Callable[[Row], str]:

@@ -68,6 +68,11 @@ def test_organizations_train_what_one_operator_would(
     )
     assert bank["scores"]["auc"] > 0.9
     assert shop["scores"] is None
+    assert bank["ranking"]["auc_gain_interval"][0] > 0
+    assert bank["ranking"]["auc_gain"] == pytest.approx(
+        bank["scores"]["auc"] - bank["alone"]["auc"]
+    )
+    assert "ranking" not in shop
     assert bank["rows_in_common"] == shop["rows_in_common"]
     assert sum(bank["rows_in_common"].values()) == 380
     assert (bank["own_rows"], shop["own_rows"]) == (400, 380)

@@ -279,6 +279,7 @@ async def run_party(
         losses=tuple(training.unit**2 * loss for loss in scoring.losses),
         selected=selected,
         failure=part.failure,
+        joint=scoring.seen.get(selected.rounds),
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from securevfl.reports.trained import compared, comparison_notes, curves
+from securevfl.reports.trained import compared, comparison_notes, curves, interval_notes
 
 POINT = {"accuracy": 0.8, "r2": None, "rmse": None}
 ROW: dict[str, Any] = {
@@ -40,6 +40,19 @@ def test_models_stand_beside_each_other_by_the_scores_that_all_have() -> None:
     lent, probabilities = comparison_notes(ROW)
     assert lent.startswith("* with the labels, lent")
     assert probabilities == "Brier score 0.1200, log loss 0.4000 (joint)"
+
+
+def test_an_interval_needs_enough_rows_of_a_class() -> None:
+    row = {**ROW, "average_precision": 0.4, "auc_interval": None}
+    assert interval_notes(row) == [
+        "no interval of the AUC: a class has fewer than 10 held-out rows, or all pairs are in the "
+        "same order"
+    ]
+    row |= {"auc_interval": (0.81, 0.94), "auc_gain": 0.2, "auc_gain_interval": (-0.1, 0.3)}
+    assert interval_notes(row) == [
+        "95 % interval of the AUC by held-out rows: 0.8100 to 0.9400",
+        "AUC above the label party alone: +0.2000, 95 % -0.1000 to 0.3000",
+    ]
 
 
 def test_scores_of_sums_are_marked() -> None:
