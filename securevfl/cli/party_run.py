@@ -32,9 +32,7 @@ from securevfl.parties.policy import count_alignment
 from securevfl.parties.recovery import Told
 from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
 from securevfl.protocols.session.pad_store import PadStore
-from securevfl.reports.rows import ranking_figures
-from securevfl.reports.tables import seconds, wrapped
-from securevfl.reports.trained import interval_notes
+from securevfl.reports.tables import interval_notes, seconds, wrapped
 from securevfl.reports.training import learned_in
 from securevfl.runtime.costs import job_costs
 from securevfl.runtime.real import RealChannel
@@ -405,9 +403,9 @@ class Run:
         self._result["alone"] = alone and _figures(alone.score)
         if alone is not None and data.test_labels is not None:
             owns = {plan.facts.label_party: alone}
-            found = ranking_figures(ranked(plan, outcome, owns, data.test_labels))
-            self._result["ranking"] = found
-            for note in interval_notes({**found, "binormal": outcome.scores[-1].binormal}):
+            self._result["ranking"] = ranked(plan, outcome, owns, data.test_labels)
+            row = {**self._result, "binormal": outcome.scores[-1].binormal}
+            for note in interval_notes(row):
                 self.telling.line(note)
         self._result["warnings"] = [each._asdict() for each in warnings]
         self._result["status"] = status_of(warnings)

@@ -12,9 +12,9 @@ docs/decisions/0069-weights-and-intervals.md.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.models.scores import auc
@@ -26,8 +26,7 @@ FEWEST_ROWS = 10
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(TypedDict):
     """How well a model ranks rows.
 
     Intervals are None where a class has fewer than ten rows, or all resamples have the same AUC, as
@@ -42,21 +41,26 @@ class Ranking:
 
     average_precision: float
     auc_interval: Interval | None
-    auc_gain: float | None = None
-    auc_gain_interval: Interval | None = None
+    auc_gain: float | None
+    auc_gain_interval: Interval | None
 
 
 def ranking(scores: FloatArray, labels: Labels, beside: FloatArray | None = None) -> Ranking:
     """The ranking by scores, shape (S,), of rows of both classes; `beside` are another model's."""
     models = [scores] if beside is None else [scores, beside]
     areas = [auc(each[:, None], labels) for each in models]
-    gain = areas[0] - areas[1] if beside is not None else None
-    own = gained = None
+    found: Ranking = {
+        "average_precision": Cutoffs(scores, labels).average_precision,
+        "auc_interval": None,
+        "auc_gain": None if beside is None else areas[0] - areas[1],
+        "auc_gain_interval": None,
+    }
     if np.bincount(labels.astype(np.int64), minlength=2).min() >= FEWEST_ROWS:
         drawn = resampled_aucs(models, labels)
-        own = _interval(drawn[:, 0])
-        gained = None if beside is None else _interval(drawn[:, 0] - drawn[:, 1])
-    return Ranking(Cutoffs(scores, labels).average_precision, own, gain, gained)
+        found["auc_interval"] = _interval(drawn[:, 0])
+        if beside is not None:
+            found["auc_gain_interval"] = _interval(drawn[:, 0] - drawn[:, 1])
+    return found
 
 
 def _interval(values: FloatArray) -> Interval | None:
@@ -94,25 +98,20 @@ def resampled_aucs(models: Sequence[FloatArray], labels: Labels) -> FloatArray:
     return np.concatenate(by_block(aucs, RESAMPLES, AT_ONCE))
 
 
-@dataclass(frozen=True)
-class Cutoff:
-    """Rows are flagged as class 1 from a score on; its figures are of the rows it was chosen on.
+class Cutoff(TypedDict):
+    """Rows with the threshold as a score or more are flagged as class 1; None flags none.
 
-    Attributes:
-        rule: by which it was chosen.
-        threshold: rows with this score or a higher one are flagged; None flags none.
-        flagged: share of all rows.
-        precision: share of the flagged rows that are of class 1; None if there are none.
-        recall: share of the rows of class 1 that are flagged.
-        cost: mean of a row, where costs were given.
+    The other figures are of the rows it was chosen on: the share flagged, precision (None if none
+    is), recall, and the mean cost of a row where costs were given.
     """
 
     rule: str
     threshold: float | None
+    rows: int
     flagged: float
     precision: float | None
     recall: float
-    cost: float | None = None
+    cost: float | None
 
 
 class Cutoffs:
@@ -139,22 +138,23 @@ class Cutoffs:
     def by_share(self, share: float) -> Cutoff:
         """Flags as many rows as possible, but no more than this share of all."""
         most = int(np.searchsorted(self._flagged, share * self._rows, "right")) - 1
-        return self._at(most, f"at most {share:.3g} flagged", None)
+        return self._at(most, f"at most {100 * share:.3g} % flagged", None)
 
     def by_cost(self, false_positive: float, false_negative: float) -> Cutoff:
         """Flags the fewest rows of those with the lowest cost."""
         wrong, missed = self._flagged - self._hits, self._positives - self._hits
         costs = (false_positive * wrong + false_negative * missed) / self._rows
-        best, rule = int(costs.argmin()), f"lowest cost, {false_positive:g} : {false_negative:g}"
+        best, rule = int(costs.argmin()), f"lowest cost at {false_positive:g} : {false_negative:g}"
         return self._at(best, rule, float(costs[best]))
 
     def _at(self, place: int, rule: str, cost: float | None) -> Cutoff:
         flagged, hits = int(self._flagged[place]), int(self._hits[place])
-        return Cutoff(
-            rule,
-            float(self._thresholds[place - 1]) if place else None,
-            flagged / self._rows,
-            hits / flagged if flagged else None,
-            hits / self._positives,
-            cost,
-        )
+        return {
+            "rule": rule,
+            "threshold": float(self._thresholds[place - 1]) if place else None,
+            "rows": self._rows,
+            "flagged": flagged / self._rows,
+            "precision": hits / flagged if flagged else None,
+            "recall": hits / self._positives,
+            "cost": cost,
+        }

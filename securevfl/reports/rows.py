@@ -102,25 +102,6 @@ def calibration_figures(calibration: "Calibration | None") -> CalibrationFigures
     }
 
 
-class RankingFigures(TypedDict):
-    """Of scores of two classes that the label party sees; null where there are none.
-
-    Average precision, 95 % of the AUC, and the AUC minus that of the label party alone, with 95 %
-    of this difference: see `models.ranking`.
-    """
-
-    average_precision: float | None
-    auc_interval: Sequence[float] | None
-    auc_gain: NotRequired[float | None]
-    auc_gain_interval: NotRequired[Sequence[float] | None]
-
-
-def ranking_figures(ranking: "Ranking | None") -> RankingFigures:
-    """The ranking as fields of a row."""
-    found = asdict(ranking) if ranking else {"average_precision": None, "auc_interval": None}
-    return cast("RankingFigures", found)
-
-
 class JobRow(CostFigures):
     """What `train` and `bench tradeoff` say of a job.
 
@@ -174,7 +155,7 @@ class AloneFigures(Figures):
     average_precision: float | None
 
 
-class TrainRow(JobRow, CalibrationFigures, RankingFigures):
+class TrainRow(JobRow, CalibrationFigures):
     """A finished job; `learned`: it is of use, `_exact`: of predictions without noise.
 
     AUC and accuracy are of classes, `r2`, `rmse` and `mae` of real targets, in their units; null
@@ -183,6 +164,7 @@ class TrainRow(JobRow, CalibrationFigures, RankingFigures):
     Costs are without those of `rounds_before`, which were done before it was interrupted.
     `losses` are those of each round since, where the label party sees them.
     `links` says what messages cost besides their lines, where a simulated network counted that.
+    `ranking` is `models.ranking.Ranking` of two classes whose scores the label party sees.
     The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
     """
 
@@ -191,6 +173,7 @@ class TrainRow(JobRow, CalibrationFigures, RankingFigures):
     losses: Sequence[float]
     learned: bool
     ended: str
+    ranking: "Ranking | None"
     auc_exact: float | None
     accuracy: float | None
     r2: float | None

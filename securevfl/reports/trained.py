@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
-from securevfl.models.ranking import FEWEST_ROWS
 from securevfl.reports.page import lines, render, rows_page
 from securevfl.reports.rows import (
     DERIVED,
@@ -17,7 +16,6 @@ from securevfl.reports.rows import (
     cost_figures,
     made_offline,
     offline_s,
-    ranking_figures,
 )
 from securevfl.reports.tables import (
     TRADEOFF,
@@ -25,6 +23,7 @@ from securevfl.reports.tables import (
     Row,
     exchange_text,
     grouped,
+    interval_notes,
     privacy_notes,
     seconds,
     share,
@@ -91,7 +90,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "auc": score.class_auc if score else None,
         "auc_exact": exact.class_auc if exact else None,
         "accuracy": score.class_accuracy if score else None,
-        **ranking_figures(result.ranking),
+        "ranking": result.ranking,
         **calibration_figures(result.calibration),
         "r2": score.r2 if score else None,
         "r2_exact": exact.r2 if exact else None,
@@ -147,7 +146,7 @@ def _figures(score: "Score") -> Figures:
 
 def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
     """The joint model and each party's own, with the scores that all of them have."""
-    models: list[Row] = [{**row, "model": "joint"}]
+    models: list[Row] = [{**row, **(row["ranking"] or {}), "model": "joint"}]
     for party, own in row.get("alone", {}).items():
         models.append({**own, "model": f"{party} alone{LENT if own['labels_lent'] else ''}"})
     columns: list[Column[Row]] = [("model", lambda each: str(each["model"]))]
@@ -167,30 +166,6 @@ def comparison_notes(row: Row) -> list[str]:
     if row.get("brier") is not None:
         notes.append(f"Brier score {row['brier']:.4f}, log loss {row['log_loss']:.4f} (joint)")
     return notes
-
-
-def interval_notes(row: Row) -> list[str]:
-    """How sure the AUC of two classes is, and what joining adds to it."""
-    if row.get("binormal"):
-        return [
-            "no average precision and no interval: nobody sees a held-out score in this exchange; "
-            "`securevfl predict` on rows with labels gives them"
-        ]
-    if row.get("average_precision") is None:
-        return []
-    if row["auc_interval"] is None:
-        return [
-            f"no interval of the AUC: a class has fewer than {FEWEST_ROWS} held-out rows, or all "
-            "pairs are in the same order"
-        ]
-    notes = [f"95 % interval of the AUC by held-out rows: {_ends(row['auc_interval'])}"]
-    if (gain := row.get("auc_gain_interval")) is not None:
-        notes.append(f"AUC above the label party alone: {row['auc_gain']:+.4f}, 95 % {_ends(gain)}")
-    return notes
-
-
-def _ends(interval: Sequence[float]) -> str:
-    return " to ".join(f"{end:.4f}" for end in interval)
 
 
 def _score(key: str) -> Callable[[Row], str]:
