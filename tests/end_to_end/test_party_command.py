@@ -1,6 +1,7 @@
 """Organizations as processes of their own, each with its folder, from `init` to a model."""
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -73,6 +74,11 @@ def test_organizations_train_what_one_operator_would(
         bank["scores"]["auc"] - bank["alone"]["auc"]
     )
     assert "ranking" not in shop
+    for name, found in ((who.names[0], bank), (who.names[-1], shop)):
+        model = hashlib.sha256(Path(f"{name}/models/{name}.safetensors").read_bytes())
+        assert found["manifest"]["models"] == {f"{name}.safetensors": model.hexdigest()}
+        assert set(found["manifest"]["data"]) == {f"{name} data"}  # no other party's
+        assert found["manifest"]["started"] <= found["manifest"]["ended"]
     assert bank["rows_in_common"] == shop["rows_in_common"]
     assert sum(bank["rows_in_common"].values()) == 380
     assert (bank["own_rows"], shop["own_rows"]) == (400, 380)
