@@ -2,6 +2,7 @@
 
 import glob
 import gzip
+import hashlib
 import os
 import shutil
 import tempfile
@@ -43,6 +44,15 @@ def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, "NDArray[Any]"]]:
     """The metadata and arrays of a safetensors file, by name."""
     with safetensors.safe_open(path, "numpy") as file:
         return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 in hex of a file, or of a folder's files in the order of their names."""
+    digest = hashlib.sha256()
+    for each in sorted(path.iterdir()) if path.is_dir() else [path]:
+        with each.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ label party compares the joint model with a model of its own columns.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import hypot
 from typing import Any
 
@@ -15,7 +16,8 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.models.losses import loss_for
+from securevfl.models.losses import ClassWeighted, Loss, loss_for, weighing
+from securevfl.models.ranking import Cutoffs, Ranking, ranking
 from securevfl.models.scores import (
     accuracy_difference,
     auc_difference,
@@ -42,14 +44,16 @@ ERRORS, WORTH = 2.0, 0.002
 class Alone:
     """A party's own model on its own columns, fitted to this many rows.
 
-    Score and predictions, shape (test rows, C), are of the held-out rows. With `labels_lent`, the
-    party has no labels and could not compute this itself.
+    Score and predictions, shape (test rows, C), are of the held-out rows, and average precision of
+    two classes where the joint model is scored row by row. With `labels_lent`, the party has no
+    labels and could not compute this itself.
     """
 
     score: Score
     rows: int
     labels_lent: bool
     predictions: FloatArray
+    average_precision: float | None = None
 
 
 def alone(
@@ -85,7 +89,8 @@ def _alone(
         features = features.stored.multiply(1 / scaling.scale).tocsr()
     else:  # as scikit-learn takes them
         features = dense(features)
-    fit = _ridge if plan.facts.real_targets else _logistic
+    loss = weighing(plan.loss, labels, dataset.class_names)
+    fit = _ridge if plan.facts.real_targets else partial(_logistic, loss=loss)
     weights, intercept = fit(features, labels[kept])
     predictions = held_out @ weights.T + intercept
     if dataset.classes > 2:  # noqa: PLR2004
@@ -95,11 +100,19 @@ def _alone(
         every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
         every[:, np.unique(labels[kept])] = predictions
         predictions = every
+    score, precision = _score_of(predictions, dataset, binormal=binormal)
+    return Alone(score, len(kept), not holds_labels, predictions, precision)
+
+
+def _score_of(
+    predictions: FloatArray, dataset: VerticalDataset[Matrix], *, binormal: bool
+) -> tuple[Score, float | None]:
+    labels = dataset.test_labels
     if binormal:
-        score = binormal_score(predictions[:, 0], dataset.test_labels, middle=0.0)
-    else:
-        score = Score.of(0, predictions, dataset.test_labels)
-    return Alone(score, len(kept), not holds_labels, predictions)
+        return binormal_score(predictions[:, 0], labels, middle=0.0), None
+    binary = dataset.classes == 2  # noqa: PLR2004
+    precision = Cutoffs(predictions[:, 0], labels).average_precision if binary else None
+    return Score.of(0, predictions, labels), precision
 
 
 def _ridge(features: Any, targets: Labels) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
@@ -109,9 +122,10 @@ def _ridge(features: Any, targets: Labels) -> tuple[FloatArray, FloatArray]:  # 
     return np.atleast_2d(model.coef_), model.intercept_
 
 
-def _logistic(features: Any, labels: Labels) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
+def _logistic(features: Any, labels: Labels, loss: Loss) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
     """Weights, shape (C, P), and intercepts as of scikit-learn's LogisticRegression(max_iter=1000).
 
+    Classes have the weights of the `loss`, if it has weights.
     Computed with SciPy's L-BFGS directly: importing scikit-learn would take longer than most jobs.
     Features are finite, with labels of at least two classes. As there, weights stay 0 if squares of
     features overflow.
@@ -119,7 +133,9 @@ def _logistic(features: Any, labels: Labels) -> tuple[FloatArray, FloatArray]:  
     from scipy.optimize import minimize  # noqa: PLC0415  # slow to import
 
     present, codes = np.unique(labels, return_inverse=True)
-    (rows, columns), loss = features.shape, loss_for("logistic", len(present))
+    rows, columns = features.shape
+    if not isinstance(loss, ClassWeighted) or len(present) < max(loss.outputs, 2):
+        loss = loss_for("logistic", len(present))
 
     def penalized_loss(parameters: FloatArray) -> tuple[float, FloatArray]:
         table = parameters.reshape(-1, columns + 1)
@@ -150,6 +166,21 @@ def _some_rows(labels: Labels, columns: int) -> IntArray:
     most = min(rows, MOST_ROWS, max(1000, MOST_VALUES // columns))
     even = np.linspace(0, rows - 1, most).astype(np.int64)
     return even if is_real(labels) else np.union1d(even, np.unique(labels, return_index=True)[1])
+
+
+def ranked(
+    plan: Plan, outcome: PartyOutcome, owns: Mapping[str, Alone], labels: Labels
+) -> Ranking | None:
+    """How the label party's last scores rank two classes, beside a model of its own columns alone.
+
+    None where it sees no held-out score. `owns` are models by party, labels of the held-out rows.
+    """
+    if outcome.joint is None:
+        return None
+    own = owns.get(plan.facts.label_party)
+    # Transfer learning scores rows that no party could score alone.
+    beside = own and not plan.algorithm.own_components
+    return ranking(outcome.joint[:, 0], labels, own.predictions[:, 0] if own and beside else None)
 
 
 def has_learned(outcome: PartyOutcome, test_labels: Labels) -> bool:
@@ -198,6 +229,7 @@ def own_verdict(
             standardize=facts.standardize,
             row_digests=facts.row_digests,
             own_rows=data.own_rows,
+            label_names=data.class_names,
         )
         owns = alone(plan, dataset, binormal=outcome.scores[-1].binormal)
     warnings = warned(

@@ -32,13 +32,14 @@ from securevfl.parties.policy import count_alignment
 from securevfl.parties.recovery import Told
 from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
 from securevfl.protocols.session.pad_store import PadStore
-from securevfl.reports.tables import seconds, wrapped
+from securevfl.reports.results import as_json, manifest, now
+from securevfl.reports.tables import interval_notes, seconds, wrapped
 from securevfl.reports.training import learned_in
 from securevfl.runtime.costs import job_costs
 from securevfl.runtime.real import RealChannel
-from securevfl.training.job_data import file_sources
+from securevfl.training.job_data import data_hashes, file_sources
 from securevfl.training.result import model_files
-from securevfl.verdict import own_verdict
+from securevfl.verdict import own_verdict, ranked
 from securevfl.warned import Warned, status_of
 
 if TYPE_CHECKING:
@@ -270,6 +271,7 @@ class Run:
 
     Attributes:
         purpose: who runs for another one is not met.
+        data: hashes of its own files.
     """
 
     own: OwnFile
@@ -279,6 +281,8 @@ class Run:
     patience: float
     purpose: bytes = b""
     rows: int = 0
+    started: str = field(default_factory=now)
+    data: Mapping[str, str] = field(default_factory=dict)
     _result: dict[str, Any] = field(default_factory=dict)
     _signals: int = 0
 
@@ -386,9 +390,11 @@ class Run:
 
     def save(self, plan: "Plan", outcome: "PartyOutcome") -> None:
         """Write this party's model and result."""
-        for path, model in model_files(self.own.name, outcome, self.own.output).items():
+        models = model_files(self.own.name, outcome, self.own.output)
+        for path, model in models.items():
             save_model(path, model)
         self._result = self._found(plan, outcome)
+        self._result["manifest"] = manifest(self.started, plan.hash.hex(), self.data, models)
         self._write()
 
     def judge(self, finished: Finished) -> tuple[Warned, ...]:
@@ -401,6 +407,12 @@ class Run:
             return ()
         alone, warnings = own_verdict(plan, outcome, data)
         self._result["alone"] = alone and _figures(alone.score)
+        if alone is not None and data.test_labels is not None:
+            owns = {plan.facts.label_party: alone}
+            self._result["ranking"] = ranked(plan, outcome, owns, data.test_labels)
+            row = {**self._result, "binormal": outcome.scores[-1].binormal}
+            for note in interval_notes(row):
+                self.telling.line(note)
         self._result["warnings"] = [each._asdict() for each in warnings]
         self._result["status"] = status_of(warnings)
         self._write()
@@ -429,8 +441,7 @@ class Run:
         return f"finished: {'; '.join(said)}"
 
     def _write(self) -> None:
-        text = json.dumps(self._result, indent=2, allow_nan=False) + "\n"
-        replace_file(self.own.output / RESULT, text.encode(), "result file")
+        replace_file(self.own.output / RESULT, as_json(self._result), "result file")
 
     def _found(self, plan: "Plan", outcome: "PartyOutcome") -> dict[str, Any]:
         """This party's own result: no labels, no predictions, and no figure of a row."""
@@ -498,6 +509,7 @@ def run_job(
             raise ConfigError(f"the job is stopped by {stopped.by} on {stopped.at}")
         require_places(own, agreement, force=force)
         place, run.rows = place_of(own, agreement, seat | {"ahead": ahead})
+        run.data = data_hashes(own.own_job(agreement.job), Path(), own.name)
         finished = run.until_the_end(lambda links: live(place, links, run.save))
     for each in [] if quiet else wrapped(f"{own.name}: {run.ending(finished)}"):
         typer.echo(each)

@@ -36,6 +36,19 @@ def predict(
     l1: Annotated[
         float | None, typer.Option(help="Which point of an L1 path to use; the last by default.")
     ] = None,
+    cost_false_positive: Annotated[
+        float | None,
+        typer.Option(min=0, help="With the next: show the cut-off with the lowest cost."),
+    ] = None,
+    cost_false_negative: Annotated[
+        float | None, typer.Option(min=0, help="Both are in the same unit, for one row.")
+    ] = None,
+    flag: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, metavar="SHARE", help="Show the cut-off that flags this share of rows."
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite an existing --out file.")
     ] = False,
@@ -52,11 +65,14 @@ def predict(
     catalogue.check_names(described)
     given = _given(rows or [])
     check_out(out, json, force=force)
+    costs = [each for each in (cost_false_positive, cost_false_negative) if each is not None]
+    if len(costs) == 1:
+        raise ConfigError("--cost-false-positive and --cost-false-negative: give both")
     from securevfl.data.sources import load
     from securevfl.reports.predictions import predict_row, warnings
     from securevfl.reports.results import keep
     from securevfl.scoring.joint_model import load_parts
-    from securevfl.scoring.outputs import known_labels, metrics, score_columns
+    from securevfl.scoring.outputs import cutoffs, known_labels, metrics, score_columns
     from securevfl.scoring.running import score, scoring_plan
     from securevfl.scoring.sources import rows_to_score
 
@@ -69,7 +85,15 @@ def predict(
     plan = scoring_plan(described, parts)
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     header = parts[plan.label_party].header
-    known_labels(header, found.labels)  # before scores are sent and counted
+    # Before scores are sent and counted.
+    known_labels(header, found.labels)
+    asked = costs or flag is not None
+    new = found.new_labels
+    if asked and (header.classes != 2 or len(set(known_labels(header, new))) < 2):  # noqa: PLR2004
+        raise ConfigError(
+            "a cut-off is chosen by rows that the model was not trained on, with labels of both "
+            "classes: give such rows with --rows, new_data or test_data"
+        )
     guard = options.guard_directory()
     scored = score(
         plan,
@@ -85,6 +109,8 @@ def predict(
     quality = metrics(header, scored.predictions, found.labels)
     write_scores(out, columns)
     row = predict_row(scored, found, parts, quality, out)
+    if asked:
+        row["cutoffs"] = cutoffs(header, scored.predictions, new, costs=costs, share=flag)
     keep(
         json,
         command="predict",

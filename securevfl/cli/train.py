@@ -13,10 +13,11 @@ import typer
 
 from securevfl.cli import options
 from securevfl.errors import ConfigError, RangeExceeded, TrainingDiverged
+from securevfl.files import replace_file
 from securevfl.job import Job, JobSettings, read_job
 from securevfl.protocols import catalogue
 from securevfl.reports import tables
-from securevfl.reports.results import keep
+from securevfl.reports.results import as_json, keep, manifest, now
 from securevfl.reports.rows import TrainRow
 from securevfl.reports.tables import privacy_notes, spent_text, wrapped
 
@@ -268,6 +269,7 @@ def train(
 
     from securevfl.cli import outputs
     from securevfl.training import Environment, make_offline, plan_for, save_models
+    from securevfl.training.job_data import data_hashes
 
     folder, plan = described.output.directory, plan_for(described, dataset)
     if offline:
@@ -282,6 +284,7 @@ def train(
         made = make_offline(described, dataset, Environment(guard_directory=records, pads=places))
         outputs.show_made(made, quiet=quiet)
         return
+    started, data = now(), data_hashes(described, job.parent)
     with _interruptible(plan, folder):
         shown = not quiet or json is not None or html is not None
         links = _links() if shown and not elsewhere.wanted else None
@@ -291,6 +294,8 @@ def train(
         paths = elsewhere.models(result) if elsewhere.wanted else save_models(result, folder)
         outputs.forget_session(folder, plan.facts.names)
         outputs.forget_states(plan, places)
+    run = manifest(started, plan.hash.hex(), data, paths)
+    replace_file(folder / "manifest.json", as_json(run), "manifest")
     from securevfl.reports.trained import train_page, training_row
 
     row = training_row(result, dataset)
@@ -492,7 +497,8 @@ def _show(row: TrainRow, paths: list[Path], failure: float) -> None:
     notes = [ENDINGS[row["ended"]]]
     if row["rounds_before"]:
         notes.append(f"times and bytes cover the rounds after {row['rounds_before']}")
-    notes += [*comparison_notes(row), *tables.tradeoff_notes([row]), *tables.link_notes(row)]
+    notes += [line for note in comparison_notes(row) for line in wrapped(note)]
+    notes += [*tables.tradeoff_notes([row]), *tables.link_notes(row)]
     if failure:
         notes.append(f"a truncation fails, and the result with it, with probability {failure:.1g}")
     _write(sys.stdout, *notes)

@@ -264,6 +264,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
 
     Args:
         C: as in scikit-learn, for standardized columns: λ = 1/(C·N).
+        class_weight: "balanced", or weights by class, as in scikit-learn.
 
     Attributes:
         classes_: the classes in y, sorted.
@@ -278,6 +279,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
     """
 
     C: float = 1.0
+    class_weight: Any = None
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: ANN401
         """Train a job on all rows.
@@ -307,7 +309,11 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         if self.C <= 0:
             raise ConfigError(f"C = {self.C}: expected a positive number, or infinity")
         loss = "taylor-logistic" if self.hide == "both" else "logistic"
-        result = self._train(dataset, loss=loss, l2=1 / (self.C * len(X)), eval_every="never")
+        weights = self.class_weight
+        if isinstance(weights, Mapping):
+            weights = {str(each): weights.get(each, 1.0) for each in classes.tolist()}
+        settings = {"loss": loss, "l2": 1 / (self.C * len(X)), "class_weight": weights}
+        result = self._train(dataset, **settings, eval_every="never")
         self._set_coefficients(result, columns)
         return self
 

@@ -98,6 +98,9 @@ class JobSettings(Section):
             real-valued targets, which are divided by their standard deviation during training, so
             l1 refers to these units. Hinge has unbounded curvature, so it needs a numeric
             learning_rate and a local_rule that does not use curvature.
+        class_weight: weights of classes in a logistic loss: "balanced", or one by class, as in
+            { no = 1, yes = 20 }; as in scikit-learn. Under encryption give weights, as the range of
+            residuals follows from them. A gradient then reveals something new of labels each time.
         proximal: μ of the proximal term μ/2·‖θ − θ_last‖², which pulls local steps towards the
             weights of the last exchange.
         local_rule: how local steps update the residual between exchanges. curvature corrects it
@@ -165,6 +168,7 @@ class JobSettings(Section):
     loss: Loss = "logistic"
     l1: NonNegative = 0.0
     l2: NonNegative | None = None
+    class_weight: Literal["balanced"] | Mapping[str, PositiveFloat] | None = None
     proximal: NonNegative = 0.0
     local_rule: Literal["curvature", "gauss-newton", "frozen", "exact"] = "curvature"
     sampling: Literal["partition", "shuffle"] = "partition"

@@ -12,8 +12,10 @@ Source: Zhang, Annals of Statistics 32 (2004).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from math import inf, sqrt
+from typing import Literal
 
 import numpy as np
 from typing_extensions import override
@@ -274,6 +276,65 @@ class Multinomial(Loss):
         counts = np.bincount(labels.astype(np.int64), minlength=self.outputs)
         shares: FloatArray = np.log(np.maximum(counts, 1e-9) / len(labels))
         return shares
+
+
+class ClassWeighted(Loss):
+    """A loss f(H, y) of class numbers, times the weight of class y; unweighted before `weighing`.
+
+    Weights are scikit-learn's: those given as they are, or "balanced", N/(C·rows of the class). All
+    parties know the range of those given; the curvature has the least, and where that makes steps
+    too long they are taken back.
+    """
+
+    weighs_labels, label_change = True, inf
+
+    def __init__(self, loss: Loss, given: Literal["balanced"] | Mapping[str, float]) -> None:
+        self.name, self.outputs, self.middle = loss.name, loss.outputs, loss.middle
+        self._loss, self.given = loss, given
+        known = [1.0, inf] if given == "balanced" else list(given.values())
+        self.curvature, self._most = min(known) * loss.curvature, max(known)
+        self.weights = np.ones(max(loss.outputs, 2))
+
+    @override
+    def residual_bound(self, largest: float) -> float:
+        return self._most * self._loss.residual_bound(largest)
+
+    @override
+    def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+        weights = self.weights[labels.astype(int), None]
+        return weights * self._loss.residuals(predictions, labels)
+
+    @override
+    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
+        rows = [labels == k for k in range(len(self.weights))]
+        sums = [self._loss._sum(predictions[own], labels[own]) for own in rows]
+        return float(self.weights @ sums)
+
+    @override
+    def constant(self, labels: Labels) -> FloatArray:
+        counts = self.weights * np.bincount(labels.astype(int), minlength=len(self.weights))
+        logs: FloatArray = np.log(np.maximum(counts / counts.sum(), 1e-9))
+        return logs if self.outputs > 1 else logs[1:] - logs[:1]
+
+
+def weighing(loss: Loss, labels: Labels, names: Sequence[str]) -> Loss:
+    """The loss with weights for classes of these names and rows, if it takes any.
+
+    Raises:
+        ConfigError: weights of other classes.
+    """
+    if not isinstance(loss, ClassWeighted):
+        return loss
+    given, found = loss.given, copy(loss)
+    if given == "balanced":
+        counts = np.bincount(labels.astype(int), minlength=len(names))
+        found.weights = len(labels) / (len(names) * np.maximum(counts, 1))
+    elif set(given) != set(names):
+        told, wanted = ", ".join(given), ", ".join(names)
+        raise ConfigError(f"class_weight: weights of {told}, expected one of each class: {wanted}")
+    else:
+        found.weights = np.array([given[name] for name in names])
+    return found
 
 
 def loss_for(name: str, classes: int, rows: int = 0) -> Loss:

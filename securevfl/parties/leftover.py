@@ -21,7 +21,7 @@ from securevfl.protocols.session.workplace import PartyOutcome, PathPoint
 from securevfl.runtime.costs import Costs, Stopwatch
 from securevfl.training import model_files
 
-REST, HELD_OUT = "rest", "held out"
+REST, HELD_OUT, JOINT = "rest", "held out", "joint"
 
 
 def _fields_of(kind: type, without: set[str], **more: Any) -> type[BaseModel]:  # noqa: ANN401
@@ -40,7 +40,9 @@ _Ledger = _fields_of(
 _Point = _fields_of(PathPoint, {"model"})
 # What is in files of its own, or follows from the plan.
 _Rest = _fields_of(
-    PartyOutcome, {"model", "held_out", "privacy", "path"}, path=(GenericAlias(list, _Point), ...)
+    PartyOutcome,
+    {"model", "held_out", "joint", "privacy", "path"},
+    path=(GenericAlias(list, _Point), ...),
 )
 
 
@@ -61,7 +63,10 @@ def leave_outcome(task: Task, outcome: PartyOutcome) -> None:
         save_model(path, model)
     values = {**vars(outcome), "path": [vars(point) for point in outcome.path]}
     rest = json.dumps(_Rest(**values).model_dump(mode="json"))
-    content = save({HELD_OUT: outcome.held_out.copy()}, {REST: rest})
+    arrays = {HELD_OUT: outcome.held_out.copy()}
+    if outcome.joint is not None:
+        arrays[JOINT] = outcome.joint.copy()
+    content = save(arrays, {REST: rest})
     replace_file(Path(task.work) / f"{task.name}.rest", content, "what is left", durable=False)
 
 
@@ -79,6 +84,7 @@ def outcome_at(work: Path, output: Path, name: str, plan: Plan) -> PartyOutcome:
     return PartyOutcome(
         model=model,
         held_out=held_out,
+        joint=arrays.get(JOINT),
         privacy=None if plan.account is None else plan.account.after(plan.rounds),
         path=tuple(
             PathPoint(model=own, **point) for point, own in zip(points, models, strict=False)

@@ -218,7 +218,8 @@ class Plan(Shown):
     def renews(self, party: str) -> bool:
         """Whether every gradient of a batch shows a party something new of the same labels.
 
-        A network's Jacobian moves with its weights, and so does a hinge's weight of a label.
+        A network's Jacobian moves with its weights, and so does a hinge's weight of a label, or
+        that of a class, which multiplies σ(H) as well.
         """
         return party in self.networks or self.loss.weighs_labels
 
@@ -340,7 +341,7 @@ class Plan(Shown):
         majorizes = self.rule.exact and self.full_batches and not self.exchange.adds_noise
         pace = Pace(
             scale=sqrt(max(together, 2)) / 2 if backtracks and not late else together,
-            most=together if majorizes else inf,
+            most=together if majorizes and self.job.job.class_weight is None else inf,
             columns=columns if self.derives_steps and not self.networks else 0,
             rows=self.facts.rows,
             step_size=self.step_size.at,

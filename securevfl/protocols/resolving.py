@@ -14,10 +14,10 @@ from securevfl.data.read import FileSource
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job, LocalModelSettings, PartySettings, check_models
 from securevfl.models.local_model import Network, Precision, require_torch
-from securevfl.models.losses import loss_for
+from securevfl.models.losses import ClassWeighted, Logistic, Multinomial, loss_for
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.catalogue import EXCHANGES, algorithm_of, exchange_of
-from securevfl.protocols.exchange import NEEDS, Exchange
+from securevfl.protocols.exchange import NEEDS, Exchange, SendsSignals
 from securevfl.protocols.plan import Facts, Plan
 
 LOCAL_STEPS, BATCH_SIZE = 5, 128
@@ -47,12 +47,15 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         raise ConfigError("target_auc needs held-out rows, and there are none")
     _check_hidden(job, exchange)
     size = job.job.batch_size
+    loss = loss_for(job.job.loss, facts.classes, facts.rows)
+    if job.job.class_weight is not None and isinstance(loss, Logistic | Multinomial):
+        loss = ClassWeighted(loss, job.job.class_weight)
     plan = Plan(
         job=job,
         facts=facts,
         exchange=exchange,
         algorithm=algorithm,
-        loss=loss_for(job.job.loss, facts.classes, facts.rows),
+        loss=loss,
         line=job.network.resolve(),
         networks=networks,
         schedule=BatchSchedule(
@@ -63,6 +66,7 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
         ),
     )
     _check_rule(plan)
+    _check_weights(plan)
     check_head(plan)
     _check_taken(plan)
     plan.exchange.check(plan)
@@ -136,6 +140,29 @@ def _check_rule(plan: Plan) -> None:
             f"loss = {loss.name!r} has unbounded curvature: give a learning_rate, and local_rule = "
             "'frozen', or 'exact' under plain"
         )
+
+
+def _check_weights(plan: Plan) -> None:
+    """Refuse class weights where they are not accounted for, or a peer would have to know them."""
+    job, exchange = plan.job, plan.exchange
+    if job.job.class_weight is None:
+        return
+    watched = plan.stops_early and plan.full_batches
+    open_to = not (exchange.adds_noise or exchange.shares_parameters or job.exchange.hide == "both")
+    for fits, takes in (
+        (isinstance(plan.loss, ClassWeighted), "loss = 'logistic' of classes"),
+        (SendsSignals in plan.algorithm.needs, "algorithm 'fedsgd', 'fedbcd-p' or 'fedbcd-s'"),
+        (open_to, "'plain', 'masked', 'bfv', 'ckks' or 'paillier', with hide = 'residuals'"),
+        (
+            not exchange.encrypts or job.job.class_weight != "balanced",
+            "a weight for each class under encryption: the range of residuals would tell balanced "
+            "ones, and so the share of the rarest class",
+        ),
+        (not plan.rule.own_loss, "no local_rule = 'exact', for which peers need the weights"),
+        (watched or not plan.derives_steps, "batch_size = 'full' and no l1, or a learning_rate"),
+    ):
+        if not fits:
+            raise ConfigError(f"class_weight takes {takes}")
 
 
 def settled(

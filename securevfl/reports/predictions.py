@@ -12,9 +12,10 @@ from securevfl.reports.rows import (
     calibration_figures,
     cost_figures,
 )
-from securevfl.reports.tables import COSTS, Column, epsilon_text
+from securevfl.reports.tables import COSTS, Column, epsilon_text, interval_notes
 
 if TYPE_CHECKING:
+    from securevfl.models.ranking import Cutoff, Ranking
     from securevfl.models.storage import SavedModel
     from securevfl.scoring.outputs import Metrics
     from securevfl.scoring.running import Scored
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 class PredictRow(CostFigures, CalibrationFigures):
     """Rows that were scored; `shown`: how the label party saw the others' predictions.
 
-    Metrics are of the `labelled` rows, whose label the label party's file has: AUC, accuracy and
-    calibration of classes, R², RMSE and MAE of real targets, in their units. The job hash is of the
-    job that the model was trained in, `same_job` whether it is this one.
+    Metrics are of the `labelled` rows, whose label the label party's file has: AUC, accuracy,
+    ranking and calibration of classes, R², RMSE and MAE of real targets, in their units. Cut-offs
+    are of the rows among them that the model was not trained on. The job hash is of the job that
+    the model was trained in, `same_job` whether it is this one.
     """
 
     exchange: str
@@ -42,6 +44,8 @@ class PredictRow(CostFigures, CalibrationFigures):
     labelled: int
     auc: float | None
     accuracy: float | None
+    ranking: "Ranking | None"
+    cutoffs: "Sequence[Cutoff]"
     r2: float | None
     rmse: float | None
     mae: float | None
@@ -108,6 +112,8 @@ def predict_row(
         "labelled": quality.rows,
         "auc": quality.auc,
         "accuracy": quality.accuracy,
+        "ranking": quality.ranking,
+        "cutoffs": [],
         **calibration_figures(quality.calibration),
         "r2": quality.r2,
         "rmse": quality.rmse,
@@ -150,7 +156,7 @@ def warnings(dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]
 
 def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
     """What a reader of scores has to know, a line each."""
-    notes = [_calibration_note(row)]
+    notes = [_calibration_note(row), *_ranking_notes(row)]
     if len(class_names) == 2:  # noqa: PLR2004
         notes.insert(0, f"probability: of class {class_names[1]!r}, not {class_names[0]!r}")
     if 0 < row["labelled"] < row["rows"]:
@@ -176,6 +182,24 @@ def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
             f"the model comes from another job than this file describes: {row['job_hash'][:16]}"
         )
     return notes
+
+
+def _ranking_notes(row: PredictRow) -> Iterator[str]:
+    if (ranking := row["ranking"]) is not None:
+        yield f"average precision {ranking['average_precision']:.4f}"
+    yield from interval_notes(row)
+    for each in row["cutoffs"]:
+        cost = "" if each["cost"] is None else f", cost {each['cost']:.4g} a row"
+        yield (
+            f"cut-off {_figure(each['threshold'])} ({each['rule']}): {each['flagged']:.1%} of "
+            f"{each['rows']:,} rows flagged, precision {_figure(each['precision'])}, recall "
+            f"{each['recall']:.4g}{cost}"
+        )
+    if row["cutoffs"]:
+        yield (
+            "a row is flagged from its cut-off on, none at '-'; these rows chose it, so it looks "
+            "better on them than on others: confirm it on rows that had no part in it"
+        )
 
 
 def _calibration_note(row: PredictRow) -> str:

@@ -6,14 +6,14 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from securevfl import __version__
-from securevfl.files import replace_file
+from securevfl.files import replace_file, sha256
 
 LIBRARIES = ("numpy", "phe", "gmpy2", "tenseal", "scikit-learn")
 CHECKOUT = Path(__file__).parents[2]
@@ -53,6 +53,35 @@ def commit() -> str | None:
     )
 
 
+def manifest(
+    started: str, job_hash: str, data: Mapping[str, str], models: Iterable[Path]
+) -> dict[str, Any]:
+    """Of a run: SHA-256 of what it read and made, the code, the machine, start and end (UTC).
+
+    Whoever has a guess of a small file can confirm it by its hash, so this stays with the data.
+    """
+    return {
+        "job_hash": job_hash,
+        "data": data,
+        "models": {path.name: sha256(path) for path in models},
+        "started": started,
+        "ended": now(),
+        "version": __version__,
+        "commit": commit(),
+        "machine": machine(),
+    }
+
+
+def as_json(result: Mapping[str, Any]) -> bytes:
+    """What a file of it holds."""
+    return (json.dumps(result, indent=2, allow_nan=False, default=str) + "\n").encode()
+
+
+def now() -> str:
+    """This second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def results(
     *,
     command: str,
@@ -77,7 +106,7 @@ def results(
         "argv": [*typed, *sys.argv[1:]],
         "version": __version__,
         "commit": commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "seed": seed,
         "settings": settings,
         "machine": machine(),
@@ -97,8 +126,7 @@ def keep(
     `page` makes a page of a result, whose parts are `made`, see `results`.
     """
     if json_path is not None:
-        text = json.dumps(results(**made), indent=2, allow_nan=False, default=str) + "\n"
-        replace_file(json_path, text.encode(), "result file")
+        replace_file(json_path, as_json(results(**made)), "result file")
     if html_path is not None and page is not None:
         replace_file(html_path, page(results(**made)).encode(), "page")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, cast, get_args
 from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
+    from securevfl.models.ranking import Ranking
     from securevfl.models.scores import Calibration
     from securevfl.runtime.costs import JobCosts
 
@@ -151,6 +152,7 @@ class AloneFigures(Figures):
     rows: int
     labels_lent: bool
     binormal: bool
+    average_precision: float | None
 
 
 class TrainRow(JobRow, CalibrationFigures):
@@ -162,6 +164,7 @@ class TrainRow(JobRow, CalibrationFigures):
     Costs are without those of `rounds_before`, which were done before it was interrupted.
     `losses` are those of each round since, where the label party sees them.
     `links` says what messages cost besides their lines, where a simulated network counted that.
+    `ranking` is `models.ranking.Ranking` of two classes whose scores the label party sees.
     The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
     """
 
@@ -170,6 +173,7 @@ class TrainRow(JobRow, CalibrationFigures):
     losses: Sequence[float]
     learned: bool
     ended: str
+    ranking: "Ranking | None"
     auc_exact: float | None
     accuracy: float | None
     r2: float | None

@@ -233,6 +233,28 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
     return notes
 
 
+def interval_notes(row: Row) -> list[str]:
+    """How sure the AUC of two classes is, and what joining adds to it."""
+    if row.get("binormal"):
+        return [
+            "no average precision and no interval: nobody sees a held-out score in this exchange; "
+            "`securevfl predict` on rows with labels gives them"
+        ]
+    if (ranking := row["ranking"]) is None:
+        return []
+    if ranking["auc_interval"] is None:
+        return [
+            "no interval of the AUC: a class has fewer than 10 rows, or all pairs are in "
+            "the same order"
+        ]
+    ends = "{:.4f} to {:.4f}".format
+    notes = [f"95 % interval of the AUC: {ends(*ranking['auc_interval'])}"]
+    if gain := ranking["auc_gain_interval"]:
+        by = f"{ranking['auc_gain']:+.4f}, 95 % {ends(*gain)}"
+        notes.append(f"AUC above the label party alone: {by}")
+    return notes
+
+
 def link_notes(row: TrainRow) -> list[str]:
     """What links cost in a simulated network, if that was counted."""
     links = row.get("links")

@@ -23,6 +23,7 @@ from securevfl.reports.tables import (
     Row,
     exchange_text,
     grouped,
+    interval_notes,
     privacy_notes,
     seconds,
     share,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 SCORES = {
     "auc": "AUC",
+    "average_precision": "average precision",
     "accuracy": "accuracy",
     "brier": "Brier score",
     "log_loss": "log loss",
@@ -88,6 +90,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "auc": score.class_auc if score else None,
         "auc_exact": exact.class_auc if exact else None,
         "accuracy": score.class_accuracy if score else None,
+        "ranking": result.ranking,
         **calibration_figures(result.calibration),
         "r2": score.r2 if score else None,
         "r2_exact": exact.r2 if exact else None,
@@ -124,6 +127,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
                 "binormal": each.score.binormal,
                 "rows": each.rows,
                 "labels_lent": each.labels_lent,
+                "average_precision": each.average_precision,
             }
             for name, each in result.alone.items()
         },
@@ -142,7 +146,7 @@ def _figures(score: "Score") -> Figures:
 
 def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
     """The joint model and each party's own, with the scores that all of them have."""
-    models: list[Row] = [{**row, "model": "joint"}]
+    models: list[Row] = [{**row, **(row["ranking"] or {}), "model": "joint"}]
     for party, own in row.get("alone", {}).items():
         models.append({**own, "model": f"{party} alone{LENT if own['labels_lent'] else ''}"})
     columns: list[Column[Row]] = [("model", lambda each: str(each["model"]))]
@@ -155,8 +159,8 @@ def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
 
 
 def comparison_notes(row: Row) -> list[str]:
-    """What marks in the table of models mean, and how good the joint one's probabilities are."""
-    notes = []
+    """What marks in the table of models mean, and how good the joint one's scores are."""
+    notes = interval_notes(row)
     if any(own["labels_lent"] for own in row.get("alone", {}).values()):
         notes.append("* with the labels, lent for this figure: no real party has both")
     if row.get("brier") is not None:

@@ -9,6 +9,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.data.labels import as_compared
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.losses import class_numbers, has_probabilities, probabilities
+from securevfl.models.ranking import Cutoff, Cutoffs, Ranking, ranking
 from securevfl.models.scores import (
     Calibration,
     auc,
@@ -73,6 +74,7 @@ class Metrics:
         rows: with a label.
         auc: area under the ROC curve; None if only one class occurs.
         accuracy: fraction of rows whose most likely class is right.
+        ranking: of two classes that both occur.
         calibration: of the probabilities, if there are any.
         r2: fraction of the variance of real targets that is explained; None if all are the same.
         rmse: root mean squared error, in the targets' units.
@@ -82,6 +84,7 @@ class Metrics:
     rows: int
     auc: float | None = None
     accuracy: float | None = None
+    ranking: Ranking | None = None
     calibration: Calibration | None = None
     r2: float | None = None
     rmse: float | None = None
@@ -104,14 +107,32 @@ def metrics(header: ModelHeader, predictions: FloatArray, labels: Sequence[str |
         )
     codes = truth.astype(np.int64)
     chosen = class_numbers(header.loss, predictions)
-    several = len(np.unique(codes)) > 1
+    several, binary = len(np.unique(codes)) > 1, header.classes == 2  # noqa: PLR2004
     likely = probabilities(header.loss, predictions) if has_probabilities(header.loss) else None
     return Metrics(
         rows=len(codes),
         auc=auc(predictions, codes) if several else None,
         accuracy=float(np.mean(chosen == codes)),
+        ranking=ranking(predictions[:, 0], codes) if several and binary else None,
         calibration=None if likely is None else calibration(likely, codes),
     )
+
+
+def cutoffs(
+    header: ModelHeader,
+    predictions: FloatArray,
+    labels: Sequence[str | None],
+    *,
+    costs: Sequence[float],
+    share: float | None,
+) -> list[Cutoff]:
+    """Cut-offs by costs and by share, of labelled rows' probabilities, or H if there are none."""
+    found = predictions[[row for row, label in enumerate(labels) if label is not None]]
+    if has_probabilities(header.loss):
+        found = probabilities(header.loss, found)[:, 1:]
+    every = Cutoffs(found[:, 0], known_labels(header, labels))
+    by_cost = [] if not costs else [every.by_cost(*costs)]
+    return by_cost if share is None else [*by_cost, every.by_share(share)]
 
 
 def known_labels(header: ModelHeader, labels: Sequence[str | None]) -> Labels:

@@ -64,6 +64,15 @@ class RowsToScore:
     trained_on: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def new_labels(self) -> tuple[str | None, ...]:
+        """Labels; None of rows that the model was trained on, as far as is known."""
+        if not self.trained_on:
+            return self.labels
+        every = self.trained_on == len(self.ids)
+        pairs = zip(self.ids, self.labels, strict=True)
+        return tuple(None if every or not is_held_out(row_id) else label for row_id, label in pairs)
+
     def at(self, places: IntArray) -> "RowsToScore":
         """The rows at some places, in this order."""
         in_file = np.argsort(self.order)[places]

@@ -9,6 +9,7 @@ from securevfl.data.shards import is_shard, read_header
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
+from securevfl.files import sha256
 from securevfl.job import Job
 from securevfl.protocols.resolving import file_source
 from securevfl.sparse import Matrix
@@ -24,6 +25,18 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset[M
     if job.job.dataset is not None:
         return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
     return load_files(file_sources(job, beside), regression=job.job.loss == "squared")
+
+
+def data_hashes(job: Job, beside: Path, *parties: str) -> dict[str, str]:
+    """SHA-256 of the files of a job's parties, by party and key; none of a set by name."""
+    if job.job.dataset is not None:
+        return {}
+    return {
+        f"{source.name} {key}": sha256(path)
+        for source in file_sources(job, beside, *parties)
+        for key, path in (("data", source.path), ("test_data", source.test_path))
+        if path is not None
+    }
 
 
 def file_sources(job: Job, beside: Path, *parties: str) -> list[FileSource]:

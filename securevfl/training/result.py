@@ -12,6 +12,7 @@ from securevfl.arrays import FloatArray, Labels
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
 from securevfl.models.losses import has_probabilities, probabilities
+from securevfl.models.ranking import Ranking
 from securevfl.models.scores import Calibration, calibration
 from securevfl.models.storage import SavedModel, save_model
 from securevfl.protocols.plan import Plan
@@ -23,7 +24,7 @@ from securevfl.runtime.line import LinkCosts
 from securevfl.runtime.views import View
 from securevfl.shown import Shown
 from securevfl.sparse import Matrix
-from securevfl.verdict import Alone, alone, has_learned, warned
+from securevfl.verdict import Alone, alone, has_learned, ranked, warned
 from securevfl.warned import Warned, status_of
 
 
@@ -183,6 +184,11 @@ class TrainingResult(Shown):
         """
         binormal = bool(self.scores) and self.scores[-1].binormal
         return alone(self.plan, self.data, binormal=binormal)
+
+    @cached_property
+    def ranking(self) -> Ranking | None:
+        """How held-out scores rank two classes, as the label party sees them; computes `alone`."""
+        return ranked(self.plan, self.label, self.alone, self.test_labels)
 
     @cached_property
     def warnings(self) -> tuple[Warned, ...]:

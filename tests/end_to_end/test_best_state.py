@@ -67,6 +67,9 @@ def test_the_best_state_is_kept_and_said(gone_wrong: TrainingResult, tmp_path: P
     kept = result.outcomes[label].selected
     assert kept.rounds < 60 < kept.done == result.rounds == 120
     assert (result.status, result.warnings[0].kind) == (5, "went wrong")
+    joint = result.label.joint  # what intervals are of
+    assert joint is not None
+    assert np.allclose(joint, result.predictions)
     assert f"the state after round {kept.rounds} of 120 is kept" in result.warnings[0].text
     assert "a smaller learning_rate, or 'auto'" in result.warnings[0].text
     assert result.scores[-1].rounds == kept.rounds

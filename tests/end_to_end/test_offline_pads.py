@@ -65,7 +65,8 @@ def test_the_next_run_uses_them_and_counts_what_they_cost(
     assert f"uses up the pads that were made offline for {ROUNDS} rounds" in capsys.readouterr().err
     np.testing.assert_allclose(weights(), unaided, atol=ROUNDING)
     assert {each.name for each in Path("models").iterdir()} == {
-        f"{name}.safetensors" for name in PARTIES
+        *(f"{name}.safetensors" for name in PARTIES),
+        "manifest.json",
     }
     assert not list(keys().rglob("*.key"))
     (row,) = rows_of("out.json", "train")

@@ -1,6 +1,7 @@
 """Organizations as processes of their own, each with its folder, from `init` to a model."""
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -68,6 +69,16 @@ def test_organizations_train_what_one_operator_would(
     )
     assert bank["scores"]["auc"] > 0.9
     assert shop["scores"] is None
+    assert bank["ranking"]["auc_gain_interval"][0] > 0
+    assert bank["ranking"]["auc_gain"] == pytest.approx(
+        bank["scores"]["auc"] - bank["alone"]["auc"]
+    )
+    assert "ranking" not in shop
+    for name, found in ((who.names[0], bank), (who.names[-1], shop)):
+        model = hashlib.sha256(Path(f"{name}/models/{name}.safetensors").read_bytes())
+        assert found["manifest"]["models"] == {f"{name}.safetensors": model.hexdigest()}
+        assert set(found["manifest"]["data"]) == {f"{name} data"}  # no other party's
+        assert found["manifest"]["started"] <= found["manifest"]["ended"]
     assert bank["rows_in_common"] == shop["rows_in_common"]
     assert sum(bank["rows_in_common"].values()) == 380
     assert (bank["own_rows"], shop["own_rows"]) == (400, 380)

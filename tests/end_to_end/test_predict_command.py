@@ -12,7 +12,9 @@ import polars as pl
 import pytest
 
 from securevfl.data import load
+from securevfl.data.ids import is_held_out
 from securevfl.errors import ConfigError
+from securevfl.models.ranking import Cutoffs
 from securevfl.models.storage import load_model
 from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.scoring import load_models
@@ -132,6 +134,51 @@ def test_what_was_made_offline_stands_below_what_scoring_took(
     )
     assert max(map(len, output.splitlines())) <= 80
     assert rows_of("out.json", "predict")[0]["offline_bytes"] == 4000
+
+
+COSTS = ("--cost-false-positive", "1", "--cost-false-negative", "10")
+
+
+def test_cut_offs_are_those_of_the_labelled_scores(job: str, capsys: Capture) -> None:
+    new = ("--rows", "bank=labelled.csv", "--json", "out.json")
+    assert run("predict", job, "--out", "scores.csv", *new, *COSTS, "--flag", "0.3") == 0
+    (row,) = rows_of("out.json", "predict")
+    scores, known = pl.read_csv("scores.csv"), pl.read_csv("labelled.csv")
+    labelled = scores.join(known.filter(pl.col("status") != ""), on="id")
+    shares = labelled["probability"].to_numpy()
+    labels = (labelled["status"] == "paid").to_numpy().astype(np.int64)
+    every = Cutoffs(shares, labels)
+    by_cost, by_share = row["cutoffs"]
+    assert by_cost == every.by_cost(1, 10)
+    assert by_share == every.by_share(0.3)
+    assert row["ranking"]["average_precision"] == pytest.approx(every.average_precision)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"cut-off {by_cost['threshold']:.4g} (lowest cost at 1 : 10): " in printed
+    assert (
+        f"(at most 30 % flagged): {by_share['flagged']:.1%} of 35 rows flagged, precision"
+        in printed
+    )
+    assert "these rows chose it, so it looks better on them than on others" in printed
+
+
+def test_cut_offs_take_labelled_rows_that_the_model_was_not_trained_on(
+    job: str, capsys: Capture
+) -> None:
+    out = ("--out", "scores.csv", "--force")
+    assert "give both" in refused(capsys, "predict", job, *out, *COSTS[:2])
+    assert "with labels of both classes" in refused(capsys, "predict", job, *out, "--flag", "0.1")
+    # Its own file: only the fifth that was held out counts.
+    path = Path("job.toml")
+    path.write_text(path.read_text("utf-8").replace("new_data", "#"), encoding="utf-8")
+    assert run("predict", job, *out, *COSTS, "--json", "out.json") == 0
+    (row,) = rows_of("out.json", "predict")
+    scores, known = pl.read_csv("scores.csv"), pl.read_csv("bank.csv")
+    held_out = known.filter(pl.col("id").map_elements(lambda i: is_held_out(i.lower()), pl.Boolean))
+    assert len(held_out) == row["rows"] - row["trained_on"] > 10
+    rows = scores.join(held_out, on="id")
+    labels = (rows["status"] == "paid").to_numpy().astype(np.int64)
+    expected = Cutoffs(rows["probability"].to_numpy(), labels).by_cost(1, 10)
+    assert row["cutoffs"] == [expected]
 
 
 def test_labels_that_are_there_are_mentioned_and_parquet_and_standard_output_work(

@@ -1,5 +1,7 @@
 """`securevfl train`: what it says first, what it overwrites, and how it goes on."""
 
+import hashlib
+import json
 import re
 import shutil
 import signal
@@ -55,6 +57,29 @@ def said(error: str) -> int:
     return sum(not line.startswith("party '") for line in error.splitlines())
 
 
+def test_a_manifest_beside_the_models_says_what_a_run_was_made_of() -> None:
+    path = job(rounds=3)
+    (row,) = rows_from("train", path)
+    text = Path("models/manifest.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    assert found["job_hash"] == row["job_hash"]
+    for kind, files in (
+        ("data", {f"{name} data": f"{name}.csv" for name in PARTIES}),
+        ("models", {f"{name}.safetensors": f"models/{name}.safetensors" for name in PARTIES}),
+    ):
+        digests = {n: hashlib.sha256(Path(f).read_bytes()).hexdigest() for n, f in files.items()}
+        assert found[kind] == digests
+    assert found["started"] <= found["ended"]
+    assert found["machine"]["processor"]
+    assert found["version"]
+    assert str(Path.cwd()) not in text
+    with Path("shop.csv").open("a", encoding="utf-8") as file:
+        file.write("\n9999,0.5,0.5")
+    assert run("train", path, "--force", "--quiet") == 0
+    other = json.loads(Path("models/manifest.json").read_text(encoding="utf-8"))["data"]
+    assert [name for name in other if other[name] != found["data"][name]] == ["shop data"]
+
+
 @pytest.mark.parametrize(
     ("scheme", "settings"),
     [
@@ -79,7 +104,9 @@ def test_a_killed_job_goes_on_to_the_same_parameters(
     np.testing.assert_array_equal(weights(), whole)
     assert (row["rounds"], row["rounds_before"]) == (12, 6)
     assert sorted(path.name for path in Path("models").iterdir()) == [
-        f"{name}.safetensors" for name in PARTIES
+        "bank.safetensors",
+        "manifest.json",
+        "shop.safetensors",
     ]
 
 
@@ -341,7 +368,7 @@ def test_labels_that_follow_from_nothing_end_with_a_status_of_their_own(capsys: 
     assert "warning: the model is not distinguishable from chance" in capsys.readouterr().err
     assert not row["learned"]
     assert row["auc"] > 0.52
-    assert {each.stem for each in Path("models").iterdir()} == {"bank", "shop"}
+    assert {each.stem for each in Path("models").glob("*.safetensors")} == {"bank", "shop"}
 
 
 def test_a_job_with_noise_says_what_it_promises(capsys: Capture) -> None:

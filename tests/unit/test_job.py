@@ -151,6 +151,7 @@ OTHER_VALUES: dict[str, dict[str, object]] = {
         "loss": "squared",
         "l1": 0.7,
         "l2": 0.7,
+        "class_weight": "balanced",
         "proximal": 0.7,
         "local_rule": "frozen",
         "head": "logistic",

@@ -316,7 +316,8 @@ def _fewer_rounds(trial: _Trial, plan: Plan) -> str:
     what = f"the {plan.loss.name} loss" if plan.loss.weighs_labels else "a network"
     new = f"every gradient of {what} reveals something new, and on these rows {passes}"
     if plan.loss.weighs_labels:
-        return f"{new}: take loss = 'logistic'"
+        weighted = plan.job.job.class_weight is not None
+        return f"{new}: " + ("drop class_weight" if weighted else "take loss = 'logistic'")
     return new if plan.algorithm.own_components else f"{new}: train linear models"
 
 

@@ -28,6 +28,8 @@ from securevfl.sparse import Matrix
 from securevfl.wire.codec import StepMessage, message_kind
 
 DOUBLING_UNTIL, LATE_SCORINGS = 32, 20
+MOST_SEEN = 1 << 24
+"""Numbers that are kept of what earlier scorings saw."""
 
 
 @message_kind(11, stage="evaluation")
@@ -150,7 +152,13 @@ class Timetable:
 
 
 class HeldOut(ABC):
-    """How held-out predictions become a score at the label party."""
+    """How held-out predictions become a score at the label party.
+
+    Attributes:
+        seen: H as last scored, shape (test rows, C), at a label party that sees it.
+    """
+
+    seen: FloatArray | None = None
 
     def check(self, labels: Labels) -> None:  # noqa: B027
         """Refuse held-out rows that cannot be scored, before training."""
@@ -178,8 +186,9 @@ class ByRow(HeldOut):
     async def score(self, step: int, own: FloatArray, labels: Labels) -> Score:
         others = await self._gathering.held_out(step, own)
         assert others is not None  # noqa: S101
+        self.seen = own + others
         async with self._party.costs.compute(SCORING):
-            return Score.of(step + 1, own + others, labels, self._party.loss.middle)
+            return Score.of(step + 1, self.seen, labels, self._party.loss.middle)
 
 
 class Scoring(ABC):
@@ -188,12 +197,24 @@ class Scoring(ABC):
     Attributes:
         losses: of the exchanged batches, where this party saw them.
         scores: so far, at the label party.
+        seen: by rounds, the scored H of two classes where the label party sees it, shape
+            (test rows, 1); of the last scorings, as far as there is room.
     """
 
     def __init__(self, party: Party, timetable: Timetable, inputs: Matrix) -> None:
         self._party, self._timetable, self._inputs = party, timetable, inputs
         self.losses: list[float] = []
         self.scores: list[Score] = []
+        self.seen: dict[int, FloatArray] = {}
+
+    def _note(self, score: Score, seen: FloatArray | None) -> None:
+        """Keep a score, and what it was computed from."""
+        self.scores.append(score)
+        if seen is None or score.class_auc is None or seen.shape[1] > 1:
+            return
+        self.seen[score.rounds] = seen
+        if len(self.seen) > max(MOST_SEEN // len(seen), 1):
+            del self.seen[min(self.seen)]
 
     async def stops(self, rounds: int, model: LocalModel, *, loss: float | None) -> bool:
         """Score if scheduled after this round; returns whether training ends here.
@@ -255,7 +276,8 @@ class GatheredScoring(Scoring):
             return verdict.stop
         score = await self._held_out.score(round_index, own, self._labels)
         seen, self._since = self.losses[self._since :], len(self.losses)
-        self.scores.append(replace(score, training_loss=fmean(seen) if seen else None))
+        score = replace(score, training_loss=fmean(seen) if seen else None)
+        self._note(score, self._held_out.seen)
         stop = self._target is not None and score.auc >= self._target
         for name in party.feature_parties:
             await party.channel.send(name, Verdict(round_index, stop))

@@ -137,6 +137,8 @@ class PartyOutcome(Shown):
     Attributes:
         model: its trained part.
         scores: held-out scores, at the label party.
+        joint: H of the held-out rows by the selected state, shape (test rows, 1), as a label party
+            that may see it scored two classes; else None.
         key_fingerprint: of its own homomorphic key, if any.
         key_bits: of that key, if its scheme has a choice.
         leakage: what the gradients it decrypted reveal.
@@ -165,6 +167,7 @@ class PartyOutcome(Shown):
     path: tuple[PathPoint, ...] = ()
     losses: tuple[float, ...] = ()
     failure: float = 0.0
+    joint: FloatArray | None = None
 
     @override
     def shown(self) -> dict[str, object]:

@@ -204,9 +204,9 @@ class ScoringInClear(HeldOut):
             phi = self._phi()
         await party.channel.send(peer, ScoreVector(step, phi))
         shape = len(labels), 1
-        scores = await receive_values(party.channel, peer, HeldOutPredictions, step, shape)
+        self.seen = await receive_values(party.channel, peer, HeldOutPredictions, step, shape)
         async with party.costs.compute(SCORING):
-            return Score.of(step + 1, scores, labels)
+            return Score.of(step + 1, self.seen, labels)
 
 
 @message_kind(33, stage="round", carries="ciphertexts", shows="components")
@@ -388,5 +388,5 @@ class ScoringEncrypted(HeldOut):
             masked = checked(peer, key.decrypt, reply.product, rows)
             record(party.channel, Decrypted(peer, step, masked))
             scores = unmask(masked, masks, key.modulus_bits)
-            found = decode(scores, fmt.product_fraction_bits)[:, None]
-            return Score.of(step + 1, found, labels)
+            self.seen = decode(scores, fmt.product_fraction_bits)[:, None]
+            return Score.of(step + 1, self.seen, labels)

@@ -197,7 +197,7 @@ class ServerScoring(Scoring):
         others = await receive_values(party.channel, SERVER, HeldOutPredictions, step, own.shape)
         # All parties score the same numbers: each its own as it was shared.
         total = shared + others
-        self.scores = [Score.of(rounds, total, self._labels, party.loss.middle)]
+        self._note(Score.of(rounds, total, self._labels, party.loss.middle), total)
         return False
 
 

@@ -22,6 +22,7 @@ from securevfl.crypto.scheme import KeyOwner
 from securevfl.data.labels import TargetScaling
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.local_model import LocalModel
+from securevfl.models.losses import weighing
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.models.storage import save_model
 from securevfl.protocols.algorithm import Algorithm
@@ -219,6 +220,7 @@ async def run_party(
     """
     training = _begun(channel, costs, plan, workplace)
     party, local, place = training.party, training.part, training.workplace
+    plan = training.plan
     state, first_round = place.resume, 0
     owners = plan.exchange.key_owners(plan.job.exchange, party)
     if plan.learns.gradients and not owners:
@@ -279,6 +281,7 @@ async def run_party(
         losses=tuple(training.unit**2 * loss for loss in scoring.losses),
         selected=selected,
         failure=part.failure,
+        joint=scoring.seen.get(selected.rounds),
     )
 
 
@@ -337,6 +340,8 @@ async def run_offline(
 
 def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> Training:
     facts, data = plan.facts, workplace.data
+    if data.train_labels is not None:
+        plan = replace(plan, loss=weighing(plan.loss, data.train_labels, data.class_names))
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(
         plan,

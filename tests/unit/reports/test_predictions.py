@@ -14,6 +14,8 @@ ROW: dict[str, Any] = {
     "trained_on": 0,
     "unused_columns": {},
     "release": None,
+    "ranking": None,
+    "cutoffs": [],
     "same_job": True,
     "job_hash": "ab" * 32,
 }
@@ -24,6 +26,15 @@ RELEASE = {
     "delta": 1e-5,
     "epsilon": 3.25,
     "noise": "of a secure generator",
+}
+FLAGS_NONE: dict[str, Any] = {
+    "rule": "rule",
+    "threshold": None,
+    "rows": 9,
+    "flagged": 0.0,
+    "precision": None,
+    "recall": 0.0,
+    "cost": None,
 }
 IN_CLEAR = "with two parties, each score tells the label party the other party's part of it"
 
@@ -37,6 +48,21 @@ IN_CLEAR = "with two parties, each score tells the label party the other party's
         ({}, ("no", "yes"), ["probability: of class 'yes', not 'no'", "the label party saw every"]),
         ({"labelled": 1500}, (), ["the label party saw every", "metrics cover the 1,500 rows"]),
         ({"labelled": 2000}, (), ["the label party saw every"]),
+        (
+            {
+                "ranking": {"average_precision": 0.25, "auc_interval": None},
+                "cutoffs": [{**FLAGS_NONE, "cost": 0.023}, FLAGS_NONE],
+            },
+            (),
+            [
+                "the label party saw every",
+                "average precision 0.2500",
+                "no interval of the AUC",
+                "cut-off - (rule): 0.0% of 9 rows flagged, precision -, recall 0, cost 0.023 a row",
+                "cut-off - (rule): 0.0% of 9 rows flagged, precision -, recall 0",
+                "a row is flagged from its cut-off on",
+            ],
+        ),
         (
             {"release": RELEASE},
             (),

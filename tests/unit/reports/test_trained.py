@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from securevfl.reports.tables import interval_notes
 from securevfl.reports.trained import compared, comparison_notes, curves
 
 POINT = {"accuracy": 0.8, "r2": None, "rmse": None}
@@ -12,6 +13,7 @@ ROW: dict[str, Any] = {
     "mae": 0.1,
     "brier": 0.12,
     "log_loss": 0.4,
+    "ranking": None,
     "rounds_before": 6,
     "alone": {
         "bank": {"auc": 0.7, "accuracy": 0.6, "r2": None, "rows": 9, "labels_lent": False},
@@ -40,6 +42,19 @@ def test_models_stand_beside_each_other_by_the_scores_that_all_have() -> None:
     lent, probabilities = comparison_notes(ROW)
     assert lent.startswith("* with the labels, lent")
     assert probabilities == "Brier score 0.1200, log loss 0.4000 (joint)"
+
+
+def test_an_interval_needs_enough_rows_of_a_class() -> None:
+    row = {**ROW, "ranking": {"average_precision": 0.4, "auc_interval": None}}
+    assert interval_notes(row) == [
+        "no interval of the AUC: a class has fewer than 10 rows, or all pairs are in the same order"
+    ]
+    gain = {"auc_gain": 0.2, "auc_gain_interval": (-0.1, 0.3)}
+    row["ranking"] |= {"auc_interval": (0.81, 0.94), **gain}
+    assert interval_notes(row) == [
+        "95 % interval of the AUC: 0.8100 to 0.9400",
+        "AUC above the label party alone: +0.2000, 95 % -0.1000 to 0.3000",
+    ]
 
 
 def test_scores_of_sums_are_marked() -> None:

@@ -1,0 +1,160 @@
+"""How well scores rank two classes: average precision, intervals of the AUC, and cut-offs.
+
+*Average precision*: Σ (R_n − R_{n−1})·P_n over the distinct scores from the highest down, with
+precision P_n and recall R_n of the rows from the n-th score up, as in scikit-learn.
+
+*Intervals* hold 95 % of the AUC over 1,000 bootstrap resamples of the rows: as many of either class
+as there are, drawn with replacement, so shares of classes are taken as given. They say how far the
+AUC of this model would move with other people of the same kind, not how far with another training.
+The difference of two models is that on the same resamples. The draws are the same in every run.
+Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13;
+docs/decisions/0069-weights-and-intervals.md.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.models.scores import auc
+from securevfl.threads import by_block
+
+RESAMPLES, AT_ONCE, TAILS = 1000, 100, (0.025, 0.975)
+FEWEST_ROWS = 10
+"""Of a class: with fewer, resamples are too alike for an interval."""
+Interval = tuple[float, float]
+
+
+class Ranking(TypedDict):
+    """How well a model ranks rows.
+
+    Intervals are None where a class has fewer than ten rows, or all resamples have the same AUC, as
+    where every pair is in order.
+
+    Attributes:
+        average_precision: of class 1.
+        auc_interval: 95 % of the AUC.
+        auc_gain: the AUC minus that of another model of the same rows; None without another.
+        auc_gain_interval: 95 % of this difference.
+    """
+
+    average_precision: float
+    auc_interval: Interval | None
+    auc_gain: float | None
+    auc_gain_interval: Interval | None
+
+
+def ranking(scores: FloatArray, labels: Labels, beside: FloatArray | None = None) -> Ranking:
+    """The ranking by scores, shape (S,), of rows of both classes; `beside` are another model's."""
+    models = [scores] if beside is None else [scores, beside]
+    areas = [auc(each[:, None], labels) for each in models]
+    found: Ranking = {
+        "average_precision": Cutoffs(scores, labels).average_precision,
+        "auc_interval": None,
+        "auc_gain": None if beside is None else areas[0] - areas[1],
+        "auc_gain_interval": None,
+    }
+    if np.bincount(labels.astype(np.int64), minlength=2).min() >= FEWEST_ROWS:
+        drawn = resampled_aucs(models, labels)
+        found["auc_interval"] = _interval(drawn[:, 0])
+        if beside is not None:
+            found["auc_gain_interval"] = _interval(drawn[:, 0] - drawn[:, 1])
+    return found
+
+
+def _interval(values: FloatArray) -> Interval | None:
+    low, high = np.quantile(values, TAILS).tolist()
+    return (low, high) if low < high else None
+
+
+def resampled_aucs(models: Sequence[FloatArray], labels: Labels) -> FloatArray:
+    """The AUCs, shape (1000, models), of scores of the same resampled rows."""
+    first = np.argsort(models[0])  # in this order most of what is read below is in sequence
+    ones, zeros = (first[labels[first] == each] for each in (1, 0))
+    places: list[tuple[IntArray, ...]] = []
+    for scores in models:
+        order = np.argsort(scores[zeros], kind="stable")
+        ordered = scores[zeros][order]
+        places.append(
+            (order, *(np.searchsorted(ordered, scores[ones], s) for s in ("left", "right")))
+        )
+
+    def aucs(some: slice) -> FloatArray:
+        chance = np.random.default_rng(some.start)  # whichever thread it is
+        found: FloatArray = np.empty((some.stop - some.start, len(models)))
+        below = np.zeros(len(zeros) + 1, np.int64)
+        for row in found:
+            # How often each row is drawn.
+            own, others = (
+                np.bincount(chance.integers(len(each), size=len(each)), minlength=len(each))
+                for each in (ones, zeros)
+            )
+            for model, (order, left, right) in enumerate(places):
+                np.cumsum(others[order], out=below[1:])
+                row[model] = own @ (below[left] + below[right])
+        return found / (2 * len(ones) * len(zeros))
+
+    return np.concatenate(by_block(aucs, RESAMPLES, AT_ONCE))
+
+
+class Cutoff(TypedDict):
+    """Rows with the threshold as a score or more are flagged as class 1; None flags none.
+
+    The other figures are of the rows it was chosen on: the share flagged, precision (None if none
+    is), recall, and the mean cost of a row where costs were given.
+    """
+
+    rule: str
+    threshold: float | None
+    rows: int
+    flagged: float
+    precision: float | None
+    recall: float
+    cost: float | None
+
+
+class Cutoffs:
+    """Every cut-off of some rows' scores, shape (S,), given their classes, shape (S,)."""
+
+    def __init__(self, scores: FloatArray, labels: Labels) -> None:
+        order = np.argsort(-scores, kind="stable")
+        ranked, hits = scores[order], np.cumsum(labels[order] == 1)
+        last = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
+        self._rows, self._positives = len(scores), int(hits[-1])
+        # From none flagged to all.
+        self._flagged, self._hits = np.append(0, last + 1), np.append(0, hits[last])
+        distinct = ranked[last]
+        between = (distinct + np.append(distinct[1:], distinct[-1])) / 2
+        # Between neighbours, so that no one's score is told; they may have no number between them.
+        self._thresholds = np.where(between > np.append(distinct[1:], -np.inf), between, distinct)
+
+    @property
+    def average_precision(self) -> float:
+        """See the module."""
+        precisions = self._hits[1:] / self._flagged[1:]
+        return float(np.diff(self._hits) @ precisions / self._positives)
+
+    def by_share(self, share: float) -> Cutoff:
+        """Flags as many rows as possible, but no more than this share of all."""
+        most = int(np.searchsorted(self._flagged, share * self._rows, "right")) - 1
+        return self._at(most, f"at most {100 * share:.3g} % flagged", None)
+
+    def by_cost(self, false_positive: float, false_negative: float) -> Cutoff:
+        """Flags the fewest rows of those with the lowest cost."""
+        wrong, missed = self._flagged - self._hits, self._positives - self._hits
+        costs = (false_positive * wrong + false_negative * missed) / self._rows
+        best, rule = int(costs.argmin()), f"lowest cost at {false_positive:g} : {false_negative:g}"
+        return self._at(best, rule, float(costs[best]))
+
+    def _at(self, place: int, rule: str, cost: float | None) -> Cutoff:
+        flagged, hits = int(self._flagged[place]), int(self._hits[place])
+        return {
+            "rule": rule,
+            "threshold": float(self._thresholds[place - 1]) if place else None,
+            "rows": self._rows,
+            "flagged": flagged / self._rows,
+            "precision": hits / flagged if flagged else None,
+            "recall": hits / self._positives,
+            "cost": cost,
+        }
