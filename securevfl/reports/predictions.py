@@ -172,9 +172,7 @@ def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
         )
         notes.append(release["noise"])
     if row["same_job"] is False:
-        notes.append(
-            f"the model comes from another job than this file describes: {row['job_hash'][:16]}"
-        )
+        notes.append(f"the model of --models is of another job: {row['job_hash'][:16]}")
     return notes
 
 

@@ -175,10 +175,13 @@ def test_without_new_rows_the_jobs_own_are_scored_and_said_to_be_known(
     assert f"the model was trained on {trained_on} of these rows" in (capsys.readouterr().out)
 
 
-def test_a_job_that_has_changed_since_is_reported(job: str, capsys: Capture) -> None:
+def test_the_model_of_another_job_scores_only_where_it_is_named(job: str, capsys: Capture) -> None:
     Path(job).write_text(JOB.replace("rounds = 20", "rounds = 21"), encoding="utf-8")
-    assert run("predict", job, "--out", "scores.csv") == 0
-    assert "the model comes from another job" in capsys.readouterr().out
+    message = refused(capsys, "predict", job, "--out", "scores.csv")
+    assert "models holds a model of another job than job.toml describes" in message
+    assert not Path("scores.csv").exists()
+    assert run("predict", job, "--out", "scores.csv", "--models", "models") == 0
+    assert "the model of --models is of another job" in capsys.readouterr().out
     Path(job).write_text(JOB.replace('"shop"', '"store"'), encoding="utf-8")
     assert "no model file models/store.safetensors" in refused(
         capsys, "predict", job, "--out", "others.csv"
