@@ -5,6 +5,7 @@ import gzip
 import os
 import shutil
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,6 +44,14 @@ def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, "NDArray[Any]"]]:
     """The metadata and arrays of a safetensors file, by name."""
     with safetensors.safe_open(path, "numpy") as file:
         return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def toml_tables(text: str) -> dict[str, Any]:
+    """The tables of a TOML file; a TOMLDecodeError if it is none, or nested too deeply."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
 
 
 @contextmanager

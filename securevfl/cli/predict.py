@@ -100,7 +100,8 @@ def predict(
     )
     if not quiet:
         _show(row, header.class_names or ())
-    for warning in warnings(found.dropped, found.unknown):
+    shown = () if out.suffix.lower() == ".parquet" else ids
+    for warning in warnings(found.dropped, found.unknown, shown):
         sys.stderr.write(f"securevfl: {warning}\n")
 
 

@@ -1,7 +1,8 @@
 """What `securevfl predict` reports of rows that were scored: their file, a row, a table, notes."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from securevfl.scoring.outputs import Metrics
     from securevfl.scoring.running import Scored
     from securevfl.scoring.sources import RowsToScore
+
+
+FORMULA = re.compile(r"[=@]|[+-](?![\d. ]*$)")
 
 
 class PredictRow(CostFigures, CalibrationFigures):
@@ -134,12 +138,16 @@ def scores_as(suffix: str, columns: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def warnings(dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+def warnings(
+    dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]], ids: Iterable[str] = ()
+) -> Iterator[str]:
     """Notes about rows that are printed even with --quiet, a line each.
 
     Rows without a partner by party; by party and column, values that training rows did not have, or
-    few of them.
+    few of them; `ids` of a CSV file that a spreadsheet would execute.
     """
+    if (formula := next(filter(FORMULA.match, ids), None)) is not None:
+        yield f"ids such as {formula!r} are formulas to a spreadsheet: open the file as text"
     for name, columns in unknown.items():
         counts = ", ".join(f"{count} of {column!r}" for column, count in columns.items())
         if counts:

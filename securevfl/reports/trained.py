@@ -32,7 +32,7 @@ from securevfl.reports.tables import (
     with_offline,
 )
 from securevfl.reports.training import to_do_first
-from securevfl.shown import curve
+from securevfl.shown import counted, curve
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
@@ -215,7 +215,8 @@ def train_page(result: Mapping[str, Any]) -> str:
         "train.html",
         result=result,
         title=f"A model of {row['dataset']} by {parties}",
-        lead=f"{row['algorithm']} under {row['exchange']}, {row['rounds']} rounds. Computation was "
+        lead=f"{row['algorithm']} under {row['exchange']}, {counted(row['rounds'], 'round')}. "
+        "Computation was "
         "measured on the machine named below; the network is a model.",
         warnings=[each["text"] for each in row.get("warnings", ())],
         figures=[{"title": each["title"], "curve": each} for each in curves(row)],
@@ -224,7 +225,7 @@ def train_page(result: Mapping[str, Any]) -> str:
         job=([heading for heading, _ in job], lines(job, [row])),
         notes=[
             *(
-                f"{name}: {count} rows left out"
+                f"{name}: {counted(count, 'row')} left out"
                 for name, count in row["dropped_rows"].items()
                 if count
             ),

@@ -1,6 +1,7 @@
 """`securevfl predict` and `securevfl model show` as a person runs them."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,16 @@ def test_labels_that_are_there_are_mentioned_and_parquet_and_standard_output_wor
     printed = capsys.readouterr()
     assert pl.read_csv(printed.out.encode()).equals(scores)
     assert "probability: of class" in printed.err
+
+
+def test_ids_that_a_spreadsheet_would_execute_are_warned_of(job: str, capsys: Capture) -> None:
+    for path in ("bank-new.csv", "shop-new.csv"):
+        text = Path(path).read_text(encoding="utf-8")
+        Path(path).write_text(re.sub(r"(?m)^(.*)[Cc]159", r"\1=cmd159", text), encoding="utf-8")
+    assert run("predict", job, "--out", "scores.parquet", "--quiet") == 0
+    assert "formulas" not in capsys.readouterr().err
+    assert run("predict", job, "--out", "scores.csv", "--quiet") == 0
+    assert "ids such as '=cmd159' are formulas to a spreadsheet" in capsys.readouterr().err
 
 
 def test_an_existing_file_is_kept_and_replaced_only_by_force(job: str, capsys: Capture) -> None:
