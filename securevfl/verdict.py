@@ -96,7 +96,7 @@ def _alone(
         every[:, np.unique(labels[kept])] = predictions
         predictions = every
     if binormal:
-        score = binormal_score(predictions[:, 0], dataset.test_labels, middle=0.0)
+        score = binormal_score(predictions[:, 0], dataset.test_labels)
     else:
         score = Score.of(0, predictions, dataset.test_labels)
     return Alone(score, len(kept), not holds_labels, predictions)

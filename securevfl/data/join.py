@@ -343,7 +343,7 @@ def _check_sources(parties: Sequence[FileSource]) -> None:
 
 def _require_categories(held: Collection[_Held]) -> None:
     """Refuse `categories` that no party has to which these settings apply."""
-    for settings in {each.source.preprocess for each in held} - {None}:
+    for settings in filter(None, {each.source.preprocess for each in held}):
         columns = {
             rows.source.name: rows.train.columns
             for rows in held

@@ -24,14 +24,14 @@ from securevfl.reports.tables import (
     exchange_text,
     grouped,
     privacy_notes,
+    score_text,
     seconds,
-    share,
     size,
     tradeoff_notes,
     varied,
     with_offline,
 )
-from securevfl.reports.training import to_do_first
+from securevfl.reports.training import before
 from securevfl.shown import counted, curve
 
 if TYPE_CHECKING:
@@ -50,6 +50,12 @@ SCORES = {
     "mae": "MAE",
 }
 LENT = " *"
+ENDINGS = {
+    "rounds": "ended after all rounds",
+    "target": "ended at the target AUC",
+    "settled": "ended because the training loss had settled",
+    "no way down": "ended because no step lowered the training loss: the best model is kept",
+}
 PHASES = {
     "local": "steps on own data",
     "encrypt": "encryption",
@@ -114,7 +120,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "losses": list(result.outcomes[dataset.label_party].losses),
         "dropped_rows": dict(result.dropped),
         "notes": [note.line for note in dataset.notes],
-        "to_do_first": to_do_first(result.plan),
+        "before": before(result.plan, dataset),
         "kept_rounds": result.kept_rounds,
         "status": result.status,
         "warnings": [{"kind": each.kind, "text": each.text} for each in result.warnings],
@@ -155,8 +161,8 @@ def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
 
 
 def comparison_notes(row: Row) -> list[str]:
-    """What marks in the table of models mean, and how good the joint one's probabilities are."""
-    notes = []
+    """Why training ended, what marks in the table mean, and how good probabilities are."""
+    notes = [ENDINGS[row["ended"]]]
     if any(own["labels_lent"] for own in row.get("alone", {}).values()):
         notes.append("* with the labels, lent for this figure: no real party has both")
     if row.get("brier") is not None:
@@ -165,7 +171,7 @@ def comparison_notes(row: Row) -> list[str]:
 
 
 def _score(key: str) -> Callable[[Row], str]:
-    return lambda row: ("≈" if row.get("binormal") else "") + share(row.get(key))
+    return lambda row: score_text(row, key)
 
 
 def curves(row: Row) -> list[dict[str, Any]]:
@@ -209,7 +215,6 @@ def train_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `train`, from what its JSON holds."""
     (row,) = result["rows"]
     columns, models = compared(row)
-    job = with_offline(TRADEOFF, [row])
     parties = f"{row['parties']} parties"
     return render(
         "train.html",
@@ -222,14 +227,15 @@ def train_page(result: Mapping[str, Any]) -> str:
         figures=[{"title": each["title"], "curve": each} for each in curves(row)],
         models=([heading for heading, _ in columns], lines(columns, models)),
         costs=(["what", "time"], costs(row)),
-        job=([heading for heading, _ in job], lines(job, [row])),
+        # What was made offline is in the costs below, and too wide here.
+        job=([heading for heading, _ in TRADEOFF], lines(TRADEOFF, [row])),
+        before=[*row.get("before", ()), *row["notes"]],
         notes=[
             *(
                 f"{name}: {counted(count, 'row')} left out"
                 for name, count in row["dropped_rows"].items()
                 if count
             ),
-            *row.get("to_do_first", ()),
             *comparison_notes(row),
             *tradeoff_notes([row]),
             *privacy_notes(row),

@@ -102,7 +102,7 @@ def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]
 
 
 def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
-    """What will be done, and what each party will learn of the others, in lines."""
+    """What will be done, and what each party will learn of the others, a sentence each."""
     settings = plan.job.job
     size = "all rows" if plan.full_batches else f"about {plan.batch_size} rows"
     steps = "exact local steps"
@@ -119,22 +119,24 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
         *_by_heart(plan, dataset),
         *_told_at_the_end(plan, dataset),
     ]
-    output, exchange = plan.job.output, plan.job.exchange
+    exchange = plan.job.exchange
     if (slower := why_slower(exchange.scheme, exchange.engine)) is not None:
         lines.append(slower)
     if plan.account is not None:
         lines.append(f"noise after all rounds: {spent_text(plan.account.after(plan.rounds).row())}")
+    return lines
+
+
+def to_resume(plan: Plan) -> Iterator[str]:
+    """How a job goes on after an interrupt."""
+    output = plan.job.output
     if plan.never_resumes is not None:
-        lines.append(f"cannot be resumed after an interrupt: {plan.never_resumes}")
+        yield f"cannot be resumed after an interrupt: {plan.never_resumes}"
     elif output.checkpoint_every == 0:
-        lines.append("cannot be resumed after an interrupt: checkpoint_every = 0")
+        yield "cannot be resumed after an interrupt: checkpoint_every = 0"
     elif output.checkpoint_every < plan.rounds:
-        lines.append(
-            f"a checkpoint every {counted(output.checkpoint_every, 'round')} in "
-            f"{output.directory}, from "
-            "which --resume continues"
-        )
-    return [line for text in lines for line in wrapped(text)]
+        every = counted(output.checkpoint_every, "round")
+        yield f"a checkpoint every {every} in {output.directory}, from which --resume continues"
 
 
 def to_do_first(plan: Plan) -> list[str]:
