@@ -401,7 +401,7 @@ def _run(
     with options.progress(quiet) as report:
 
         def show(what: str, done: float) -> None:
-            report(spending(within.done) + what, done, plan.rounds)
+            report(spending(within.done) + what + watch.left, done, plan.rounds)
 
         within = WithinRounds(show, before, time.perf_counter())
 

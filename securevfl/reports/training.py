@@ -266,6 +266,21 @@ class SetupWatch(Stopwatch):
         self._worked = worked
         self.rounds_began: float | None = None
         self.offline_s = self.offline_before_s = 0.0
+        self._made, self._began = 1.0, 0.0
+
+    @override
+    def made(self, parts: int, of: int) -> None:
+        if parts == 0:
+            self._began = self.clock()
+        self._made = parts / of
+
+    @property
+    def left(self) -> str:
+        """How much of long work is done, and the time that the rest will take; else nothing."""
+        if not 0 < self._made < 1:
+            return ""
+        rest = (self.clock() - self._began) * (1 / self._made - 1)
+        return f": this part {self._made:.0%}, {seconds(rest)} left"
 
     @override
     def charge(self, phase: str, elapsed: float) -> float:
