@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,6 +54,14 @@ def sha256(path: Path) -> str:
         with each.open("rb") as file:
             hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
+
+
+def toml_tables(text: str) -> dict[str, Any]:
+    """The tables of a TOML file; a TOMLDecodeError if it is none, or nested too deeply."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from securevfl.errors import DataError
 from securevfl.lazy import Lazy
+from securevfl.shown import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -226,7 +227,9 @@ def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
     rounded = values.cast(pl.Float64).abs() >= EXACT_INTEGERS if values.dtype.is_integer() else None
     if rounded is not None and rounded.any():
         count = int(rounded.sum())
-        raise ValueError(f"has {count} integers of 2^53 or more, which float64 would round")
+        raise ValueError(
+            f"has {counted(count, 'integer')} of 2^53 or more, which float64 would round"
+        )
     if values.dtype.is_numeric() or values.dtype == pl.Boolean:
         numbers = values.cast(pl.Float64)
         codes = [float(code) for code in missing if _is_number(code)]
@@ -240,7 +243,7 @@ def numbers_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":
         raise ValueError(f"is {values.dtype}, expected numbers")
     numbers = numbers.fill_nan(None)
     if infinite := int(numbers.is_infinite().sum()):
-        raise ValueError(f"has {infinite} infinite values")
+        raise ValueError(f"has {counted(infinite, 'infinite value')}")
     return numbers
 
 

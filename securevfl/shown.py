@@ -1,12 +1,14 @@
 """How results are displayed: as text, as a small table in a notebook, and as a figure's data."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from typing_extensions import override
 
-ONE_LINE = 100
+ONE_LINE, MOST_LISTED = 100, 20
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 class Shown:
@@ -38,6 +40,22 @@ class Shown:
             for fact, value in self.shown().items()
         )
         return f"<table><caption>{escape(type(self).__name__)}</caption>{rows}</table>"
+
+
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+    """Names separated by commas: the first ones, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def counted(count: int, what: str) -> str:
+    """A count and its noun, which takes an s unless there is one: "1 column", "2 columns"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def controls(names: Iterable[str]) -> str | None:
+    """The first name with control characters, which could steer a terminal; line breaks pass."""
+    return next((each for each in names if CONTROL.search(each)), None)
 
 
 def first_line(error: Exception) -> str:
@@ -72,4 +90,4 @@ def curve(
 def seeds_of(rows: Iterable[Mapping[str, Any]]) -> str:
     """The number of seeds of an audit's rows, in words."""
     seeds = max((len(row["detail"].get("values", ())) for row in rows), default=0)
-    return f"{seeds} seed{'' if seeds == 1 else 's'}"
+    return counted(seeds, "seed")

@@ -109,7 +109,7 @@ def _score_of(
 ) -> tuple[Score, float | None]:
     labels = dataset.test_labels
     if binormal:
-        return binormal_score(predictions[:, 0], labels, middle=0.0), None
+        return binormal_score(predictions[:, 0], labels), None
     binary = dataset.classes == 2  # noqa: PLR2004
     precision = Cutoffs(predictions[:, 0], labels).average_precision if binary else None
     return Score.of(0, predictions, labels), precision
@@ -188,16 +188,16 @@ def has_learned(outcome: PartyOutcome, test_labels: Labels) -> bool:
 
     Its training loss has fallen below that of the best constant prediction, and its held-out AUC,
     if there are held-out rows, is above ½ by two standard errors (or its R² is above that of
-    uninformative predictions). After one round the only loss is that of the start, so only scores
-    count.
+    uninformative predictions). Losses are of the points before the last step, so only scores count
+    after one round, and where they reached the target.
     """
     useful, scores = True, outcome.scores
     if scores and scores[-1].r2 is not None:
         useful = scores[-1].r2 > r2_error(len(test_labels))
     elif scores:
         useful = scores[-1].auc > 0.5 + 2 * auc_error(test_labels)
-    only_started = outcome.rounds == 1 and bool(scores)
-    return useful and (only_started or outcome.learned)
+    by_scores = bool(scores) and (outcome.rounds == 1 or outcome.ended == "target")
+    return useful and (by_scores or outcome.learned)
 
 
 def own_verdict(

@@ -215,7 +215,7 @@ def _run(result: TrainingResult, target: float) -> TradeoffRun:
         "rounds": rounds,
         "auc": score.auc,
         "best_auc": max(each.auc for each in result.scores),
-        "accuracy": score.accuracy,
+        "accuracy": score.class_accuracy,
         "curve": curve_of(result.scores),
         **cost_figures(result.costs(rounds)),
         "wall_s": result.wall_s,

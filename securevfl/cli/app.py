@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
 import typer.core
-from click.exceptions import Abort, ClickException
+from click.exceptions import Abort, ClickException, NoSuchOption
 
 from securevfl import __version__
 from securevfl.errors import SecureVFLError
@@ -15,6 +16,7 @@ from securevfl.interrupts import INTERRUPTED
 
 # Help is plain (below), and Rich would still put a backslash before every bracket.
 typer.core.HAS_RICH = False
+NEAR = 0.75  # of 1: `--round` is near `rounds`, and `--out` near nothing
 
 COMMANDS = (
     *("bench", "sweep", "data", "model", "guard", "train", "audit", "predict"),
@@ -74,7 +76,8 @@ def run_and_exit(command: Callable[[], object]) -> NoReturn:
             sys.stderr.write(f"{text}\n")
             sys.exit(2)
         # Typer suggests commands in `message`; Click 8.4 would suggest the same ones again.
-        _fail(error.message if hasattr(error, "command_name") else text)
+        text = error.message if hasattr(error, "command_name") else text
+        _fail(_in_the_job(error) if isinstance(error, NoSuchOption) else text)
     except Abort:
         status = INTERRUPTED
     except BrokenPipeError:
@@ -83,6 +86,20 @@ def run_and_exit(command: Callable[[], object]) -> NoReturn:
     if status == INTERRUPTED:  # what Typer makes of KeyboardInterrupt
         sys.stderr.write("securevfl: interrupted\n")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _in_the_job(error: NoSuchOption) -> str:
+    """Where to set what somebody took for an option: keys of job files are nearer than options."""
+    from securevfl.job.keys import full_key, job_keys  # slow to import
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    options = [each.lstrip("-").replace("-", "_") for each in error.possibilities or ()]
+    near = get_close_matches(name, [*options, *job_keys()], n=1, cutoff=NEAR)
+    if not near or near[0] in options:
+        return error.format_message()
+    section, _, key = full_key(near[0]).rpartition(".")
+    place = f"`{key}` under [{section}]" if section else f"[{key}]"
+    return f"no such option {error.option_name}: set {place} in the job file"
 
 
 def _fail(message: str) -> NoReturn:

@@ -8,6 +8,7 @@ import typer
 
 from securevfl.cli import options
 from securevfl.reports.results import keep
+from securevfl.shown import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +64,7 @@ def model_lines(row: "ModelRow") -> Iterator[str]:
     """What a part is, a line each."""
     role = "label party" if row["holds_labels"] else "feature party"
     yield f"{row['party']} ({role}): its part of a model with {row['loss']} loss"
-    trained = f"job {row['job_hash'][:16]}, {row['rounds']} rounds"
+    trained = f"job {row['job_hash'][:16]}, {counted(row['rounds'], 'round')}"
     if row["training_rows"] is not None:
         trained += f", {row['training_rows']:,} training rows"
     yield trained
@@ -130,7 +131,7 @@ def _constants(row: "ModelRow") -> Iterator[Entry]:
 
 def _network(row: "ModelRow") -> str:
     network = row["network"] or {}
-    told = [f"{len(row['columns'])} columns"]
+    told = [counted(len(row["columns"]), "column")]
     if network["channels"]:
         told.append(f"3 x 3 convolutions of {', '.join(map(str, network['channels']))}")
     if network["hidden"]:

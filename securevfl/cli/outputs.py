@@ -18,6 +18,7 @@ from securevfl.protocols.session.checkpoints import Checkpoints, SessionState, l
 from securevfl.protocols.session.early_stopping import MOST_SNAPSHOTS
 from securevfl.protocols.session.pad_store import PadPlaces, PadStore
 from securevfl.reports.tables import wrapped
+from securevfl.shown import counted
 from securevfl.sparse import Matrix
 from securevfl.training import Made, require_offline
 
@@ -114,12 +115,14 @@ def require_room_for(
 def _require_nothing_there(plan: Plan, folder: Path, state: SessionState | None) -> None:
     if state is not None and state.job_hash == plan.hash.hex():
         raise ConfigError(
-            f"{folder} holds a checkpoint of this job after {state.rounds} rounds: --resume "
+            f"{folder} holds a checkpoint of this job after {counted(state.rounds, 'round')}: "
+            "--resume "
             "continues, --force starts again"
         )
     if state is not None:
         raise ConfigError(
-            f"{folder} holds a checkpoint of another job after {state.rounds} rounds: choose "
+            f"{folder} holds a checkpoint of another job after {counted(state.rounds, 'round')}: "
+            "choose "
             "another [output] directory, or --force to replace it"
         )
     paths = [model_path(folder, name) for name in plan.facts.names]
@@ -139,7 +142,7 @@ def _nothing_to_go_on(plan: Plan, folder: Path) -> str:
     except DataError:  # none there, or another job's
         header = None
     if header is not None and header.job_hash == plan.hash.hex():
-        return f"--resume: this job has finished, after {header.rounds} rounds: {path}"
+        return f"--resume: this job has finished, after {counted(header.rounds, 'round')}: {path}"
     return f"--resume: {folder} holds no checkpoint of this job; drop --resume to start it"
 
 

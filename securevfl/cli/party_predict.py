@@ -63,7 +63,8 @@ def score_rows(
         write(scored)
     typer.echo(f"{own.name}: {_ending(scored, header, out)}", err=out == STANDARD_OUTPUT)
     dropped = {own.name: len(seat.rows.ids) - len(scored.rows.ids)}
-    for warning in warnings(dropped, scored.rows.unknown):
+    shown = scored.rows.written if out is not None and out.suffix.lower() != ".parquet" else ()
+    for warning in warnings(dropped, scored.rows.unknown, shown):
         sys.stderr.write(f"securevfl: {warning}\n")
 
 

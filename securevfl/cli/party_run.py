@@ -434,7 +434,8 @@ class Run:
             ("R²", score and score.r2),
         ):
             if value is not None:
-                said.append(f"{name} {value:.4f} held out")
+                digits = f"≈{value:.2f}" if score and score.binormal else f"{value:.4f}"
+                said.append(f"{name} {digits} held out")
         said.append(f"model and result in {folder}")
         if before := self._result["rounds_before"]:
             said.append(f"times and bytes cover the rounds after {before}")

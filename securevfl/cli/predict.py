@@ -73,7 +73,7 @@ def predict(
     from securevfl.reports.results import keep
     from securevfl.scoring.joint_model import load_parts
     from securevfl.scoring.outputs import cutoffs, known_labels, metrics, score_columns
-    from securevfl.scoring.running import score, scoring_plan
+    from securevfl.scoring.running import score, scoring_plan, trained_in
     from securevfl.scoring.sources import rows_to_score
 
     directory = models or described.output.directory
@@ -83,8 +83,14 @@ def predict(
     holders = described.party if dataset is None else dataset.parties
     parts = load_parts(directory, [party.name for party in holders], l1=l1)
     plan = scoring_plan(described, parts)
-    found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     header = parts[plan.label_party].header
+    if models is None and trained_in(plan, parts[plan.label_party]) is False:
+        raise ConfigError(
+            f"{directory} holds a model of another job than {job} describes "
+            f"({header.job_hash[:16]}): train this job, in an [output] directory of its own, or "
+            f"give --models {directory} to score with that model"
+        )
+    found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     # Before scores are sent and counted.
     known_labels(header, found.labels)
     asked = costs or flag is not None
@@ -120,7 +126,8 @@ def predict(
     )
     if not quiet:
         _show(row, header.class_names or ())
-    for warning in warnings(found.dropped, found.unknown):
+    shown = () if out.suffix.lower() == ".parquet" else ids
+    for warning in warnings(found.dropped, found.unknown, shown):
         sys.stderr.write(f"securevfl: {warning}\n")
 
 

@@ -31,14 +31,6 @@ if TYPE_CHECKING:
     from securevfl.sparse import Matrix
     from securevfl.training import TrainingResult
 
-ENDINGS = {
-    "rounds": "ended after all rounds",
-    "target": "ended at the target AUC",
-    "settled": "ended because the training loss had settled",
-    "no way down": "ended because no step lowered the training loss: the best model is kept",
-}
-
-
 EXAMPLE = f"""\
 # securevfl train example.toml
 [job]
@@ -305,7 +297,7 @@ def train(
         train_page,
         command="train",
         seed=described.job.seed,
-        settings=described.model_dump(mode="json"),
+        settings=result.job.model_dump(mode="json"),
         rows=[row],
     )
     if not quiet:
@@ -372,15 +364,15 @@ def _tell_first(
         return
     from rich.console import Console
 
-    from securevfl.reports.training import before, parties_table
+    from securevfl.reports.training import before, parties_table, to_resume
 
     Console(stderr=True, highlight=False).print(parties_table(plan, dataset))
-    lines = before(plan, dataset)
+    lines = [*before(plan, dataset), *to_resume(plan)]
     if session:
         lines.append(f"resumes after {_rounds_of(session)} rounds, with new keys and masks")
     if on_pads is not None:
         lines.append(on_pads)
-    _write(sys.stderr, *lines)
+    _write(sys.stderr, *(line for text in lines for line in wrapped(text)))
 
 
 def _rounds_of(session: Mapping[str, "SessionState"]) -> int:
@@ -414,7 +406,7 @@ def _run(
     with options.progress(quiet) as report:
 
         def show(what: str, done: float) -> None:
-            report(spending(within.done) + what, done, plan.rounds)
+            report(spending(within.done) + what + watch.left, done, plan.rounds)
 
         within = WithinRounds(show, before, time.perf_counter())
 
@@ -494,10 +486,9 @@ def _show(row: TrainRow, paths: list[Path], failure: float) -> None:
     columns_of_models, models = compared(row)
     if len(models) > 1:
         console.print(tables.table(columns_of_models, models))
-    notes = [ENDINGS[row["ended"]]]
+    notes = [line for note in comparison_notes(row) for line in wrapped(note)]
     if row["rounds_before"]:
         notes.append(f"times and bytes cover the rounds after {row['rounds_before']}")
-    notes += [line for note in comparison_notes(row) for line in wrapped(note)]
     notes += [*tables.tradeoff_notes([row]), *tables.link_notes(row)]
     if failure:
         notes.append(f"a truncation fails, and the result with it, with probability {failure:.1g}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from securevfl.errors import ConfigError, DataError
 from securevfl.files import read_content
 from securevfl.lazy import Lazy
+from securevfl.shown import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -115,7 +116,8 @@ def _format_of(
     short, is_empty, sample = _survey(content, separator, len(header), skipped)
     if short:
         raise DataError(
-            f"{where} is malformed ({len(short)} lines of fewer than {len(header)} fields, the "
+            f"{where} is malformed ({counted(len(short), 'line')} of fewer than {len(header)} "
+            "fields, the "
             f"first is line {short[0]}; separator {separator!r})"
         )
     decimal, thousands = _find_marks(sample, separator, given, where)
@@ -311,6 +313,7 @@ def read_csv(
         skip_rows=found.skipped,
         infer_schema=False,
         glob=False,
+        new_columns=[*found.header],  # polars leaves doubled quotes in a name as they are
     )
     if found.has_empty_lines:
         lazy = lazy.filter(pl.any_horizontal(pl.all().str.strip_chars().fill_null("") != ""))

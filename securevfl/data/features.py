@@ -25,6 +25,7 @@ from securevfl.recipe import (
     read_as_numbers,
     text_of,
 )
+from securevfl.shown import controls
 from securevfl.sparse import Matrix, column_of
 
 if TYPE_CHECKING:
@@ -180,10 +181,16 @@ def fit_recipe(
     names = recipe.columns
     if not names:
         raise DataError(f"party {party!r}: no column varies over the training rows")
+    _require_names(party, names)
+    return recipe, notes
+
+
+def _require_names(party: str, names: Sequence[str]) -> None:
+    if (odd := controls(names)) is not None:
+        raise DataError(f"party {party!r}: feature {odd!r} would have control characters")
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
         raise DataError(f"party {party!r}: two features would have the name {double!r}")
-    return recipe, notes
 
 
 def _why_unused(values: int, rows: int) -> str:

@@ -18,6 +18,7 @@ from securevfl.data.tables import fingerprint
 from securevfl.errors import DataError
 from securevfl.files import read_content, replace_file
 from securevfl.lazy import Lazy
+from securevfl.shown import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -64,7 +65,8 @@ def gapless_text(
     absent = text.is_null() | text.is_in(list(missing)).fill_null(False)
     if absent.any():
         raise DataError(
-            f"{where}: column {column.name!r} has {absent.sum()} missing values, the first in row "
+            f"{where}: column {column.name!r} has {counted(int(absent.sum()), 'missing value')}, "
+            "the first in row "
             f"{first + int(absent.arg_max() or 0)}"
         )
     return text

@@ -5,7 +5,7 @@ ids, keep the label party's order and stay on disk. If moreover all parties hold
 the same order, and test rows are separate shards, nothing is joined and no row is copied.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
@@ -31,6 +31,7 @@ from securevfl.data.tables import (
 )
 from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
+from securevfl.shown import listed
 from securevfl.sparse import AnyRows, Matrix
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class Keys:
 def own_keys(source: FileSource, *, by_id: bool) -> Keys:
     """What one party's rows are matched by; refuses what `load_files` refuses of one party."""
     held = _open(source, by_id=by_id)
+    _require_categories([held])
     require_usable(held.files)
     sides = [held.train] if source.test_path is None else [held.train, held.test]
     orders = [np.argsort(np.array(side.ids)) if by_id else slice(None) for side in sides]
@@ -169,7 +171,9 @@ def own_keys(source: FileSource, *, by_id: bool) -> Keys:
     if len(keys) == 1:
         return Keys(keys[0], np.asarray(held.train.held_out)[orders[0]], None)
     if both := int(np.isin(keys[1], keys[0]).sum()):
-        raise DataError(f"test_data: {both} ids are also among the training rows, expected 0")
+        raise DataError(
+            f"test_data: ids that are also among the training rows: {both}, expected none"
+        )
     return Keys(keys[0], np.zeros(len(keys[0]), bool), keys[1])
 
 
@@ -297,6 +301,7 @@ def _join(parties: Sequence[FileSource]) -> _Joined:
     if by_id and len(holders) != 1:
         raise ConfigError(f"label_column: given at {holders or 'no party'}, expected exactly one")
     held = {source.name: _open(source, by_id=by_id) for source in parties}
+    _require_categories(held.values())
     holders = [name for name, each in held.items() if each.train.labels is not None]
     if len(holders) != 1:
         raise ConfigError(f"labels: in the data of {holders or 'no party'}, expected exactly one")
@@ -315,7 +320,9 @@ def _join(parties: Sequence[FileSource]) -> _Joined:
     both_splits = {name: (train[name], test[name]) for name in held}
     joined = _Joined(held, holder, by_id, both_splits, dropped, notes)
     if both := int(np.isin(joined.digests[1], joined.digests[0]).sum()):
-        raise DataError(f"test_path: {both} ids are also among the training rows, expected 0")
+        raise DataError(
+            f"test_data: ids that are also among the training rows: {both}, expected none"
+        )
     return joined
 
 
@@ -328,7 +335,26 @@ def _check_sources(parties: Sequence[FileSource]) -> None:
         raise ConfigError(f"parties: names {names} are not all different")
     without = [source.name for source in parties if source.test_path is None]
     if without and len(without) < len(names):
-        raise ConfigError(f"test_path: missing at {without}, expected at every party or at none")
+        raise ConfigError(
+            f"test_data is missing at {', '.join(map(repr, without))}: give it at every party, or "
+            "at none to hold out a fifth of the rows"
+        )
+
+
+def _require_categories(held: Collection[_Held]) -> None:
+    """Refuse `categories` that no party has to which these settings apply."""
+    for settings in filter(None, {each.source.preprocess for each in held}):
+        columns = {
+            rows.source.name: rows.train.columns
+            for rows in held
+            if rows.source.preprocess == settings and isinstance(rows.train, PartyRows)
+        }
+        for name in settings.categories:
+            if not any(name in each for each in columns.values()):
+                there = (f"{party!r} has {listed(each)}" for party, each in columns.items())
+                raise ConfigError(
+                    f"preprocess.categories: no column {name!r} to train on; {'; '.join(there)}"
+                )
 
 
 def _joined_places(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import DataError
+from securevfl.shown import controls
 
 MOST_CLASSES, FEWEST_A_CLASS = 20, 5
 
@@ -51,10 +52,12 @@ def encode_labels(
     codes = codes.astype(np.int64, copy=False)
     train, test = codes[:first], codes[first:]
     if unseen := np.setdiff1d(test, train).size:
-        raise DataError(
-            f"party {party!r}: {unseen} classes of {named} occur among the test rows only"
-        )
-    return class_names(classes.tolist()), [train, test]
+        some = "1 class occurs" if unseen == 1 else f"{unseen} classes occur"
+        raise DataError(f"party {party!r}: {named}: {some} among the test rows only")
+    names = class_names(classes.tolist())
+    if (odd := controls(names)) is not None:
+        raise DataError(f"{where} has the class {odd!r}, whose name has control characters")
+    return names, [train, test]
 
 
 def class_names(classes: Sequence[float | str]) -> tuple[str, ...]:

@@ -140,6 +140,8 @@ class BatchSchedule:
             raise ConfigError(f"round: {round_number}, expected at least 0")
         if not self.repeats:
             return round_number
+        if self.batches == 1:
+            return 0
         # Cached, as all parties ask for the same round several times.
         last = self._last_draw
         if last[0] != round_number:

@@ -32,7 +32,7 @@ from securevfl.data.tables import Note, as_array, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
 from securevfl.recipe import Preprocessing, numbers_of, text_of
-from securevfl.shown import first_line
+from securevfl.shown import controls, counted, first_line, listed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -44,6 +44,7 @@ SHARD_LABELS = "(labels)"
 """Name of the label column of a shard that is read as a file."""
 NO_LABEL = ("", "NA", "N/A", "n/a", "NULL", "null", "?")
 SHOWN = 10
+MOST_COLUMNS = 100_000
 MOSTLY = 0.5
 
 
@@ -211,7 +212,7 @@ def require_usable(held: Sequence[PartyRows]) -> None:
     shown = "; ".join(problem.line for problem in problems[:SHOWN])
     if len(problems) > SHOWN:
         shown += f"; and {len(problems) - SHOWN} more"
-    columns = "1 column" if len(problems) == 1 else f"{len(problems)} columns"
+    columns = counted(len(problems), "column")
     remedy = ""
     if fixable := sorted({each.party for each in problems if each.fixed_by_preprocess}):
         parties = " or ".join(map(repr, fixable))
@@ -360,11 +361,23 @@ def _feature_columns(
     if len(set(used)) < len(used):
         double = next(column for column in used if used.count(column) > 1)
         raise ConfigError(f"features: column {double!r} of party {source.name!r} is used twice")
-    missing = [column for column in (*used, *source.drop) if column not in existing]
+    there = set(existing)
+    missing = [column for column in (*used, *source.drop) if column not in there]
     if missing:
+        keys = {source.id_column: "id_column", source.label_column: "label_column"}
+        key, more = keys.get(missing[0]), f" and {len(missing) - 1} more" if missing[1:] else ""
         raise DataError(
-            f"party {source.name!r}: {len(missing)} columns missing, the first is "
-            f"{missing[0]!r}; the file has {', '.join(existing)}"
+            f"party {source.name!r}: {source.path.name} has no column {missing[0]!r}{more}; it has "
+            f"{listed(existing)}" + (f": name one of them as {key}" if key else "")
+        )
+    if (odd := controls(used)) is not None:
+        raise DataError(
+            f"party {source.name!r}: column {odd!r} has control characters in its name: rename it"
+        )
+    if len(columns) > MOST_COLUMNS:
+        raise DataError(
+            f"party {source.name!r}: {source.path.name} has {len(columns):,} columns, at most "
+            f"{MOST_COLUMNS:,} can be read: name fewer by features = [...]"
         )
     if not columns:
         raise DataError(f"party {source.name!r}: no feature columns, expected at least 1")
@@ -378,7 +391,8 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> "tuple[pl.Series, pl.Seri
     if double := len(ids) - ids.n_unique():
         first = ids.filter(ids.is_duplicated())[0]
         raise DataError(
-            f"{where}: {double} duplicate ids in {source.id_column!r}, the first is {first!r}"
+            f"{where}: {counted(double, 'duplicate id')} in {source.id_column!r}, the first is "
+            f"{first!r}"
         )
     return ids, written
 
@@ -424,7 +438,7 @@ def _number_problem(
         remedy = '`missing = ["inf", "-inf"]` in [preprocess] treats them as missing'
         return BadColumn(party, values.name, str(error), remedy=remedy)
     if settings is None and numbers.null_count():
-        problem = f"has {numbers.null_count()} missing values"
+        problem = f"has {counted(numbers.null_count(), 'missing value')}"
         return BadColumn(party, values.name, problem, fixed_by_preprocess=True)
     return None
 
@@ -434,10 +448,12 @@ def _text_problem(
 ) -> BadColumn | None:
     name = text.name
     wrong = text.filter(text.is_not_null() & numbers.is_null())
-    missing = f" and {text.null_count()} missing values" if text.null_count() else ""
+    gaps = text.null_count()
+    missing = f" and {counted(gaps, 'missing value')}" if gaps else ""
     if not len(wrong):
         return _number_problem(party, numbers.alias(name), settings)
-    problem = f"has {len(wrong)} values that are not numbers, such as {wrong[0]!r}{missing}"
+    are = "value that is no number" if len(wrong) == 1 else "values that are not numbers"
+    problem = f"has {len(wrong)} {are}, such as {wrong[0]!r}{missing}"
     values = text.n_unique() - bool(text.null_count())
     if values - wrong.n_unique() > MOSTLY * values:
         remedy = (

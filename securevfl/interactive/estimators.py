@@ -391,6 +391,8 @@ class VerticalRidge(RegressorMixin, VerticalEstimator):  # type: ignore[misc]
 
 def is_by_party(data: object) -> bool:
     """Whether this is a list of tables rather than one table."""
+    if isinstance(data, Mapping) and not hasattr(data, "shape"):  # as a sparse matrix has
+        raise DataError("X: a dictionary; expected one table, or a list of one table per party")
     tables = data if isinstance(data, list | tuple) else ()
     return bool(tables) and all(
         len(getattr(table, "shape", ())) == TWO_DIMENSIONS for table in tables

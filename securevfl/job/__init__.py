@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from securevfl.errors import ConfigError, DataError
+from securevfl.files import toml_tables
 from securevfl.job.sections import (
     Activation,
     AuditSection,
@@ -39,7 +40,7 @@ from securevfl.job.sections import (
     Section,
 )
 from securevfl.recipe import Preprocessing
-from securevfl.shown import Shown
+from securevfl.shown import ONE_LINE, Shown
 
 __all__ = [
     "Activation",
@@ -83,6 +84,8 @@ MODEL_KEYS = {
     "channels": ("cnn",),
     "image_width": ("cnn",),
 }
+
+LISTS = ("hidden", "channels")
 
 OWN_SECTIONS: dict[str, type[Section]] = {
     "fdml": FdmlSettings,
@@ -213,7 +216,7 @@ def parse_job(text: str, where: str = "job") -> Job:
             one line that names the first problem.
     """
     try:
-        job = Job.of_file(tomllib.loads(text))
+        job = Job.of_file(toml_tables(text))
         check_job(job)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not TOML: {error}") from error
@@ -273,9 +276,10 @@ def check_models(job: Job) -> None:
     anywhere = {job.job.model}.union(*(models for _, _, models in sections))
     for where, section, models in (*sections, ("job.", job.job, anywhere)):
         for key, homes in MODEL_KEYS.items():
-            if getattr(section, key) is not None and not models & set(homes):
-                home = " or ".join(map(repr, homes))
-                raise ConfigError(f"{where}{key} = {getattr(section, key)!r} needs model = {home}")
+            value = getattr(section, key)
+            if value is not None and not models & set(homes):
+                home, value = " or ".join(map(repr, homes)), [*value] if key in LISTS else value
+                raise ConfigError(f"{where}{key} = {value!r} needs model = {home}")
 
 
 def _json(sections: object) -> bytes:
@@ -320,7 +324,9 @@ def first_problem(
         same = [each["msg"].removeprefix("Value error, ") for each in here]
         first, *others = dict.fromkeys(same)
         ways = [first, *(other.removeprefix("Input should be ") for other in others)]
-        return f"{place} = {problem['input']!r}: {', or '.join(ways)}"
+        given = repr(problem["input"])
+        given = given if len(given) <= ONE_LINE else f"{given[:ONE_LINE]}…"
+        return f"{place} = {given}: {', or '.join(ways)}"
     key = str(where[-1])
     if new := RENAMED.get(key):
         return f"unknown key {place!r}: renamed to {new!r}"

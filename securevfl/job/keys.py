@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from securevfl.errors import ConfigError
+from securevfl.files import toml_tables
 from securevfl.job import Job, NetworkSettings, check_network, section_kinds
 
 SCHEME, STEPS, PER_STEP = "exchange.scheme", "job.local_steps", "exchange.he_per_step"
@@ -73,11 +74,11 @@ def values_of(text: str) -> tuple[Any, ...]:
     if "" in parts:
         raise ConfigError(f"--vary …={text}: expected values separated by commas")
     with contextlib.suppress(tomllib.TOMLDecodeError):
-        return tuple(tomllib.loads(f"values = [{text}]")["values"])
+        return tuple(toml_tables(f"values = [{text}]")["values"])
     found = []
     for part in parts:
         try:
-            found.append(tomllib.loads(f"value = {part}")["value"])
+            found.append(toml_tables(f"value = {part}")["value"])
         except tomllib.TOMLDecodeError:
             found.append(part)
     return tuple(found)

@@ -13,6 +13,7 @@ from typing_extensions import override
 from securevfl.errors import ConfigError
 from securevfl.recipe import Preprocessing
 from securevfl.runtime.line import PRESETS, Line
+from securevfl.shown import controls
 
 Hide = Literal["residuals", "both"]
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -50,8 +51,16 @@ def _websocket(address: str) -> str:
     return address
 
 
+def _without_controls(name: str) -> str:
+    if controls([name]) is not None:
+        raise ValueError("expected a name without control characters")
+    return name
+
+
 Bounds = Annotated[tuple[float, ...], AfterValidator(_ascending)]
-PartyName = Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
+PartyName = Annotated[
+    str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")
+]
 WebSocket = Annotated[str, AfterValidator(_websocket)]
 
 
@@ -153,11 +162,11 @@ class JobSettings(Section):
         allow_feature_leak: run even if evaluations reveal too much about held-out rows' features.
     """
 
-    name: str = "job"
+    name: Annotated[str, AfterValidator(_without_controls)] = "job"
     dataset: str | None = None
     parties: Annotated[int, Field(ge=2)] | None = None
     algorithm: str = "fedbcd-p"
-    rounds: PositiveInt = 100
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 100
     batch_size: PositiveInt | Literal["full"] | None = None
     local_steps: PositiveInt | Literal["exact"] | None = None
     acceleration: Literal["none", "nesterov"] | None = None

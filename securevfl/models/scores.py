@@ -109,23 +109,10 @@ def binormal_auc(means: FloatArray, variances: FloatArray) -> float:
     They are the distributions of class 0's and class 1's predictions. ½ if they are equal.
     Source: Hanley and McNeil, Radiology 143 (1982).
     """
-    return float(_share_above(means[1] - means[0], variances.sum()))
-
-
-def binormal_accuracy(means: FloatArray, variances: FloatArray, counts: FloatArray) -> float:
-    """Fraction of rows whose predictions have the sign of their class, if both classes were normal.
-
-    All of shape (2,), as in `binormal_auc`; `counts` are rows.
-    """
-    signed = np.array([-1.0, 1.0]) * means
-    shares = [_share_above(*each) for each in zip(signed, variances, strict=True)]
-    return float(np.average(shares, weights=counts))
-
-
-def _share_above(mean: float, variance: float) -> float:
+    apart, variance = float(means[1] - means[0]), float(variances.sum())
     if variance <= 0:
-        return float(np.heaviside(mean, 0.5))
-    return NormalDist().cdf(mean / sqrt(variance))
+        return float(np.heaviside(apart, 0.5))
+    return NormalDist().cdf(apart / sqrt(variance))
 
 
 def auc_difference(first: FloatArray, second: FloatArray, labels: Labels) -> tuple[float, float]:

@@ -40,7 +40,7 @@ from securevfl.models.local_model import (
 )
 from securevfl.models.losses import loss_for
 from securevfl.recipe import Recipe
-from securevfl.shown import Shown
+from securevfl.shown import Shown, controls
 from securevfl.sparse import Matrix, SparseRows, scaled_for, standardized
 
 FORMAT = 1
@@ -343,6 +343,8 @@ def _require_numbers(
 
 def _check_header(path: Path, header: ModelHeader) -> None:
     """Refuse another version, or an invalid header."""
+    if controls((header.party, *header.columns, *(header.class_names or ()))) is not None:
+        raise DataError(f"model file {path}: a name has control characters")
     if header.format != FORMAT:
         raise DataError(f"model file {path}: format {header.format}, this version reads {FORMAT}")
     _check_job(path, header)

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from securevfl.errors import ConfigError, DataError, PeerNotTrusted
-from securevfl.files import private_folder, replace_file
+from securevfl.files import private_folder, replace_file, toml_tables
 from securevfl.job import DataSettings, Job, check_job
 from securevfl.parties.identity import Identity, parse_public, public_text, verify
 
@@ -221,7 +221,7 @@ def _tables(text: bytes) -> dict[str, Any]:
         # The time that tomllib takes for a dotted key grows with the square of its length.
         raise ConfigError(f"a line of over {MOST_BYTES_A_LINE} bytes")
     try:
-        tables = tomllib.loads(text.decode())
+        tables = toml_tables(text.decode())
     except UnicodeDecodeError as error:
         raise ConfigError("not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:

@@ -40,6 +40,7 @@ from securevfl.errors import (
     PeerUnreachable,
     PeerViolation,
 )
+from securevfl.files import toml_tables
 from securevfl.job import Job, parse_job
 from securevfl.parties.agreement import (
     Agreement,
@@ -113,7 +114,7 @@ def completed(text: str, joined: Mapping[str, tuple[bytes, str | None]]) -> str:
     Raises:
         ConfigError: the draft is laid out so that this cannot be.
     """
-    tables = tomllib.loads(text)
+    tables = toml_tables(text)
     added = [_added(party, joined) for party in tables.get("party", [])]
     for party, keys in zip(tables.get("party", []), added, strict=True):
         party.update(keys)
@@ -129,7 +130,7 @@ def completed(text: str, joined: Mapping[str, tuple[bytes, str | None]]) -> str:
             lines += [f"{key} = {json.dumps(value)}{end}" for key, value in added[place].items()]
     found = "".join(lines)
     try:
-        same = tomllib.loads(found) == tables
+        same = toml_tables(found) == tables
     except tomllib.TOMLDecodeError:
         same = False
     if not same:

@@ -3,7 +3,6 @@
 With the agreement it makes the whole job of this party.
 """
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic_core import to_json
 
 from securevfl.errors import ConfigError, DataError
+from securevfl.files import toml_tables
 from securevfl.job import DataSettings, Job, PartyName, Section, first_problem
 from securevfl.parties.identity import parse_public
 from securevfl.recipe import Preprocessing
@@ -188,7 +188,7 @@ def read_own_file(path: Path) -> OwnFile:
         ConfigError: not TOML, an unknown key, or a value out of range; one line.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = toml_tables(path.read_text(encoding="utf-8"))
         found = OwnFile.model_validate_json(to_json(tables, inf_nan_mode="constants"), strict=True)
     except FileNotFoundError as error:
         raise DataError(

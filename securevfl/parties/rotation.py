@@ -5,6 +5,7 @@ import binascii
 import tomllib
 
 from securevfl.errors import ConfigError
+from securevfl.files import toml_tables
 from securevfl.parties.agreement import shown
 from securevfl.parties.identity import Identity, parse_public, public_text, verify
 
@@ -36,7 +37,7 @@ def confirmed(text: str, line: str) -> tuple[str, str]:
     old, new = parse_public(old_text), parse_public(new_text)
     verify(old, SIGNED, _said(name, old, new), signature, f"party {shown(name)!r}")
     try:
-        parties = tomllib.loads(text).get("party", [])
+        parties = toml_tables(text).get("party", [])
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the job is not TOML: {error}") from error
     if (name, old_text) not in [(each.get("name"), each.get("identity")) for each in parties]:

@@ -1,7 +1,8 @@
 """What `securevfl predict` reports of rows that were scored: their file, a row, a table, notes."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from securevfl.scoring.outputs import Metrics
     from securevfl.scoring.running import Scored
     from securevfl.scoring.sources import RowsToScore
+
+
+FORMULA = re.compile(r"[=@]|[+-](?![\d. ]*$)")
 
 
 class PredictRow(CostFigures, CalibrationFigures):
@@ -140,12 +144,16 @@ def scores_as(suffix: str, columns: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def warnings(dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+def warnings(
+    dropped: Mapping[str, int], unknown: Mapping[str, Mapping[str, int]], ids: Iterable[str] = ()
+) -> Iterator[str]:
     """Notes about rows that are printed even with --quiet, a line each.
 
     Rows without a partner by party; by party and column, values that training rows did not have, or
-    few of them.
+    few of them; `ids` of a CSV file that a spreadsheet would execute.
     """
+    if (formula := next(filter(FORMULA.match, ids), None)) is not None:
+        yield f"ids such as {formula!r} are formulas to a spreadsheet: open the file as text"
     for name, columns in unknown.items():
         counts = ", ".join(f"{count} of {column!r}" for column, count in columns.items())
         if counts:
@@ -178,9 +186,7 @@ def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
         )
         notes.append(release["noise"])
     if row["same_job"] is False:
-        notes.append(
-            f"the model comes from another job than this file describes: {row['job_hash'][:16]}"
-        )
+        notes.append(f"the model of --models is of another job: {row['job_hash'][:16]}")
     return notes
 
 

@@ -105,8 +105,8 @@ def calibration_figures(calibration: "Calibration | None") -> CalibrationFigures
 class JobRow(CostFigures):
     """What `train` and `bench tradeoff` say of a job.
 
-    Where scores are `binormal`, AUC and accuracy are those of normal distributions with the
-    classes' means and variances. `he_per_step`: homomorphic work is repeated in every local step.
+    A `binormal` AUC is that of normal distributions with the classes' means and variances, to about
+    two digits, and there is no accuracy. `he_per_step`: every local step has homomorphic work.
     """
 
     dataset: str
@@ -163,6 +163,7 @@ class TrainRow(JobRow, CalibrationFigures):
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
     `losses` are those of each round since, where the label party sees them.
+    `before` says what was to be done and who would learn what, `notes` what was noticed in files.
     `links` says what messages cost besides their lines, where a simulated network counted that.
     `ranking` is `models.ranking.Ranking` of two classes whose scores the label party sees.
     The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
@@ -184,7 +185,7 @@ class TrainRow(JobRow, CalibrationFigures):
     privacy: Mapping[str, Any] | None
     dropped_rows: Mapping[str, int]
     notes: list[str]
-    to_do_first: list[str]
+    before: list[str]
     kept_rounds: int
     status: int
     warnings: Sequence[Mapping[str, str]]
@@ -210,7 +211,7 @@ class TradeoffRun(CostFigures):
     rounds: int
     auc: float
     best_auc: float
-    accuracy: float
+    accuracy: float | None
     curve: Sequence[CurvePoint]
     wall_s: float
     key_fingerprints: Mapping[str, str]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from securevfl.reports.page import rows_page
 from securevfl.reports.rows import DERIVED, NoiseRow
 from securevfl.reports.tables import Column, epsilon_text, grouped
-from securevfl.shown import curve
+from securevfl.shown import counted, curve
 
 
 def _spread(mean: float, deviation: float | None) -> str:
@@ -78,7 +78,7 @@ def sweep_notes(rows: Sequence[NoiseRow]) -> list[str]:
     notes += [
         f"{first['mechanism']} noise, z = {spread} over twice the clip, clip = {first['clip']:g}, "
         f"releases of a sample = {first['releases']}, delta = {first['delta']:g}, "
-        f"{first['repeats']} seeds",
+        f"{counted(first['repeats'], 'seed')}",
         "eps: of releases, the model taken as given; end to end: of the whole view"
         + (
             f" ({rows[-1]['epsilon_end_to_end_text']})"
@@ -194,7 +194,8 @@ def sweep_page(result: Mapping[str, Any]) -> str:
         NOISE,
         title=f"Noise sweep on {settings['dataset']}",
         lead="What differential-privacy noise on shared predictions costs, and what it promises: "
-        f"real training runs ({settings['algorithm']}) at each level, {rows[0]['repeats']} seeds, "
+        f"real training runs ({settings['algorithm']}) at each level, "
+        f"{counted(rows[0]['repeats'], 'seed')}, "
         "beside the best party alone and all columns in one place.",
         figures=[*_figures(rows)],
         heading="Every level",

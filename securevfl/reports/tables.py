@@ -89,6 +89,11 @@ def exchange_text(row: JobRow) -> str:
     return f"{name} both" if row["hide"] == "both" else name
 
 
+def score_text(row: Mapping[str, Any], key: str) -> str:
+    """A score; an estimated AUC has the digits that are right."""
+    return f"≈{row[key]:.2f}" if row.get("binormal") and key == "auc" else share(row.get(key))
+
+
 COSTS: tuple[Column[CostFigures], ...] = (
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
@@ -99,7 +104,7 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     ("exchange", exchange_text),
     ("Q", lambda row: f"{row['local_steps']}{' HE' if row.get('he_per_step') else ''}"),
     ("rounds", rounds_text),
-    ("AUC", lambda row: ("≈" if row.get("binormal") else "") + share(row["auc"])),
+    ("AUC", lambda row: score_text(row, "auc")),
     *COSTS[:3],
     ("a round", _a_round),
     *COSTS[3:],
@@ -224,9 +229,7 @@ def tradeoff_notes(rows: Sequence[JobRow]) -> list[str]:
             more = f" and {len(keys) - 1} more in the JSON" if len(keys) > 1 else ""
             notes.append(f"key of {exchange}: {next(iter(keys))}{more}")
     if any(row.get("binormal") for row in rows):
-        notes.append(
-            "≈ binormal: AUC of normal distributions with the classes' means and variances"
-        )
+        notes.append("≈ estimated from the classes' means and variances: right to about two digits")
     ratios = [row["label_guard_ratio"] for row in rows if row["label_guard_ratio"] is not None]
     if ratios:
         notes.append(f"label guard ratio {max(ratios):.3f}: equations of gradients over labels")

@@ -25,15 +25,15 @@ from securevfl.reports.tables import (
     grouped,
     interval_notes,
     privacy_notes,
+    score_text,
     seconds,
-    share,
     size,
     tradeoff_notes,
     varied,
     with_offline,
 )
-from securevfl.reports.training import to_do_first
-from securevfl.shown import curve
+from securevfl.reports.training import before
+from securevfl.shown import counted, curve
 
 if TYPE_CHECKING:
     from securevfl.data.tables import VerticalDataset
@@ -52,6 +52,12 @@ SCORES = {
     "mae": "MAE",
 }
 LENT = " *"
+ENDINGS = {
+    "rounds": "ended after all rounds",
+    "target": "ended at the target AUC",
+    "settled": "ended because the training loss had settled",
+    "no way down": "ended because no step lowered the training loss: the best model is kept",
+}
 PHASES = {
     "local": "steps on own data",
     "encrypt": "encryption",
@@ -117,7 +123,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "losses": list(result.outcomes[dataset.label_party].losses),
         "dropped_rows": dict(result.dropped),
         "notes": [note.line for note in dataset.notes],
-        "to_do_first": to_do_first(result.plan),
+        "before": before(result.plan, dataset),
         "kept_rounds": result.kept_rounds,
         "status": result.status,
         "warnings": [{"kind": each.kind, "text": each.text} for each in result.warnings],
@@ -159,8 +165,8 @@ def compared(row: Row) -> tuple[list[Column[Row]], list[Row]]:
 
 
 def comparison_notes(row: Row) -> list[str]:
-    """What marks in the table of models mean, and how good the joint one's scores are."""
-    notes = interval_notes(row)
+    """Why training ended, what marks in the table mean, and how good the joint one's scores are."""
+    notes = [ENDINGS[row["ended"]], *interval_notes(row)]
     if any(own["labels_lent"] for own in row.get("alone", {}).values()):
         notes.append("* with the labels, lent for this figure: no real party has both")
     if row.get("brier") is not None:
@@ -169,7 +175,7 @@ def comparison_notes(row: Row) -> list[str]:
 
 
 def _score(key: str) -> Callable[[Row], str]:
-    return lambda row: ("≈" if row.get("binormal") else "") + share(row.get(key))
+    return lambda row: score_text(row, key)
 
 
 def curves(row: Row) -> list[dict[str, Any]]:
@@ -213,26 +219,27 @@ def train_page(result: Mapping[str, Any]) -> str:
     """The page of a run of `train`, from what its JSON holds."""
     (row,) = result["rows"]
     columns, models = compared(row)
-    job = with_offline(TRADEOFF, [row])
     parties = f"{row['parties']} parties"
     return render(
         "train.html",
         result=result,
         title=f"A model of {row['dataset']} by {parties}",
-        lead=f"{row['algorithm']} under {row['exchange']}, {row['rounds']} rounds. Computation was "
+        lead=f"{row['algorithm']} under {row['exchange']}, {counted(row['rounds'], 'round')}. "
+        "Computation was "
         "measured on the machine named below; the network is a model.",
         warnings=[each["text"] for each in row.get("warnings", ())],
         figures=[{"title": each["title"], "curve": each} for each in curves(row)],
         models=([heading for heading, _ in columns], lines(columns, models)),
         costs=(["what", "time"], costs(row)),
-        job=([heading for heading, _ in job], lines(job, [row])),
+        # What was made offline is in the costs below, and too wide here.
+        job=([heading for heading, _ in TRADEOFF], lines(TRADEOFF, [row])),
+        before=[*row.get("before", ()), *row["notes"]],
         notes=[
             *(
-                f"{name}: {count} rows left out"
+                f"{name}: {counted(count, 'row')} left out"
                 for name, count in row["dropped_rows"].items()
                 if count
             ),
-            *row.get("to_do_first", ()),
             *comparison_notes(row),
             *tradeoff_notes([row]),
             *privacy_notes(row),

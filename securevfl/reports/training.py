@@ -21,6 +21,7 @@ from securevfl.protocols.plan import Plan
 from securevfl.protocols.resolving import resolve
 from securevfl.reports.tables import seconds, size, spent_text, table, wrapped
 from securevfl.runtime.costs import CORRELATED_RANDOMNESS, OFFLINE, SETUP, Stopwatch
+from securevfl.shown import counted
 from securevfl.sparse import Matrix
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]
     memory = "memory is that of a party's process at most"
     if any(each.memory_bytes is None for each in expected.parties):
         memory = "this system does not tell how much memory parties take"
-    rounds = "1 round" if expected.rounds == 1 else f"{expected.rounds} rounds"
+    rounds = counted(expected.rounds, "round")
     notes = [
         f"forecast of {rounds} from a dry run of {seconds(took_s)}"
         + ("; training may end sooner" if may_end else ""),
@@ -101,12 +102,14 @@ def forecast_notes(plan: Plan, expected: "Expected", took_s: float) -> list[str]
 
 
 def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
-    """What will be done, and what each party will learn of the others, in lines."""
+    """What will be done, and what each party will learn of the others, a sentence each."""
     settings = plan.job.job
     size = "all rows" if plan.full_batches else f"about {plan.batch_size} rows"
-    steps = "1 local step" if plan.local_steps == 1 else f"{plan.local_steps} local steps"
+    steps = "exact local steps"
+    if plan.local_steps != "exact":
+        steps = counted(plan.local_steps, "local step")
     ends_before = plan.stops_early or settings.target_auc is not None
-    rounds = f"at most {plan.rounds} rounds" if ends_before else f"{plan.rounds} rounds"
+    rounds = ("at most " if ends_before else "") + counted(plan.rounds, "round")
     lines = [
         f"{plan.facts.rows} rows to train on, {plan.facts.test_rows} held out; {_classes(dataset)}",
         f"{settings.algorithm} under {plan.exchange.name}: {rounds} of {size}, {steps} in each",
@@ -116,21 +119,24 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
         *_by_heart(plan, dataset),
         *_told_at_the_end(plan, dataset),
     ]
-    output, exchange = plan.job.output, plan.job.exchange
+    exchange = plan.job.exchange
     if (slower := why_slower(exchange.scheme, exchange.engine)) is not None:
         lines.append(slower)
     if plan.account is not None:
         lines.append(f"noise after all rounds: {spent_text(plan.account.after(plan.rounds).row())}")
+    return lines
+
+
+def to_resume(plan: Plan) -> Iterator[str]:
+    """How a job goes on after an interrupt."""
+    output = plan.job.output
     if plan.never_resumes is not None:
-        lines.append(f"cannot be resumed after an interrupt: {plan.never_resumes}")
+        yield f"cannot be resumed after an interrupt: {plan.never_resumes}"
     elif output.checkpoint_every == 0:
-        lines.append("cannot be resumed after an interrupt: checkpoint_every = 0")
+        yield "cannot be resumed after an interrupt: checkpoint_every = 0"
     elif output.checkpoint_every < plan.rounds:
-        lines.append(
-            f"a checkpoint every {output.checkpoint_every} rounds in {output.directory}, from "
-            "which --resume continues"
-        )
-    return [line for text in lines for line in wrapped(text)]
+        every = counted(output.checkpoint_every, "round")
+        yield f"a checkpoint every {every} in {output.directory}, from which --resume continues"
 
 
 def to_do_first(plan: Plan) -> list[str]:
@@ -165,9 +171,11 @@ def _determined(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
         columns, linear = len(party.columns), party.name not in plan.networks
         if party.name != plan.facts.label_party and linear and shown >= columns:
             yield (
-                f"{plan.facts.label_party} sees up to {shown} numbers of each person from "
-                f"{party.name}, which has {columns} columns: whoever knows {columns} people can "
-                "then compute the columns of all"
+                f"{plan.facts.label_party} sees up to {counted(shown, 'number')} of each person "
+                "from "
+                f"{party.name}, which has {counted(columns, 'column')}: whoever knows as many "
+                "people "
+                "can then compute the columns of all"
             )
 
 
@@ -200,7 +208,8 @@ def _told_at_the_end(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[s
     bits = label_bits(labels) * len(labels)
     warning = ", so they can be read off it" if BITS * columns > bits else ""
     yield (
-        f"the final model tells feature parties {columns} numbers of labels, which count as "
+        f"the final model tells feature parties {counted(columns, 'number')} of labels, which "
+        "count as "
         f"{BITS * columns} bits over all jobs on these people; the labels of {len(labels)} rows "
         f"have {bits:.0f}{warning}"
     )
@@ -257,6 +266,21 @@ class SetupWatch(Stopwatch):
         self._worked = worked
         self.rounds_began: float | None = None
         self.offline_s = self.offline_before_s = 0.0
+        self._made, self._began = 1.0, 0.0
+
+    @override
+    def made(self, parts: int, of: int) -> None:
+        if parts == 0:
+            self._began = self.clock()
+        self._made = parts / of
+
+    @property
+    def left(self) -> str:
+        """How much of long work is done, and the time that the rest will take; else nothing."""
+        if not 0 < self._made < 1:
+            return ""
+        rest = (self.clock() - self._began) * (1 / self._made - 1)
+        return f": this part {self._made:.0%}, {seconds(rest)} left"
 
     @override
     def charge(self, phase: str, elapsed: float) -> float:

@@ -70,6 +70,9 @@ class Stopwatch:
         del phase
         return elapsed
 
+    def made(self, parts: int, of: int) -> None:
+        """Note how much of some long work is done; it begins with 0 parts."""
+
 
 class FixedCosts(Stopwatch):
     """Charges fixed seconds per section of a phase, so that runs are reproducible to the bit."""

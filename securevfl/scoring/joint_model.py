@@ -16,6 +16,7 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.models.local_model import MakeModule
 from securevfl.models.losses import class_numbers, has_probabilities, probabilities
 from securevfl.models.storage import ModelHeader, SavedModel, load_model
+from securevfl.protocols.session.checkpoints import Checkpoints
 from securevfl.recipe import Recipe
 from securevfl.scoring.description import in_original_units
 
@@ -104,7 +105,15 @@ def load_parts(
     for name in names:
         path = directory / f"{name}{suffix}.safetensors"
         if not path.exists():
-            raise DataError(f"no model file {path}: `securevfl train` writes one for each party")
+            unfinished = Checkpoints(directory, name).newest.exists()
+            raise DataError(
+                f"no model file {path}: "
+                + (
+                    "training is unfinished, and `securevfl train JOB.toml --resume` continues it"
+                    if unfinished
+                    else "`securevfl train` writes one for each party"
+                )
+            )
         parts[name] = load_model(path, (modules or {}).get(name))
         if parts[name].header.party != name:
             raise DataError(

@@ -26,6 +26,7 @@ from securevfl.models.storage import SavedModel
 from securevfl.protocols.resolving import file_source
 from securevfl.recipe import Preprocessing, Recipe, read_as_numbers
 from securevfl.scoring.joint_model import raw_columns
+from securevfl.shown import counted, listed
 
 Origin = Literal["rows", "new_data", "test_data", "data", "dataset"]
 
@@ -225,8 +226,8 @@ def _read(source: FileSource, recipe: Recipe | None) -> tuple[PartyRows, tuple[s
     missing = [column for column in needed if column not in existing]
     if missing:
         raise DataError(
-            f"party {source.name!r}: {source.path} lacks {len(missing)} columns of the model: "
-            f"{', '.join(map(repr, missing))}; it has {', '.join(existing)}"
+            f"party {source.name!r}: {source.path} lacks {counted(len(missing), 'column')} of the "
+            f"model: {listed([*map(repr, missing)])}; it has {listed(existing)}"
         )
     label = source.label_column if source.label_column in existing else None
     source = replace(source, label_column=label)

@@ -63,7 +63,7 @@ class Environment:
         tamper: fault injection into the network.
         guard_directory: records of earlier jobs' leakage, by which this job may be refused; None
             only reports the ratio.
-        checkpoints: where parties save models and the state to resume from during training
+        checkpoints: where parties save the state to resume from during training
             (`session.checkpoints`); None saves nothing.
         progress: called with the number of rounds done.
         modules: by party, a function from the numbers of features and outputs to its network.

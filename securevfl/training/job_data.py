@@ -67,9 +67,10 @@ def file_sources(job: Job, beside: Path, *parties: str) -> list[FileSource]:
                     f"party {party.name!r} with role {party.role!r}: shard {party.data} {remedy}"
                 )
         elif (party.label_column is not None) != (party.role == "label"):
+            needs = "needs a label_column, the name of the column" if party.role == "label" else ""
             raise ConfigError(
-                f"party {party.name!r} with role {party.role!r}: the label party, and only it, "
-                "has a label_column"
+                f"party {party.name!r} with role {party.role!r} "
+                + (needs or "has a label_column: only the label party has labels")
             )
         source = replace(
             file_source(party, path),

@@ -61,6 +61,8 @@ class TrainingResult(Shown):
         figures: dict[str, float | None] = {}
         for score in self.scores[-1:]:
             figures = {"AUC": score.class_auc, "accuracy": score.class_accuracy}
+            if score.binormal:
+                figures = {"estimated AUC": round(score.auc, 2)}
             figures |= {"R²": score.r2, "RMSE": score.rmse}
         guard = self.label_guard_ratio
         return {

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securevfl.data import load
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import UnexpectedMessage
+from securevfl.job import Job
 from securevfl.models.storage import load_model
 from securevfl.protocols.session.early_stopping import (
     SelectedCheckpoint,
     SelectedState,
     TrainingHistory,
 )
-from securevfl.training import Environment, TrainingResult, save_models
+from securevfl.training import Environment, TrainingResult, save_models, train
 from tests.jobs import Kept as States
 from tests.jobs import Settings, all_weights, fit
 from tests.made_data import dataset_of
@@ -180,3 +182,13 @@ def test_where_no_loss_is_seen_the_end_is_scored_to_be_compared() -> None:
     assert (kept.seen, kept.rounds, result.status) == ("score", 6, 5)
     assert [each.rounds for each in result.scores] == [6, 12, 18, 24, 28, 6]
     assert result.scores[0].auc > result.scores[4].auc + 0.2
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_target_that_is_reached_is_something_learned(seed: int) -> None:
+    """The losses that the label party has seen by then are still above that of a constant."""
+    settings: Settings = {"dataset": "breast_cancer", "loss": "squared", "seed": seed}
+    result = train(Job.of(job={**settings, "target_auc": 0.9}), load("breast_cancer"))
+    assert (result.ended, result.label.learned) == ("target", False)
+    assert result.learned
+    assert result.status in {0, 4}

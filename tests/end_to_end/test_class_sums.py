@@ -57,9 +57,9 @@ def test_scores_are_those_of_normal_distributions(result: TrainingResult) -> Non
     assert all(each.binormal for each in result.scores)
     spread = np.sqrt(negative.var() + positive.var())
     assert score.auc == pytest.approx(ndtr((positive.mean() - negative.mean()) / spread), abs=1e-3)
-    right = [ndtr(-negative.mean() / negative.std()), ndtr(positive.mean() / positive.std())]
-    expected = np.average(right, weights=[len(negative), len(positive)])
-    assert score.accuracy == pytest.approx(expected, abs=1e-3)
+    assert score.class_accuracy is None
+    with pytest.raises(ConfigError, match="no accuracy from sums"):
+        _ = score.accuracy
 
 
 def decrypted(result: TrainingResult) -> list[RingArray]:
@@ -157,15 +157,16 @@ def test_whoever_shows_a_score_says_that_it_is_binormal(result: TrainingResult) 
     shown = dict(tables.TRADEOFF)["AUC"](row)
     assert row["binormal"]
     assert row["auc"] == result.scores[-1].auc
-    assert shown == f"≈{row['auc']:.4f}"
-    assert any("binormal" in note for note in tables.tradeoff_notes([row]))
+    assert shown == f"≈{row['auc']:.2f}"
+    assert row["accuracy"] is None
+    assert any("estimated" in note for note in tables.tradeoff_notes([row]))
     by_row = run_job(dataset, "bfv", rounds=1, batch_size=228)
     assert decrypted(by_row) == []
     assert not any(each.binormal for each in by_row.scores)
     exact = training_row(by_row, dataset)
     assert not exact["binormal"]
     assert not dict(tables.TRADEOFF)["AUC"](exact).startswith("≈")
-    assert not any("binormal" in note for note in tables.tradeoff_notes([exact]))
+    assert not any("estimated" in note for note in tables.tradeoff_notes([exact]))
 
 
 def test_predictions_beyond_their_bound_are_clipped_and_counted() -> None:

@@ -332,7 +332,7 @@ def test_one_scoring_at_the_end_passes_and_is_written_down(tmp_path: Path) -> No
 def test_a_scoring_every_round_is_refused_before_it_starts_and_written_down_nowhere(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(FeatureLeakRefused, match="10 scorings x 1 outputs show 10 columns"):
+    with pytest.raises(FeatureLeakRefused, match="10 scorings x 1 output show 10 columns"):
         show(tmp_path, eval_every=1, rounds=10)
     assert {Path(each).name for each in written(tmp_path)} <= {"commitment.key"}
     show(tmp_path, eval_every=1, rounds=9)

@@ -27,6 +27,7 @@ PAGES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "noise/lr": sweep_page,
     "tradeoff": tradeoff_page,
     "train": train_page,
+    "blind": train_page,
 }
 
 
@@ -45,6 +46,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("XDG_STATE_HOME", str(folder))
         job = example(('"bfv"', '"plain"'))
         assert run("train", job, "--json", "train.json", "--quiet") == 0
+        job = example(('"bfv"', '"blind"'))
+        assert run("train", job, "--json", "blind.json", "--quiet", "--force") in {0, 4}
         grid = ("--local-steps", "1,exact", "--max-rounds", "9", "--quiet")
         assert run("bench", "tradeoff", *grid, "--json", "tradeoff.json") == 0
     return folder
@@ -116,6 +119,21 @@ def test_a_page_is_printed_whole_and_dark_on_white(shown: tuple[Page, list[str]]
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     hidden = "[...document.querySelectorAll('details *')].filter(e => !e.checkVisibility()).length"
     assert page.evaluate(hidden) == 0
+
+
+def test_a_trained_model_is_shown_whole_on_a_desk(shown: tuple[Page, list[str]]) -> None:
+    page, _ = shown
+    if "model of" not in page.inner_text("h1"):
+        pytest.skip("a page of many settings scrolls")
+    page.set_viewport_size({"width": DESK, "height": 844})
+    frames = "[...document.querySelectorAll('.wide')]"
+    assert page.evaluate(f"{frames}.filter(e => e.scrollWidth > e.clientWidth).length") == 0
+    text = page.inner_text("main")
+    for said in (r"\d+ rows to train on, \d+ held out; classes", "learns: ", "\nended "):
+        assert re.search(said, text)
+    rounds = page.inner_text(".lead").split(" rounds")[0].split()[-1]
+    if "blind" in text:
+        assert re.search(rf"job.rounds\n{rounds}\n", page.inner_text("footer"))
 
 
 def test_an_audit_shows_its_findings_and_folds_what_they_rest_on(browser: Browser) -> None:

@@ -1,6 +1,7 @@
 """`securevfl predict` and `securevfl model show` as a person runs them."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -201,6 +202,16 @@ def test_labels_that_are_there_are_mentioned_and_parquet_and_standard_output_wor
     assert "probability: of class" in printed.err
 
 
+def test_ids_that_a_spreadsheet_would_execute_are_warned_of(job: str, capsys: Capture) -> None:
+    for path in ("bank-new.csv", "shop-new.csv"):
+        text = Path(path).read_text(encoding="utf-8")
+        Path(path).write_text(re.sub(r"(?m)^(.*)[Cc]159", r"\1=cmd159", text), encoding="utf-8")
+    assert run("predict", job, "--out", "scores.parquet", "--quiet") == 0
+    assert "formulas" not in capsys.readouterr().err
+    assert run("predict", job, "--out", "scores.csv", "--quiet") == 0
+    assert "ids such as '=cmd159' are formulas to a spreadsheet" in capsys.readouterr().err
+
+
 def test_an_existing_file_is_kept_and_replaced_only_by_force(job: str, capsys: Capture) -> None:
     Path("scores.csv").write_text("mine", encoding="utf-8")
     assert "exists: name another file" in refused(capsys, "predict", job, "--out", "scores.csv")
@@ -222,10 +233,13 @@ def test_without_new_rows_the_jobs_own_are_scored_and_said_to_be_known(
     assert f"the model was trained on {trained_on} of these rows" in (capsys.readouterr().out)
 
 
-def test_a_job_that_has_changed_since_is_reported(job: str, capsys: Capture) -> None:
+def test_the_model_of_another_job_scores_only_where_it_is_named(job: str, capsys: Capture) -> None:
     Path(job).write_text(JOB.replace("rounds = 20", "rounds = 21"), encoding="utf-8")
-    assert run("predict", job, "--out", "scores.csv") == 0
-    assert "the model comes from another job" in capsys.readouterr().out
+    message = refused(capsys, "predict", job, "--out", "scores.csv")
+    assert "models holds a model of another job than job.toml describes" in message
+    assert not Path("scores.csv").exists()
+    assert run("predict", job, "--out", "scores.csv", "--models", "models") == 0
+    assert "the model of --models is of another job" in capsys.readouterr().out
     Path(job).write_text(JOB.replace('"shop"', '"store"'), encoding="utf-8")
     assert "no model file models/store.safetensors" in refused(
         capsys, "predict", job, "--out", "others.csv"

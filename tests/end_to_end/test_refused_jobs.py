@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("reveals no parameters before the last round: drop target_auc", "blind",
          {"target_auc": 0.9}),
         ("no parameters before the last round: drop eval_every", "blind", {"eval_every": 5}),
-        ("loss = 'hinge'", "blind",
+        ("loss = 'hinge'.*: with more classes take scheme = 'bfv', or a label", "blind",
          {"loss": "hinge", "local_rule": "frozen", "learning_rate": 0.1}),
         ("drop hide", {"scheme": "blind", "hide": "both"}, {}),
         ("drop hide", {"scheme": "blind", "predictions": "masked"}, {}),

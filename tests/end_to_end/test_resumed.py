@@ -194,8 +194,7 @@ def test_a_job_that_cannot_go_on_writes_no_state(tmp_path: Path) -> None:
         job = job_of(scheme, output=every, privacy=privacy)
         train(job, breast_cancer(), Environment(checkpoints=tmp_path / scheme))
     assert len(list((tmp_path / "plain").glob("*.state*"))) == 4
-    assert len(list((tmp_path / "dp").glob("*.safetensors"))) == 2
-    assert not list((tmp_path / "dp").glob("*.state*"))
+    assert not (tmp_path / "dp").exists()
 
 
 def test_parties_that_go_on_from_different_rounds_notice(tmp_path: Path) -> None:

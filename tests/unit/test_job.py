@@ -117,6 +117,10 @@ def test_a_value_out_of_range_names_its_key(line: str) -> None:
             "both latency_ms and bandwidth_mbit",
         ),
         ("[job", "not TOML"),
+        ("x = " + "[" * 100_000, "not TOML: nested too deeply"),
+        ('[job]\nname = "\\u001b[2J"', r"job\.name = '\\x1b\[2J': expected a name without control"),
+        ("[job]\nrounds = 1000000000", r"job\.rounds = 1000000000: .* equal to 1000000"),
+        ('[job]\nseed = "' + "x" * 10_000 + '"', r"job\.seed = 'x{99}…: "),
     ],
 )
 def test_sections_that_make_no_job_are_refused(text: str, message: str) -> None:
@@ -252,7 +256,7 @@ def test_a_missing_key_is_named_shortly() -> None:
         parse_job(TWO_PARTIES.replace('name = "shop"\n', ""))
 
 
-@pytest.mark.parametrize("name", ["..", ".", ".hidden", "a/b", ""])
+@pytest.mark.parametrize("name", ["..", ".", ".hidden", "a/b", "", "n" * 65])
 def test_a_party_name_that_is_no_file_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"party\.1\.name"):
         parse_job(TWO_PARTIES.replace('"shop"', f'"{name}"'))
@@ -291,9 +295,9 @@ def test_a_party_trains_the_jobs_model_unless_it_names_its_own(
         ('model = "mlp"\nhidden = [0]', r"party\.1\.hidden = 0"),
         ('model = "mlp"\nactivation = "sine"', r"party\.1\.activation = 'sine'"),
         ("hiden = [64]", "nearest known key is 'hidden'"),
-        ("hidden = [64]", r"party 'shop': hidden = \(64,\) needs model = 'mlp'"),
+        ("hidden = [64]", r"party 'shop': hidden = \[64\] needs model = 'mlp'"),
         ('activation = "relu"', "party 'shop': activation = 'relu' needs model = 'mlp'"),
-        ("channels = [8]", r"party 'shop': channels = \(8,\) needs model = 'cnn'"),
+        ("channels = [8]", r"party 'shop': channels = \[8\] needs model = 'cnn'"),
         ("image_width = 7", "party 'shop': image_width = 7 needs model = 'cnn'"),
     ],
 )
@@ -303,7 +307,7 @@ def test_a_model_that_cannot_be_is_reported(line: str, message: str) -> None:
 
 
 def test_hidden_layers_of_a_job_without_an_mlp_are_reported() -> None:
-    with pytest.raises(ConfigError, match=r"job\.hidden = \(64,\) needs model = 'mlp'"):
+    with pytest.raises(ConfigError, match=r"job\.hidden = \[64\] needs model = 'mlp'"):
         parse_job("[job]\nhidden = [64]\n" + TWO_PARTIES)
     parse_job("[job]\nhidden = [64]\n" + TWO_PARTIES + 'model = "mlp"')
 

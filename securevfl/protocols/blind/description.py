@@ -71,7 +71,7 @@ class Blind(Exchange):
         if not isinstance(plan.loss, Logistic | QuadraticLoss):
             raise ConfigError(
                 f"loss = {plan.loss.name!r}: 'blind' takes logistic (two classes), taylor-logistic "
-                "or squared"
+                "or squared: with more classes take scheme = 'bfv', or a label column of two"
             )
         _check_exchange(plan)
 

@@ -129,9 +129,11 @@ class Offline:
             await self._make_block(self._links)
 
     async def _make_block(self, links: PartyLinks) -> None:
-        block = self._blocks[0]
+        block, done, made = self._blocks[0], 0, links.party.costs.stopwatch.made
         async for _ in self._making or links.making(block):
-            pass
+            made(done, links.pieces(block))
+            done += 1
+        made(1, 1)
         await links.end(block)
         if self.residuals is not None:
             await self.residuals.make_offline(sum(each.rows for each in block))

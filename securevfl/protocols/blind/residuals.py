@@ -215,7 +215,9 @@ class LogisticResiduals(AffineResiduals):
         if self._key is None and self._own_key is None:
             raise CryptoError("phase pads: all are stored, and there is no key to make more")
         for first in range(0, rows, _PIECE):
+            self._party.costs.stopwatch.made(first, rows)
             await self._make_piece(min(_PIECE, rows - first))
+        self._party.costs.stopwatch.made(rows, rows)
 
     async def _make_piece(self, rows: int) -> None:
         async with self._party.costs.compute(CORRELATED_RANDOMNESS):

@@ -11,8 +11,8 @@ for scoring only. At each scoring:
    Σ_g H_B² + 2·Σ_g H_A·H_B.
 
 With its own Σ_g H_A and Σ_g H_A² the label party knows the mean and the variance of H in each
-class. They determine the held-out mean of a quadratic loss exactly. The score takes AUC and
-accuracy of two normal distributions with these moments (*binormal*).
+class. They determine the held-out mean of a quadratic loss exactly. The score takes the AUC of two
+normal distributions with these moments (*binormal*), which is often off in the third digit.
 
 Real targets form one group of all rows. The label party encrypts e = H_A − y in place of H_A, and
 only learns Σ (H_B² + 2·e·H_B), to which it adds Σ e² for the squared error.
@@ -46,7 +46,7 @@ from securevfl.crypto.scheme import Evaluator, KeyOwner, ProductFormat
 from securevfl.crypto.schemes import with_fraction_bits
 from securevfl.data.tables import as_classes
 from securevfl.errors import ConfigError, RangeExceeded
-from securevfl.models.scores import binormal_accuracy, binormal_auc
+from securevfl.models.scores import binormal_auc
 from securevfl.protocols.exchange import Session
 from securevfl.protocols.exchanges.homomorphic import checked, expect_count
 from securevfl.protocols.plan import Plan
@@ -129,25 +129,18 @@ def combined(values: RingArray) -> RingArray:
     return found if groups == CLASSES else found[:, 1:]
 
 
-def binormal_score(predictions: FloatArray, labels: Labels, middle: float) -> Score:
+def binormal_score(predictions: FloatArray, labels: Labels) -> Score:
     """The binormal score of known predictions, shape (N,)."""
     groups = groups_of(labels).astype(np.float64)
     sums = np.stack([predictions @ groups, predictions**2 @ groups])
-    return score_of_classes(0, sums, groups.sum(axis=0), middle)
+    return score_of_classes(0, sums, groups.sum(axis=0))
 
 
-def score_of_classes(
-    rounds: int, sums: NDArray[np.float64], counts: NDArray[np.float64], middle: float
-) -> Score:
+def score_of_classes(rounds: int, sums: NDArray[np.float64], counts: NDArray[np.float64]) -> Score:
     """The binormal score from Σ_g H and Σ_g H², shape (2, classes), and rows per class."""
     means = sums[0] / counts
     variances = np.maximum(sums[1] / counts - means**2, 0.0)
-    return Score(
-        rounds,
-        binormal_auc(means, variances),
-        binormal_accuracy(means - middle, variances, counts),
-        binormal=True,
-    )
+    return Score(rounds, binormal_auc(means, variances), binormal=True)
 
 
 class ClassSums(HeldOut):
@@ -206,7 +199,7 @@ class ClassSums(HeldOut):
                 mean_squared = max(float(found[0, 0]), 0.0) / len(labels)
                 return Score.of_squares(step + 1, mean_squared, labels)
             counts = np.bincount(labels, minlength=CLASSES).astype(np.float64)
-            return score_of_classes(step + 1, found, counts, party.loss.middle)
+            return score_of_classes(step + 1, found, counts)
 
     @abstractmethod
     async def numbers(self, step: int, predictions: FloatArray) -> NDArray[Any] | None:

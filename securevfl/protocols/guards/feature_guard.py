@@ -49,6 +49,7 @@ from securevfl.protocols.guards.row_record import Attempt, Kind, NamedRows, RowR
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.workplace import Workplace
+from securevfl.shown import counted
 from securevfl.sparse import Matrix, dense
 
 LIMIT = 1 / 32
@@ -110,8 +111,10 @@ class HeldOutCount:
         before = columns - self.scorings * self.outputs
         earlier = f" after {before} of earlier jobs (the last: {last})" if before > 0 else ""
         raise FeatureLeakRefused(
-            f"feature guard: {self.scorings} scorings x {self.outputs} outputs{earlier} show "
-            f"{columns} columns of held-out predictions, at most {self.allowed} expected for "
+            f"feature guard: {counted(self.scorings, 'scoring')} x "
+            f"{counted(self.outputs, 'output')}{earlier} show "
+            f"{counted(columns, 'column')} of held-out predictions, at most {self.allowed} "
+            "expected for "
             f"features of effective rank {self.rank}: as many as the rank reveal every row to a "
             f"party that knows some; {remedy}, hold out other rows, or set allow_feature_leak = "
             "true"

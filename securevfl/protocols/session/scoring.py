@@ -46,8 +46,9 @@ class Score:
     Attributes:
         rounds: done so far.
         class_auc: area under the ROC curve; None for real targets.
-        class_accuracy: share of rows whose most likely class is right; None for real targets.
-        binormal: whether both are estimated from the classes' means and variances, as of two
+        class_accuracy: share of rows whose most likely class is right; None for real targets, and
+            where the AUC is binormal.
+        binormal: whether the AUC is estimated from the classes' means and variances, as of two
             normal distributions, because the label party knows nothing else.
         training_loss: mean loss of the batches since the last scoring, as exchanged; None where
             the label party does not see H without noise.
@@ -94,7 +95,7 @@ class Score:
 
     @property
     def accuracy(self) -> float:
-        """The accuracy; ConfigError where targets are real."""
+        """The accuracy; ConfigError where it is not known."""
         return _of_classes(self.class_accuracy)
 
     @property
@@ -114,7 +115,7 @@ class Score:
 
 def _of_classes(figure: float | None) -> float:
     if figure is None:
-        raise ConfigError("score: real targets have no AUC and no accuracy, but R² and RMSE")
+        raise ConfigError("score: no such figure of real targets, and no accuracy from sums")
     return figure
 
 

@@ -78,7 +78,7 @@ class Workplace:
             where every run is another.
         answer: names everything that the job's numbers follow from, in a simulation or an
             attempt that would repeat them; None where they would be others.
-        checkpoints: the folder for models and states during training; None writes none.
+        checkpoints: the folder for states during training; None writes none.
         durable: whether states must outlive a power cut.
         progress: called with the number of rounds done.
         make_module: makes this party's network where its model is custom.

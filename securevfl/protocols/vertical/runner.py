@@ -24,7 +24,6 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import weighing
 from securevfl.models.scores import auc_error, r2_error
-from securevfl.models.storage import save_model
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Lookahead, Session, TrainsOnShares
 from securevfl.protocols.guards.failed_checks import require_trust
@@ -304,8 +303,9 @@ async def _trained(
         seen = await part.round(index)
         done = min(index + part.at_once, rounds)
         part.party.costs.end_round(done - index)
-        for each in range(index, done):
-            _after_round(part, each + 1)
+        if part.place.progress is not None:
+            for each in range(index, done):
+                part.place.progress(each + 1)
         reached = await scoring.stops(done, model, loss=seen.loss)
         part.after(done, seen, scoring, reached=reached)
         ended = seen.ended
@@ -379,18 +379,6 @@ def _with_scaled_targets(
     labels, held_out = targets.apply(train), targets.apply(data.test_labels)
     data = replace(data, train_labels=labels, test_labels=held_out)
     return replace(workplace, data=data), targets.scale
-
-
-def _after_round(part: Part, rounds: int) -> None:
-    """Write the model if a checkpoint is scheduled, and report progress."""
-    plan, place = part.plan, part.place
-    # Shares are not a model before the end.
-    every = 0 if plan.exchange.shares_parameters else plan.job.output.checkpoint_every
-    if place.checkpoints is not None and every and rounds % every == 0:
-        saved = part.local.saved(rounds)
-        save_model(place.checkpoints / f"{part.party.name}.safetensors", saved, durable=False)
-    if place.progress is not None:
-        place.progress(rounds)
 
 
 def _keep_state(part: Part, leakage: LeakageCount, checkpoints: Checkpoints, rounds: int) -> None:

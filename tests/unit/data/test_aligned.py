@@ -113,7 +113,7 @@ def test_a_manifest_holds_ids_and_the_number_of_classes_only(manifest: Path) -> 
         ({"train": ("p03", "zz", "zy")}, "2 of 3 aligned ids missing in 'id', the first is 'zz'"),
         ({"test": ("p00", "zz")}, "1 of 2 aligned ids missing in 'id', the first is 'zz'"),
         ({"classes": 3}, "2 classes in 'default', the aligned ids say 3"),
-        ({"test": ("p01", "p02"), "train": ("p00", "p03")}, "1 classes of 'default' occur"),
+        ({"test": ("p01", "p02"), "train": ("p00", "p03")}, "'default': 1 class occurs"),
         ({"test": ("p00", "p06")}, "one class only among 2 test rows"),
     ],
 )

@@ -88,10 +88,10 @@ CSV: Cases = {
         {"label_column": "y"},
     ),
     "no features": ("id,y\n1,2\n", "no feature columns, expected", {"label_column": "y"}),
-    "an id missing": ("id,v\na,1\n,2\n", "missing values, the first in row 2"),
+    "an id missing": ("id,v\na,1\n,2\n", "1 missing value, the first in row 2"),
     "a label missing": (
         "id,y,v\n1,0,2\n2,,3\n",
-        "column 'y' has 1 missing values",
+        "column 'y' has 1 missing value",
         {"label_column": "y"},
     ),
     "columns of CSV": ("id,v\n1,2\n", "--columns: ", {"columns": 2}),

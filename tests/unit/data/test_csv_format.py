@@ -70,12 +70,12 @@ def test_numbers_are_the_same_however_they_are_written(
         ),
         ("id;x;y\n1;1.5;2,5\n", "'1.5' and '2,5': set `decimal = \".\"` or `decimal = \",\"` at"),
         ("id;x,id\n1;2,3\n", "separator ',' or ';': set `separator = "),
-        ("id;x;y\n1;2\n3;4;5\n", "1 lines of fewer than 3 fields, the first is line 2"),
-        ('id;x;y\n1;"a\nb;c";2\n3;4\n', "1 lines of fewer than 3 fields, the first is line 4"),
+        ("id;x;y\n1;2\n3;4;5\n", "1 line of fewer than 3 fields, the first is line 2"),
+        ('id;x;y\n1;"a\nb;c";2\n3;4\n', "1 line of fewer than 3 fields, the first is line 4"),
         ("id;x\n1;2;3\n", "malformed"),
         ("id;x\r1;2\r3;4\r", "malformed (new-line character"),
         (f"id;x\n1;{'9' * 200_000}\n", "malformed (field larger than"),
-        ("key;x\n1;2\n", "the first is 'id'; the file has key, x"),
+        ("key;x\n1;2\n", "has no column 'id'; it has key, x: name one"),
         (b"id;x\n1;\x81\n", "neither UTF-8 nor Windows-1252 text: set `encoding"),
         ("", "empty"),
     ],
@@ -117,7 +117,7 @@ def test_a_point_is_no_decimal_mark_beside_a_decimal_comma(source: FileSource) -
     text = "id;x\n" + "".join(f"{n};{n},5\n" for n in range(1500)) + "1500;1.5\n"
     held = read(source, text)
     (problem,) = held.problems
-    assert problem.problem == "has 1 values that are not numbers, such as '1.5', among numbers"
+    assert problem.problem == "has 1 value that is no number, such as '1.5', among numbers"
 
 
 def test_text_is_read_in_the_files_encoding(source: FileSource) -> None:

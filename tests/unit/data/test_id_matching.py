@@ -67,7 +67,7 @@ def test_few_in_common_are_warned_of(tmp_path: Path) -> None:
 
 def test_two_ids_that_are_one_number_are_refused(tmp_path: Path) -> None:
     ids = [str(n) for n in range(60)]
-    with pytest.raises(DataError, match="party 'bank': 1 duplicate ids in 'id', the first is '7'"):
+    with pytest.raises(DataError, match="party 'bank': 1 duplicate id in 'id', the first is '7'"):
         join(tmp_path, [*ids, "007"], ids, how="number")
     assert join(tmp_path, [*ids, "-017"], ids, how="number").dropped == {"bank": 1, "shop": 0}
     with pytest.raises(DataError, match="1 ids are not whole numbers, such as 'x7'"):

@@ -9,8 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from securevfl.data import FileSource, VerticalDataset, load_files, read_party
+from securevfl.data import FileSource, VerticalDataset, load_files, read, read_party
+from securevfl.data.join import own_keys
 from securevfl.errors import ConfigError, DataError
+from securevfl.recipe import Preprocessing
 
 IDS = [f"p{number:03}" for number in range(60)]
 
@@ -124,7 +126,7 @@ def test_a_test_file_at_every_party_is_the_test_set(bank: FileSource, shop: File
     (folder / "s.csv").write_text("customer,spend,member\np001,9,0\nq1,8,1\n")
     edit(sources[0], "p000,0,0,no\n", "")
     (folder / "b.csv").write_text("id,age,income,default\nq1,1,2,yes\np001,3,4,no\n")
-    with pytest.raises(DataError, match="test_path: 1 ids are also among the training rows"):
+    with pytest.raises(DataError, match="test_data: ids that are also among the training rows: 1"):
         load_files(sources)
 
 
@@ -172,20 +174,28 @@ def test_one_party_can_read_its_own_file_alone(shop: FileSource) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("p003,3,3", "p003,,3", "party 'bank': column 'age' has 1 missing values"),
-        ("p003,3,3", "p003,x,3", "party 'bank': column 'age' has 1 values that are not numbers"),
-        ("p003,3,3", "p003,nan,3", "party 'bank': column 'age' has 1 missing values"),
-        ("p003,3,3", "p003,-inf,3", "party 'bank': column 'age' has 1 infinite values"),
-        ("p003,", ",", "party 'bank': column 'id' has 1 missing values"),
-        ("p003,", '"",', "party 'bank': column 'id' has 1 missing values"),
-        ("p003,", "p004,", "party 'bank': 1 duplicate ids in 'id', the first is 'p004'"),
-        ("3,3,no", "3,3,", "party 'bank': column 'default' has 1 missing values"),
+        ("p003,3,3", "p003,,3", "party 'bank': column 'age' has 1 missing value"),
+        ("p003,3,3", "p003,x,3", "party 'bank': column 'age' has 1 value that is no number"),
+        ("p003,3,3", "p003,nan,3", "party 'bank': column 'age' has 1 missing value"),
+        ("p003,3,3", "p003,-inf,3", "party 'bank': column 'age' has 1 infinite value"),
+        ("p003,", ",", "party 'bank': column 'id' has 1 missing value"),
+        ("p003,", '"",', "party 'bank': column 'id' has 1 missing value"),
+        ("p003,", "p004,", "party 'bank': 1 duplicate id in 'id', the first is 'p004'"),
+        ("3,3,no", "3,3,", "party 'bank': column 'default' has 1 missing value"),
         ("yes", "no", "one class only"),
-        ("id,age", "key,age", "party 'bank': 1 columns missing, the first is 'id'"),
-        (",default", ",churn", "party 'bank': 1 columns missing, the first is 'default'"),
+        (
+            "id,age",
+            "key,age",
+            "party 'bank': bank.csv has no column 'id'; it has key, age, income, default: name one",
+        ),
+        (
+            ",default",
+            ",churn",
+            "bank.csv has no column 'default'; it has id, age, income, churn: name one",
+        ),
         ("age,income", "age,age", "bank.csv: column 'age' is repeated"),
         ("p003,3,3", "p003,3,3,3", "is empty or malformed"),
-        ("p003,3,3", "p003,3", "malformed (1 lines of fewer than 4 fields, the first is line 5"),
+        ("p003,3,3", "p003,3", "malformed (1 line of fewer than 4 fields, the first is line 5"),
         ("\np", "\nq", r"no common ids among the parties ('bank' 60, 'shop' 60 ids)"),
     ],
 )
@@ -207,7 +217,7 @@ def test_a_class_among_the_test_rows_only_is_refused(bank: FileSource, shop: Fil
     held_out = int(load_files([bank, shop]).parties[0].test[0, 0])
     text = Path(bank.path).read_text()
     Path(bank.path).write_text(re.sub(rf"(p{held_out:03},.*),\w+", r"\1,maybe", text))
-    with pytest.raises(DataError, match="1 classes of 'default' occur among the test rows only"):
+    with pytest.raises(DataError, match="'default': 1 class occurs among the test rows only"):
         load_files([bank, shop])
 
 
@@ -222,6 +232,56 @@ def test_a_damaged_parquet_file_is_refused(bank: FileSource, shop: FileSource) -
     Path(shop.path).write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"party 'shop': .* malformed"):
         load_files([bank, shop])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("id,age", "id,a\x1b[2Jge", r"column 'a\x1b[2Jge' has control characters in its name"),
+        ("3,3,no", "3,3,n\x1bo", r"has the class 'n\x1bo', whose name has control characters"),
+        ("p003,3,3", "p003,\x9b3,3", r"feature 'age=\x9b3' would have control characters"),
+    ],
+)
+def test_names_that_could_steer_a_terminal_are_refused(
+    bank: FileSource, shop: FileSource, old: str, new: str, message: str
+) -> None:
+    preprocess = Preprocessing(categories=("age",), rare_count=1, rare_share=0.0)
+    changed = edit(replace(bank, preprocess=preprocess if "\x9b" in new else None), old, new)
+    with pytest.raises(DataError, match=re.escape(message)):
+        load_files([changed, shop])
+
+
+def test_a_doubled_quote_in_a_header_is_one(bank: FileSource, shop: FileSource) -> None:
+    edit(bank, "id,age", 'id,"a""ge"')
+    assert load_files([bank, shop]).parties[0].columns[0] == 'a"ge'
+
+
+def test_categories_that_no_party_has_are_refused(bank: FileSource, shop: FileSource) -> None:
+    shared = Preprocessing(categories=("age", "zip"))
+    both = [replace(bank, preprocess=shared), replace(shop, preprocess=shared)]
+    message = "no column 'zip' to train on; 'bank' has age, income; 'shop' has "
+    with pytest.raises(ConfigError, match=message):
+        load_files(both)
+    load_files([replace(each, preprocess=Preprocessing(categories=("age",))) for each in both])
+    own = replace(shop, preprocess=Preprocessing(categories=("age",)))
+    with pytest.raises(ConfigError, match="no column 'age' to train on; 'shop' has "):
+        load_files([bank, own])
+    with pytest.raises(ConfigError, match="no column 'age' to train on; 'shop' has "):
+        own_keys(own, by_id=True)
+
+
+def test_too_many_columns_are_refused_before_they_are_read(
+    bank: FileSource, shop: FileSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "MOST_COLUMNS", 1)
+    with pytest.raises(DataError, match=r"bank\.csv has 2 columns, at most 1 can be read: name"):
+        load_files([bank, shop])
+    load_files(
+        [
+            replace(each, features=[each_column])
+            for each, each_column in ((bank, "age"), (shop, "spend"))
+        ]
+    )
 
 
 @pytest.mark.parametrize("values", [["2020-01-01"], [[1, 2]]])
@@ -239,7 +299,11 @@ def test_columns_that_are_not_numeric_are_refused(
 @pytest.mark.parametrize(
     ("of_bank", "of_shop", "message"),
     [
-        ({"test_path": Path("t.csv")}, {}, "test_path: missing at ['shop']"),
+        (
+            {"test_path": Path("t.csv")},
+            {},
+            "test_data is missing at 'shop': give it at every party",
+        ),
         ({"path": Path("none.csv")}, {}, "none.csv: cannot be read"),
         ({}, {"id_column": "spend"}, "ids in 'spend' are Float64, expected text or integers"),
         ({"features": []}, {}, "party 'bank': no feature columns"),

@@ -148,6 +148,8 @@ def test_tables_of_parties_that_do_not_fit_are_refused() -> None:
     frame = pd.DataFrame(X[:, :2], columns=["id", "age"])
     with pytest.raises(ValueError, match="'id' is in two parties' tables"):
         VerticalLogisticRegression().fit([frame, frame], y)
+    with pytest.raises(ValueError, match="X: a dictionary; expected one table, or a list of one"):
+        VerticalLogisticRegression().fit({"bank": X[:, :2], "shop": X[:, 2:]}, y)
     with pytest.raises(ConfigError, match="X is a list of tables"):
         VerticalLogisticRegression([[0], [1]]).fit([X[:, :2], X[:, 2:]], y)
 

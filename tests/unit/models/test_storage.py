@@ -164,6 +164,7 @@ OF_TARGETS = {"classes": 0, "loss": "squared", "class_names": None}
         (OF_TARGETS | {"target_mean": np.nan, "target_scale": 1.0}, "targets are nan"),
         ({"network": {"kind": "dense"}}, "a layer without units"),
         ({"representation": 0}, "representations of 0"),
+        ({"class_names": ("no", "\x1b[2J")}, "a name has control characters"),
     ],
     ids=str,
 )

@@ -94,6 +94,20 @@ def test_progress_moves_after_rounds_that_ended_together() -> None:
     assert shown == [2.95]
 
 
+def test_long_work_says_how_much_is_done_and_how_long_the_rest_takes() -> None:
+    watch = SetupWatch()
+    now = 100.0
+    watch.clock = lambda: now
+    assert watch.left == ""
+    watch.made(0, 40)
+    assert watch.left == ""
+    now = 115.0
+    watch.made(10, 40)
+    assert watch.left == ": this part 25%, 45 s left"
+    watch.made(40, 40)
+    assert watch.left == ""
+
+
 def test_a_watch_tells_of_every_section() -> None:
     phases: list[str] = []
     watch = SetupWatch(phases.append)

@@ -7,6 +7,7 @@ from securevfl.reports.trained import compared, comparison_notes, curves
 
 POINT = {"accuracy": 0.8, "r2": None, "rmse": None}
 ROW: dict[str, Any] = {
+    "ended": "rounds",
     "auc": 0.9,
     "accuracy": 0.85,
     "r2": None,
@@ -39,7 +40,8 @@ def test_models_stand_beside_each_other_by_the_scores_that_all_have() -> None:
         ["bank alone", "0.7000", "0.6000"],
         ["shop alone *", "0.8000", "0.7000"],
     ]
-    lent, probabilities = comparison_notes(ROW)
+    ended, lent, probabilities = comparison_notes(ROW)
+    assert ended == "ended after all rounds"
     assert lent.startswith("* with the labels, lent")
     assert probabilities == "Brier score 0.1200, log loss 0.4000 (joint)"
 
@@ -58,12 +60,13 @@ def test_an_interval_needs_enough_rows_of_a_class() -> None:
 
 
 def test_scores_of_sums_are_marked() -> None:
-    alone = {**ROW["alone"], "bank": {**ROW["alone"]["bank"], "binormal": True}}
+    bank = {**ROW["alone"]["bank"], "binormal": True, "accuracy": None}
+    alone = {**ROW["alone"], "bank": bank}
     columns, models = compared({**ROW, "binormal": True, "alone": alone})
     shown = [[show(each) for _, show in columns] for each in models]
-    assert shown[0] == ["joint", "≈0.9000", "≈0.8500"]
-    assert shown[1] == ["bank alone", "≈0.7000", "≈0.6000"]
-    assert shown[2] == ["shop alone *", "0.8000", "0.7000"]
+    assert shown[0] == ["joint", "≈0.90"]
+    assert shown[1] == ["bank alone", "≈0.70"]
+    assert shown[2] == ["shop alone *", "0.8000"]
 
 
 def test_errors_of_real_targets_fit_even_where_training_diverged() -> None:
