@@ -17,7 +17,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.models.losses import ClassWeighted, Loss, loss_for, weighing
-from securevfl.models.ranking import Cutoffs, Ranking, ranking
+from securevfl.models.ranking import Ranking, ranking
 from securevfl.models.scores import (
     accuracy_difference,
     auc_difference,
@@ -44,16 +44,14 @@ ERRORS, WORTH = 2.0, 0.002
 class Alone:
     """A party's own model on its own columns, fitted to this many rows.
 
-    Score and predictions, shape (test rows, C), are of the held-out rows, and average precision of
-    two classes where the joint model is scored row by row. With `labels_lent`, the party has no
-    labels and could not compute this itself.
+    Score and predictions, shape (test rows, C), are of the held-out rows. With `labels_lent`, the
+    party has no labels and could not compute this itself.
     """
 
     score: Score
     rows: int
     labels_lent: bool
     predictions: FloatArray
-    average_precision: float | None = None
 
 
 def alone(
@@ -100,19 +98,11 @@ def _alone(
         every = np.full((len(predictions), dataset.classes), predictions.min() - 1.0)
         every[:, np.unique(labels[kept])] = predictions
         predictions = every
-    score, precision = _score_of(predictions, dataset, binormal=binormal)
-    return Alone(score, len(kept), not holds_labels, predictions, precision)
-
-
-def _score_of(
-    predictions: FloatArray, dataset: VerticalDataset[Matrix], *, binormal: bool
-) -> tuple[Score, float | None]:
-    labels = dataset.test_labels
     if binormal:
-        return binormal_score(predictions[:, 0], labels), None
-    binary = dataset.classes == 2  # noqa: PLR2004
-    precision = Cutoffs(predictions[:, 0], labels).average_precision if binary else None
-    return Score.of(0, predictions, labels), precision
+        score = binormal_score(predictions[:, 0], dataset.test_labels)
+    else:
+        score = Score.of(0, predictions, dataset.test_labels)
+    return Alone(score, len(kept), not holds_labels, predictions)
 
 
 def _ridge(features: Any, targets: Labels) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401

@@ -125,7 +125,7 @@ class Cutoffs:
         # From none flagged to all.
         self._flagged, self._hits = np.append(0, last + 1), np.append(0, hits[last])
         distinct = ranked[last]
-        between = (distinct + np.append(distinct[1:], distinct[-1])) / 2
+        between = distinct / 2 + np.append(distinct[1:], distinct[-1]) / 2
         # Between neighbours, so that no one's score is told; they may have no number between them.
         self._thresholds = np.where(between > np.append(distinct[1:], -np.inf), between, distinct)
 

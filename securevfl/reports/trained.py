@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
+from securevfl.models.ranking import Cutoffs
 from securevfl.reports.page import lines, render, rows_page
 from securevfl.reports.rows import (
     DERIVED,
@@ -36,6 +37,7 @@ from securevfl.reports.training import before
 from securevfl.shown import counted, curve
 
 if TYPE_CHECKING:
+    from securevfl.arrays import FloatArray
     from securevfl.data.tables import VerticalDataset
     from securevfl.protocols.session.scoring import Score
     from securevfl.sparse import Matrix
@@ -133,12 +135,17 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
                 "binormal": each.score.binormal,
                 "rows": each.rows,
                 "labels_lent": each.labels_lent,
-                "average_precision": each.average_precision,
+                "average_precision": _precision(result, each.predictions),
             }
             for name, each in result.alone.items()
         },
         "wall_s": result.wall_s,
     }
+
+
+def _precision(result: "TrainingResult", own: "FloatArray") -> float | None:
+    """Average precision of a party alone, where the joint model has one."""
+    return Cutoffs(own[:, 0], result.test_labels).average_precision if result.ranking else None
 
 
 def _figures(score: "Score") -> Figures:

@@ -340,7 +340,7 @@ async def run_offline(
 
 def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> Training:
     facts, data = plan.facts, workplace.data
-    if data.train_labels is not None:
+    if data.train_labels is not None and plan.job.job.class_weight is not None:
         plan = replace(plan, loss=weighing(plan.loss, data.train_labels, data.class_names))
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(
