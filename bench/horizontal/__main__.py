@@ -25,10 +25,9 @@ from securevfl.reports.tables import Row
 MAIN = ("fedavg", "fedbcgd", "fedbcgd+", "scaffold", "feddc")
 WHOLE = ("fedavg", "fedavgm", "fedadam", "top-k", "fedpaq")
 PRINTED = ("fedbcgd+:printed", "fedbcgd:momentum=0.8")
-MOMENTA = tuple(
-    f"{name}:momentum={each}"
-    for name in ("fedbcgd", "fedbcgd+")
-    for each in (0, 0.2, 0.45, 0.6, 0.8)
+MOMENTA = (
+    *(f"fedbcgd+:momentum={each}" for each in (0, 0.2, 0.45, 0.6, 0.8)),
+    *(f"fedbcgd:momentum={each}" for each in (0, 0.8)),
 )
 FEW_RATES = {"learning_rate": (0.03, 0.1), "tuning_rounds": 60}
 
