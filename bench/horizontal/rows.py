@@ -78,8 +78,7 @@ COSTS: tuple[Column[Row], ...] = (
 MODELS = 50, 100, 200
 
 CONVEX: tuple[Column[Row], ...] = (
-    DATA,
-    *HORIZONTAL[:3],
+    *HORIZONTAL[:5],
     *((f"gap at {each} models", partial(_gap, of="counted", at=each)) for each in MODELS),
     ("at 100 rounds", partial(_gap, of="rounds", at=100)),
     ("rounds in all", lambda row: str(row["rounds"])),
