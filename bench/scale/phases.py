@@ -1,8 +1,9 @@
 """Where an iteration of FDML goes, by phase: a training under Python's profiler.
 
 Seconds are of the process's CPU, all parties and the server together, in the second half of the
-iterations and the one before: with each party's next order of rows where epochs are even. The profiler makes many small calls dearer than
-they are: shares say where to look, and not what a run takes without it.
+iterations and the one before: with each party's next order of rows, where epochs are even. The
+profiler makes many small calls dearer than they are: shares say where to look, and not what a run
+takes without it.
 """
 
 import cProfile
