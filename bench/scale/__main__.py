@@ -240,7 +240,7 @@ EXPERIMENT = Experiment(
     name="scale",
     about=__doc__ or "",
     runs={
-        "lr": Run(250, {"alone": True, "turns": 3}),
+        "lr": Run(250, {"alone": True, "processes": True}),
         "single": Run(
             300,
             {
@@ -279,6 +279,7 @@ EXPERIMENT = Experiment(
                 "batches_per_message": 1,
             },
         ),
+        "largest": Run(90, {"batch_size": 10_000, "batches_per_message": 1, "turns": 3}),
         "phases": Run(80, {"rows": 1_111_112, "profile": True}),
     },
     quick={

@@ -1,8 +1,9 @@
 """Where an iteration of FDML goes, by phase: a training under Python's profiler.
 
 Seconds are of the process's CPU, all parties and the server together, in the second half of the
-iterations: whole epochs where their number is even. The profiler makes many small calls dearer than
-they are: shares say where to look, and not what a run takes without it.
+iterations and the one before: with each party's next order of rows, where epochs are even. The
+profiler makes many small calls dearer than they are: shares say where to look, and not what a run
+takes without it.
 """
 
 import cProfile
@@ -34,7 +35,8 @@ def profiled(job: Job, dataset: VerticalDataset[Any]) -> dict[str, float]:
         dataset: of sparse rows, so that gathering and products can be told apart.
     """
     profiler = cProfile.Profile(time.process_time)
-    last, first = job.job.rounds, job.job.rounds // 2
+    # Others may begin a round before the party that notes the end of the one before.
+    last, first = job.job.rounds, max(job.job.rounds // 2 - 1, 1)
 
     def note(rounds: int) -> None:
         if rounds == first:

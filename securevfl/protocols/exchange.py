@@ -10,7 +10,7 @@ exchange does not offer is refused before any work.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import isabstract
@@ -183,28 +183,24 @@ class PartyBatches:
         labels, inputs, schedule = self._labels, self._inputs, self._schedule
         assert labels is not None  # noqa: S101
         rounds = range(first, first + length)
+        ends = pairwise(accumulate(map(schedule.size, rounds), initial=0))
+        parts = tuple(slice(start, end) for start, end in ends)
         if isinstance(inputs, SparseRows) and not schedule.repeats:
             (epoch, begin), (last, end) = map(schedule.place, (rounds[0], rounds[-1]))
             if epoch == last and inputs.nbytes <= REORDERED_BYTES:
                 if epoch != self._epoch or self._reordered is None:
-                    order, last_epoch = schedule.order(epoch).astype(np.int64), self._reordered
-                    rows = inputs.reordered(order, last_epoch and last_epoch[0])
+                    order, before = schedule.order(epoch).astype(np.int64), self._reordered
+                    rows = inputs.reordered(order, before and before[0])
                     self._epoch, self._reordered = epoch, (rows, labels.take(order))
                 every = slice(begin.start, end.stop)
                 rows, labels = self._reordered
-                return Stretch(rows[every], labels[every], _parts(map(schedule.size, rounds)))
+                return Stretch(rows[every], labels[every], parts)
         if length == 1:
             batch = self.at(first)
             assert batch.labels is not None  # noqa: S101
-            return Stretch(batch.inputs, batch.labels, (slice(None),))
+            return Stretch(batch.inputs, batch.labels, parts)
         together = np.concatenate([schedule.batch(index) for index in rounds])
-        return Stretch(inputs[together], labels[together], _parts(map(schedule.size, rounds)))
-
-
-def _parts(sizes: Iterable[int]) -> tuple[slice, ...]:
-    """Slices of these sizes, one after the other."""
-    ends = pairwise(accumulate(sizes, initial=0))
-    return tuple(slice(start, end) for start, end in ends)
+        return Stretch(inputs[together], labels[together], parts)
 
 
 def _are_worth_keeping(plan: "Plan", inputs: Matrix) -> bool:

@@ -220,7 +220,7 @@ def _of_rounds(plan: Plan, dataset: VerticalDataset[Matrix], environment: Enviro
     keys = np.array([plan.schedule.batch_key(each) for each in range(plan.rounds)])
     again = np.ones(plan.rounds, bool)
     again[np.unique(keys, return_index=True)[1]] = False
-    rows = np.array([len(plan.schedule.batch(each)) for each in range(plan.rounds)])
+    rows = np.array([plan.schedule.size(each) for each in range(plan.rounds)])
     began = time.perf_counter()
 
     def enough(run: _Run, done: int) -> bool:

@@ -220,7 +220,7 @@ class Widths:
 
 def visits(plan: Plan) -> int:
     """The number of rows of all rounds of a job, with repetition."""
-    return sum(len(plan.schedule.batch(each)) for each in range(plan.rounds))
+    return sum(map(plan.schedule.size, range(plan.rounds)))
 
 
 def require_rare(probability: float, what: str, rounds: int) -> None:
