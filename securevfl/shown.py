@@ -7,8 +7,9 @@ from typing import Any
 
 from typing_extensions import override
 
-ONE_LINE, MOST_LISTED = 100, 20
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+ONE_LINE = 100
+MOST_LISTED = 20
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Shown:

@@ -115,15 +115,13 @@ def require_room_for(
 def _require_nothing_there(plan: Plan, folder: Path, state: SessionState | None) -> None:
     if state is not None and state.job_hash == plan.hash.hex():
         raise ConfigError(
-            f"{folder} holds a checkpoint of this job after {counted(state.rounds, 'round')}: "
-            "--resume "
-            "continues, --force starts again"
+            f"{folder} holds a checkpoint of this job after "
+            f"{counted(state.rounds, 'round')}: --resume continues, --force starts again"
         )
     if state is not None:
         raise ConfigError(
             f"{folder} holds a checkpoint of another job after {counted(state.rounds, 'round')}: "
-            "choose "
-            "another [output] directory, or --force to replace it"
+            "choose another [output] directory, or --force to replace it"
         )
     paths = [model_path(folder, name) for name in plan.facts.names]
     there = [str(path) for path in paths if path.exists()]

@@ -364,9 +364,9 @@ def _tell_first(
         return
     from rich.console import Console
 
-    from securevfl.reports.training import before, parties_table, to_resume
+    from securevfl.reports.training import before, brought, parties_table, to_resume
 
-    Console(stderr=True, highlight=False).print(parties_table(plan, dataset))
+    Console(stderr=True, highlight=False).print(parties_table(brought(plan, dataset)))
     lines = [*before(plan, dataset), *to_resume(plan)]
     if session:
         lines.append(f"resumes after {_rounds_of(session)} rounds, with new keys and masks")

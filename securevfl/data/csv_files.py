@@ -117,8 +117,7 @@ def _format_of(
     if short:
         raise DataError(
             f"{where} is malformed ({counted(len(short), 'line')} of fewer than {len(header)} "
-            "fields, the "
-            f"first is line {short[0]}; separator {separator!r})"
+            f"fields, the first is line {short[0]}; separator {separator!r})"
         )
     decimal, thousands = _find_marks(sample, separator, given, where)
     return CsvFormat(content, separator, decimal, thousands, encoding, skipped, header, is_empty)

@@ -66,8 +66,7 @@ def gapless_text(
     if absent.any():
         raise DataError(
             f"{where}: column {column.name!r} has {counted(int(absent.sum()), 'missing value')}, "
-            "the first in row "
-            f"{first + int(absent.arg_max() or 0)}"
+            f"the first in row {first + int(absent.arg_max() or 0)}"
         )
     return text
 

@@ -171,9 +171,7 @@ def own_keys(source: FileSource, *, by_id: bool) -> Keys:
     if len(keys) == 1:
         return Keys(keys[0], np.asarray(held.train.held_out)[orders[0]], None)
     if both := int(np.isin(keys[1], keys[0]).sum()):
-        raise DataError(
-            f"test_data: ids that are also among the training rows: {both}, expected none"
-        )
+        raise DataError(f"test_data: ids also among the training rows: {both}, expected none")
     return Keys(keys[0], np.zeros(len(keys[0]), bool), keys[1])
 
 
@@ -320,9 +318,7 @@ def _join(parties: Sequence[FileSource]) -> _Joined:
     both_splits = {name: (train[name], test[name]) for name in held}
     joined = _Joined(held, holder, by_id, both_splits, dropped, notes)
     if both := int(np.isin(joined.digests[1], joined.digests[0]).sum()):
-        raise DataError(
-            f"test_data: ids that are also among the training rows: {both}, expected none"
-        )
+        raise DataError(f"test_data: ids also among the training rows: {both}, expected none")
     return joined
 
 

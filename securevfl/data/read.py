@@ -391,8 +391,8 @@ def _ids(source: FileSource, frame: "pl.DataFrame") -> "tuple[pl.Series, pl.Seri
     if double := len(ids) - ids.n_unique():
         first = ids.filter(ids.is_duplicated())[0]
         raise DataError(
-            f"{where}: {counted(double, 'duplicate id')} in {source.id_column!r}, the first is "
-            f"{first!r}"
+            f"{where}: {counted(double, 'duplicate id')} in {source.id_column!r}, "
+            f"the first is {first!r}"
         )
     return ids, written
 

@@ -258,12 +258,12 @@ def saved_model(
     return SavedModel(header, weights, mean, scale, state, make_module, head, phi, bounds)
 
 
-def save_model(path: Path, model: SavedModel, *, durable: bool = True) -> None:
+def save_model(path: Path, model: SavedModel) -> None:
     """Write a model atomically: readers see the old file or the new one."""
     contiguous = {name: np.asarray(values, order="C") for name, values in _tensors(model).items()}
     header = {key: value for key, value in asdict(model.header).items() if value is not None}
     data = save(contiguous, metadata={_HEADER: json.dumps(header)})
-    replace_file(path, data, "model file", durable=durable)
+    replace_file(path, data, "model file")
 
 
 def _tensors(model: SavedModel) -> dict[str, NDArray[Any]]:
@@ -289,6 +289,8 @@ def load_model(
     A custom network needs the function that makes its module, unless `describe_only`; it then
     cannot predict. A DataError if the file is not a valid model.
     """
+    if path.is_dir():
+        raise DataError(f"model file {path} is a folder: name the parts in it")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

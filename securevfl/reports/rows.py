@@ -163,7 +163,8 @@ class TrainRow(JobRow, CalibrationFigures):
 
     Costs are without those of `rounds_before`, which were done before it was interrupted.
     `losses` are those of each round since, where the label party sees them.
-    `before` says what was to be done and who would learn what, `notes` what was noticed in files.
+    `before` says what was to be done and who would learn what, `brought` what parties hold, and
+    `notes` what was noticed in files.
     `links` says what messages cost besides their lines, where a simulated network counted that.
     `ranking` is `models.ranking.Ranking` of two classes whose scores the label party sees.
     The model is that after `kept_rounds`; `status` is the command's, `warnings` have kind and text.
@@ -186,6 +187,7 @@ class TrainRow(JobRow, CalibrationFigures):
     dropped_rows: Mapping[str, int]
     notes: list[str]
     before: list[str]
+    brought: Sequence[Sequence[str]]
     kept_rounds: int
     status: int
     warnings: Sequence[Mapping[str, str]]

@@ -33,7 +33,7 @@ from securevfl.reports.tables import (
     varied,
     with_offline,
 )
-from securevfl.reports.training import before
+from securevfl.reports.training import PARTIES, before, brought
 from securevfl.shown import counted, curve
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "dropped_rows": dict(result.dropped),
         "notes": [note.line for note in dataset.notes],
         "before": before(result.plan, dataset),
+        "brought": brought(result.plan, dataset),
         "kept_rounds": result.kept_rounds,
         "status": result.status,
         "warnings": [{"kind": each.kind, "text": each.text} for each in result.warnings],
@@ -232,21 +233,16 @@ def train_page(result: Mapping[str, Any]) -> str:
         result=result,
         title=f"A model of {row['dataset']} by {parties}",
         lead=f"{row['algorithm']} under {row['exchange']}, {counted(row['rounds'], 'round')}. "
-        "Computation was "
-        "measured on the machine named below; the network is a model.",
+        "Computation was measured on the machine named below; the network is a model.",
         warnings=[each["text"] for each in row.get("warnings", ())],
         figures=[{"title": each["title"], "curve": each} for each in curves(row)],
         models=([heading for heading, _ in columns], lines(columns, models)),
         costs=(["what", "time"], costs(row)),
         # What was made offline is in the costs below, and too wide here.
         job=([heading for heading, _ in TRADEOFF], lines(TRADEOFF, [row])),
+        parties=(PARTIES, row.get("brought", ())),
         before=[*row.get("before", ()), *row["notes"]],
         notes=[
-            *(
-                f"{name}: {counted(count, 'row')} left out"
-                for name, count in row["dropped_rows"].items()
-                if count
-            ),
             *comparison_notes(row),
             *tradeoff_notes([row]),
             *privacy_notes(row),

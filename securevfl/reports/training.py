@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from operator import itemgetter
@@ -36,6 +36,7 @@ BY_HEART = 1 / 25
 # is worth waiting for.
 LONG_SECONDS = 10.0
 OFTEN_SECONDS, ALMOST = 0.5, 0.95
+PARTIES = ("party", "columns", "rows", "in common", "left out")
 SYMBOLS = {
     r"H_k": "H_k is party k's part of the prediction of a row",
     r"ΣH": "ΣH the sum of all parts",
@@ -49,17 +50,21 @@ SYMBOLS = {
 }
 
 
-def parties_table(plan: Plan, dataset: VerticalDataset[Matrix]) -> "Table":
-    """Who brings what, and what of it all others hold too."""
+def brought(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[list[str]]:
+    """By party, what it brings, and what of it all others hold too: a row of `PARTIES`."""
     common = len(dataset.train_labels) + len(dataset.test_labels)
     rows = []
     for each in dataset.parties:
         dropped = dataset.dropped.get(each.name, 0)
         labels = " (labels)" if each.name == plan.facts.label_party else ""
         figures = (len(each.columns), common + dropped, common, dropped)
-        rows.append((each.name + labels, *map(str, figures)))
-    headings = ("party", "columns", "rows", "in common", "left out")
-    return table([(name, itemgetter(place)) for place, name in enumerate(headings)], rows)
+        rows.append([each.name + labels, *map(str, figures)])
+    return rows
+
+
+def parties_table(rows: Sequence[Sequence[str]]) -> "Table":
+    """The rows of `brought`."""
+    return table([(name, itemgetter(place)) for place, name in enumerate(PARTIES)], rows)
 
 
 def forecast_table(plan: Plan, expected: "Expected") -> "Table":
@@ -105,9 +110,8 @@ def before(plan: Plan, dataset: VerticalDataset[Matrix]) -> list[str]:
     """What will be done, and what each party will learn of the others, a sentence each."""
     settings = plan.job.job
     size = "all rows" if plan.full_batches else f"about {plan.batch_size} rows"
-    steps = "exact local steps"
-    if plan.local_steps != "exact":
-        steps = counted(plan.local_steps, "local step")
+    exact = plan.local_steps == "exact"
+    steps = "exact local steps" if exact else counted(int(plan.local_steps), "local step")
     ends_before = plan.stops_early or settings.target_auc is not None
     rounds = ("at most " if ends_before else "") + counted(plan.rounds, "round")
     lines = [
@@ -172,10 +176,8 @@ def _determined(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[str]:
         if party.name != plan.facts.label_party and linear and shown >= columns:
             yield (
                 f"{plan.facts.label_party} sees up to {counted(shown, 'number')} of each person "
-                "from "
-                f"{party.name}, which has {counted(columns, 'column')}: whoever knows as many "
-                "people "
-                "can then compute the columns of all"
+                f"from {party.name}, which has {counted(columns, 'column')}: whoever knows as many "
+                "people can then compute the columns of all"
             )
 
 
@@ -209,9 +211,8 @@ def _told_at_the_end(plan: Plan, dataset: VerticalDataset[Matrix]) -> Iterator[s
     warning = ", so they can be read off it" if BITS * columns > bits else ""
     yield (
         f"the final model tells feature parties {counted(columns, 'number')} of labels, which "
-        "count as "
-        f"{BITS * columns} bits over all jobs on these people; the labels of {len(labels)} rows "
-        f"have {bits:.0f}{warning}"
+        f"count as {BITS * columns} bits over all jobs on these people; the labels of "
+        f"{len(labels)} rows have {bits:.0f}{warning}"
     )
 
 

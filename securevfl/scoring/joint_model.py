@@ -105,15 +105,12 @@ def load_parts(
     for name in names:
         path = directory / f"{name}{suffix}.safetensors"
         if not path.exists():
-            unfinished = Checkpoints(directory, name).newest.exists()
-            raise DataError(
-                f"no model file {path}: "
-                + (
+            hint = "`securevfl train` writes one for each party"
+            if Checkpoints(directory, name).newest.exists():
+                hint = (
                     "training is unfinished, and `securevfl train JOB.toml --resume` continues it"
-                    if unfinished
-                    else "`securevfl train` writes one for each party"
                 )
-            )
+            raise DataError(f"no model file {path}: {hint}")
         parts[name] = load_model(path, (modules or {}).get(name))
         if parts[name].header.party != name:
             raise DataError(

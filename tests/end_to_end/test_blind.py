@@ -19,6 +19,7 @@ from securevfl.errors import (
     UnexpectedMessage,
 )
 from securevfl.models.scores import auc
+from securevfl.protocols.blind import residuals
 from securevfl.protocols.blind.fixed_point import require_rare, sigmoid_series
 from securevfl.protocols.blind.links import Corrections
 from securevfl.protocols.blind.relays import HeldOutShares, MaskedResiduals, PredictionShares
@@ -28,6 +29,7 @@ from securevfl.protocols.exchanges.class_sums import HeldOutMasks
 from securevfl.protocols.guards.row_record import RowRecord
 from securevfl.protocols.session.gathering import HeldOutPredictions, MaskedHeldOutPredictions
 from securevfl.protocols.session.scoring import Score
+from securevfl.runtime.costs import Stopwatch
 from securevfl.training import Environment, TrainingResult
 from tests.exact_reference import Reference
 from tests.jobs import Settings, all_weights, breast_cancer, fit, run_job
@@ -396,3 +398,19 @@ def test_a_job_that_never_scores_sends_nothing_for_it() -> None:
     assert result.scores == []
     sent = {kind for each in result.ledgers.values() for kind in each.messages}
     assert not sent & {"HeldOutShares", "EncryptedHeldOut", "Verdict"}
+
+
+@pytest.mark.parametrize("loss", ["logistic", "taylor-logistic"])
+def test_blind_tells_how_much_of_its_work_before_rounds_is_done(
+    loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(residuals, "_PIECE", 2000)
+    monkeypatch.setattr(Stopwatch, "made", lambda _, parts, of: told.append(parts / of))
+    fit(breast_cancer(), "blind", loss=loss, rounds=20)
+    assert told[0] == 0
+    assert told[-1] == 1
+    stages = [each for each in told if each == 0]
+    assert len(set(told)) > 4
+    assert len(stages) == (4 if loss == "logistic" else 2), "two parties, a stage or two"
+    assert all(0 <= each <= 1 for each in told)

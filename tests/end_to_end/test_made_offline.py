@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from securevfl.protocols.blind import residuals
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.exchange import Established, Session
 from securevfl.reports.training import SetupWatch
@@ -90,22 +89,6 @@ def test_training_says_what_was_made_offline(
     assert "computation before rounds" in page
     assert ">of it offline</th>" in page
     assert ">offline compute</th>" not in page, "too wide for a screen"
-
-
-@pytest.mark.parametrize("loss", ["logistic", "taylor-logistic"])
-def test_blind_tells_how_much_of_its_work_before_rounds_is_done(
-    loss: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(residuals, "_PIECE", 2000)
-    monkeypatch.setattr(Stopwatch, "made", lambda _, parts, of: told.append(parts / of))
-    fit(breast_cancer(), "blind", loss=loss, rounds=20)
-    assert told[0] == 0
-    assert told[-1] == 1
-    stages = [each for each in told if each == 0]
-    assert len(set(told)) > 4
-    assert len(stages) == (4 if loss == "logistic" else 2), "two parties, a stage or two"
-    assert all(0 <= each <= 1 for each in told)
 
 
 def test_a_result_shows_it_where_there_is_some() -> None:

@@ -129,7 +129,7 @@ def test_a_trained_model_is_shown_whole_on_a_desk(shown: tuple[Page, list[str]])
     frames = "[...document.querySelectorAll('.wide')]"
     assert page.evaluate(f"{frames}.filter(e => e.scrollWidth > e.clientWidth).length") == 0
     text = page.inner_text("main")
-    for said in (r"\d+ rows to train on, \d+ held out; classes", "learns: ", "\nended "):
+    for said in (r"\d+ rows to train on, \d+ held", "classes", "learns: ", "\nended ", "in common"):
         assert re.search(said, text)
     rounds = page.inner_text(".lead").split(" rounds")[0].split()[-1]
     if "blind" in text:

@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
             ("model = 'cnn' needs image_width", None, {"image_width": None}),
             ("30 columns are not an image with rows of 7 pixels", None, {"image_width": 7}),
             ("not an image with rows of 3 pixels that is large enough", None, {"image_width": 3}),
-            (r"job\.channels = \(2, 3\) needs model = 'cnn'", None, {"model": "mlp"}),
+            (r"job\.channels = \[2, 3\] needs model = 'cnn'", None, {"model": "mlp"}),
         ],
     ),
     "networks": (breast_cancer, NETWORK, [
@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Callable[[], VerticalDataset], Settings, list[Row]]] = 
         ("round_trips = 1 takes linear models", {"scheme": "bfv", "round_trips": 1}, {}),
         ("party 'party1': model = 'custom' needs a module", None,
          {"model": "custom", "hidden": None, "activation": None}),
-        (r"job\.hidden = \(4,\) needs model = 'mlp'", None, {"model": "linear"}),
+        (r"job\.hidden = \[4\] needs model = 'mlp'", None, {"model": "linear"}),
     ]),
     "networks, ten classes": (digits, NETWORK, [
         ("networks at feature parties take two classes", "bfv", {"learning_rate": 0.1}),

@@ -126,7 +126,7 @@ def test_a_test_file_at_every_party_is_the_test_set(bank: FileSource, shop: File
     (folder / "s.csv").write_text("customer,spend,member\np001,9,0\nq1,8,1\n")
     edit(sources[0], "p000,0,0,no\n", "")
     (folder / "b.csv").write_text("id,age,income,default\nq1,1,2,yes\np001,3,4,no\n")
-    with pytest.raises(DataError, match="test_data: ids that are also among the training rows: 1"):
+    with pytest.raises(DataError, match="test_data: ids also among the training rows: 1"):
         load_files(sources)
 
 

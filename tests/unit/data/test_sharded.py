@@ -186,7 +186,7 @@ WRONG: dict[str, tuple[Callable[[list[FileSource]], list[FileSource]], str]] = {
         "were converted as 'text'",
     ),
     "test rows of other columns": (narrower, "test_data has 2 columns from 'c2' to 'c3', data 3"),
-    "test rows that are trained on": (same_test_rows, "that are also among the training rows: "),
+    "test rows that are trained on": (same_test_rows, "ids also among the training rows: "),
     "a shard and a file": (of_two_kinds, "one of data and test_data is a shard"),
     "test rows without labels": (without_test_labels, "labels in one of data and test_data only"),
     "test rows with labels of text": (text_labels_in_tests, "labels are text in one of data and"),

@@ -73,6 +73,11 @@ def test_a_place_where_no_folder_can_be_made_is_reported() -> None:
         save_model(Path("/proc/nowhere/bank.safetensors"), MODEL)
 
 
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a folder: name the parts in it"):
+        load_model(tmp_path)
+
+
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing.safetensors"):
         load_model(tmp_path / "nothing.safetensors")
