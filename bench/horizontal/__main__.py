@@ -82,7 +82,7 @@ EXPERIMENT = Experiment(
         "printed-0.6": Run(900, of_cifar10(0.6, *PRINTED, **FEW_RATES)),
         "cifar10-0.1": Run(1250, of_cifar10(0.1, *MAIN)),
         "mnist-0.6": Run(250, of_mnist(0.6)),
-        "mnist-0.1": Run(250, of_mnist(0.1)),
+        "mnist-0.1": Run(400, {**of_mnist(0.1), "learning_rate": (0.1,)}),
         "convex-0.6": Run(350, of_logistic(0.6, 1000)),
         "convex-0.1": Run(350, of_logistic(0.1, 1000)),
         "momentum": Run(200, {**of_logistic(0.6, 200), "methods": MOMENTA}),
