@@ -115,7 +115,7 @@ class Score:
 
 def _of_classes(figure: float | None) -> float:
     if figure is None:
-        raise ConfigError("score: no such figure of real targets, and no accuracy from sums")
+        raise ConfigError("score: no AUC or accuracy of real targets, and no accuracy from sums")
     return figure
 
 
