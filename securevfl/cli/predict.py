@@ -95,11 +95,8 @@ def predict(
     known_labels(header, found.labels)
     asked = costs or flag is not None
     new = found.new_labels
-    if asked and (header.classes != 2 or len(set(known_labels(header, new))) < 2):  # noqa: PLR2004
-        raise ConfigError(
-            "a cut-off is chosen by rows that the model was not trained on, with labels of both "
-            "classes: give such rows with --rows, new_data or test_data"
-        )
+    if asked:
+        _check_cutoffs(header.classes, len(set(known_labels(header, new))))
     guard = options.guard_directory()
     scored = score(
         plan,
@@ -112,7 +109,7 @@ def predict(
     )
     ids = [found.written[row] for row in found.order]
     columns = score_columns(header, found.id_column, ids, scored.predictions[found.order])
-    quality = metrics(header, scored.predictions, found.labels)
+    quality = metrics(header, scored.predictions, new if any(new) else found.labels)
     write_scores(out, columns)
     row = predict_row(scored, found, parts, quality, out)
     if asked:
@@ -129,6 +126,16 @@ def predict(
     shown = () if out.suffix.lower() == ".parquet" else ids
     for warning in warnings(found.dropped, found.unknown, shown):
         sys.stderr.write(f"securevfl: {warning}\n")
+
+
+def _check_cutoffs(classes: int, occur: int) -> None:
+    if classes != 2:  # noqa: PLR2004
+        raise ConfigError(f"a cut-off is between two classes, and the model has {classes}")
+    if occur < classes:
+        raise ConfigError(
+            "a cut-off is chosen by rows that the model was not trained on, with labels of both "
+            "classes: give such rows with --rows, new_data or test_data"
+        )
 
 
 def _given(rows: Sequence[str]) -> dict[str, Path]:

@@ -326,19 +326,24 @@ def first_problem(
         ways = [first, *(other.removeprefix("Input should be ") for other in others)]
         given = repr(problem["input"])
         given = given if len(given) <= ONE_LINE else f"{given[:ONE_LINE]}…"
+        if where == ("party",):
+            given, ways = "a table", ["start each party's section with [[party]]"]
         return f"{place} = {given}: {', or '.join(ways)}"
     key = str(where[-1])
     if new := RENAMED.get(key):
         return f"unknown key {place!r}: renamed to {new!r}"
     home = next((name for name, kind in sections.items() if key in kind.model_fields), None)
     if home is not None:
-        heading = "[[party]]" if home == "party" else f"[{home}]"
-        return f"unknown key {place!r}: {key} belongs in {heading}"
+        return f"unknown key {place!r}: {key} belongs in {_heading(home)}"
     if key in sections:
-        return f"unknown key {place!r}: [{key}] is a separate section"
+        return f"unknown key {place!r}: {_heading(key)} is a separate section"
     beside = [*top, *sections] if len(where) == 1 else sections[str(where[0])].model_fields
     nearest = difflib.get_close_matches(key, beside, n=1, cutoff=0.0)
     return f"unknown key {place!r}: nearest known key is {nearest[0]!r}"
+
+
+def _heading(section: str) -> str:
+    return "[[party]]" if section == "party" else f"[{section}]"
 
 
 def section_kinds() -> dict[str, type[BaseModel]]:

@@ -113,7 +113,7 @@ def check_names(job: Job) -> None:
 def require(name: str, known: Collection[str], what: str) -> None:
     """Check that a name is known; the error names the nearest one."""
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+        nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
         raise ConfigError(
             f"{what} = {name!r}: unknown; nearest is {nearest!r}, known are {', '.join(known)}"
         )

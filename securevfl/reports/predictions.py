@@ -29,10 +29,10 @@ FORMULA = re.compile(r"[=@]|[+-](?![\d. ]*$)")
 class PredictRow(CostFigures, CalibrationFigures):
     """Rows that were scored; `shown`: how the label party saw the others' predictions.
 
-    Metrics are of the `labelled` rows, whose label the label party's file has: AUC, accuracy,
-    ranking and calibration of classes, R², RMSE and MAE of real targets, in their units. Cut-offs
-    are of the rows among them that the model was not trained on. The job hash is of the job that
-    the model was trained in, `same_job` whether it is this one.
+    Metrics and cut-offs are of the `labelled` rows, whose label the label party's file has and that
+    the model was not trained on; metrics of all with a label if there are no others. AUC, accuracy,
+    ranking and calibration are of classes, R², RMSE and MAE of real targets, in their units. The
+    job hash is of the job that the model was trained in, `same_job` whether it is this one.
     """
 
     exchange: str
@@ -167,13 +167,14 @@ def predict_notes(row: PredictRow, class_names: Sequence[str]) -> list[str]:
     notes = [_calibration_note(row), *_ranking_notes(row)]
     if len(class_names) == 2:  # noqa: PLR2004
         notes.insert(0, f"probability: of class {class_names[1]!r}, not {class_names[0]!r}")
-    if 0 < row["labelled"] < row["rows"]:
-        notes.append(f"metrics cover the {row['labelled']:,} rows that have a label")
     if row["trained_on"]:
         notes.append(
             f"the model was trained on {row['trained_on']:,} of these rows: its scores on them say "
             "nothing about new rows"
         )
+    if 0 < row["labelled"] < row["rows"]:
+        new = " and that the model was not trained on" if row["trained_on"] else ""
+        notes.append(f"metrics cover the {row['labelled']:,} rows that have a label{new}")
     for party, columns in row["unused_columns"].items():
         if columns:
             notes.append(f"{party}: columns that the model does not use: {', '.join(columns)}")
@@ -203,8 +204,9 @@ def _ranking_notes(row: PredictRow) -> Iterator[str]:
         )
     if row["cutoffs"]:
         yield (
-            "a row is flagged from its cut-off on, none at '-'; these rows chose it, so it looks "
-            "better on them than on others: confirm it on rows that had no part in it"
+            "a row is flagged from its cut-off on, none at '-'; the class in the scores is still "
+            "the more probable one. These rows chose the cut-off, so it looks better on them than "
+            "on others: confirm it on rows that had no part in it"
         )
 
 

@@ -463,7 +463,8 @@ def test_sums_by_class_of_two_show_no_row_and_sums_of_three_do(tmp_path: Path) -
 
 
 def test_noisy_predictions_are_not_counted(tmp_path: Path) -> None:
-    assert len(show(tmp_path, None, "dp", privacy={"noise_multiplier": 5.0}).scores) == 2
+    scores = show(tmp_path, None, "dp", privacy={"noise_multiplier": 5.0}).scores
+    assert {each.rounds for each in scores} == {1, 2}  # the first again, where noise made it best
     assert list(tmp_path.iterdir()) == []
 
 

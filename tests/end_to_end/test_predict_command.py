@@ -16,6 +16,7 @@ from securevfl.data import load
 from securevfl.data.ids import is_held_out
 from securevfl.errors import ConfigError
 from securevfl.models.ranking import Cutoffs
+from securevfl.models.scores import auc
 from securevfl.models.storage import load_model
 from securevfl.runtime.costs import Costs, JobCosts, job_costs
 from securevfl.scoring import load_models
@@ -159,7 +160,8 @@ def test_cut_offs_are_those_of_the_labelled_scores(job: str, capsys: Capture) ->
         f"(at most 30 % flagged): {by_share['flagged']:.1%} of 35 rows flagged, precision"
         in printed
     )
-    assert "these rows chose it, so it looks better on them than on others" in printed
+    assert "the class in the scores is still the more probable one" in printed
+    assert "so it looks better on them than on others" in printed
 
 
 def test_cut_offs_take_labelled_rows_that_the_model_was_not_trained_on(
@@ -180,6 +182,11 @@ def test_cut_offs_take_labelled_rows_that_the_model_was_not_trained_on(
     labels = (rows["status"] == "paid").to_numpy().astype(np.int64)
     expected = Cutoffs(rows["probability"].to_numpy(), labels).by_cost(1, 10)
     assert row["cutoffs"] == [expected]
+    assert row["labelled"] == len(held_out)
+    assert row["auc"] == pytest.approx(auc(rows["probability"].to_numpy()[:, None], labels))
+    assert "a label and that the model was not trained on" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_labels_that_are_there_are_mentioned_and_parquet_and_standard_output_work(

@@ -62,6 +62,8 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
         ("[job]\nstaleness = 2", r"unknown key 'job.staleness': staleness belongs in \[fdml\]"),
         ("[job]\nexchange = 'bfv'", r"'job.exchange': \[exchange\] is a separate section"),
         ("[job]\nlabel_column = 'y'", r"label_column belongs in \[\[party\]\]"),
+        ("[party]\nname='a'", r"party = a table: start each party's section with \[\[party\]\]"),
+        ("[job]\nparty = []", r"'job.party': \[\[party\]\] is a separate section"),
         ("[[party]]\nname='a'\nrole='label'\ndat='x'", "nearest known key is 'data'"),
         ("[exchange]\nshceme='x'", "nearest known key is 'scheme'"),
         ("[network]\nlatency=3", "nearest known key is 'latency_ms'"),
