@@ -48,11 +48,17 @@ def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, "NDArray[Any]"]]:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 in hex of a file, or of a folder's files in the order of their names."""
+    """SHA-256 in hex of a file, or of a folder's files in the order of their names.
+
+    Raises:
+        DataError: it cannot be read.
+    """
     digest = hashlib.sha256()
-    for each in sorted(path.iterdir()) if path.is_dir() else [path]:
-        with each.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)
+    with reading(str(path)):
+        files = [each for each in sorted(path.iterdir()) if each.is_file()] if path.is_dir() else []
+        for each in files or [path]:
+            with each.open("rb") as file:
+                hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 

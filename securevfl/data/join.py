@@ -157,10 +157,14 @@ class Keys:
     test: Sequence[str] | Digests | None
 
 
-def own_keys(source: FileSource, *, by_id: bool) -> Keys:
-    """What one party's rows are matched by; refuses what `load_files` refuses of one party."""
+def own_keys(source: FileSource, *, by_id: bool, shared: bool = False) -> Keys:
+    """What one party's rows are matched by; refuses what `load_files` refuses of one party.
+
+    Categories of a `preprocess` that is `shared` may be columns of other parties.
+    """
     held = _open(source, by_id=by_id)
-    _require_categories([held])
+    if not shared:
+        _require_categories([held])
     require_usable(held.files)
     sides = [held.train] if source.test_path is None else [held.train, held.test]
     orders = [np.argsort(np.array(side.ids)) if by_id else slice(None) for side in sides]

@@ -12,7 +12,7 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
-from securevfl.shown import Shown
+from securevfl.shown import Shown, controls
 from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows, blocks_of, dense, require_dense
 
 MOST_CELLS = 1 << 27
@@ -322,7 +322,7 @@ def check(dataset: VerticalDataset[Matrix]) -> None:
     Raises:
         ConfigError: fewer than two parties, repeated names, or an unknown label party.
         DataError: row counts that differ, no training rows, NaN or infinite values, labels out of
-            range, or only one class or target value.
+            range, only one class or target value, or names with control characters.
     """
     names = [party.name for party in dataset.parties]
     if len(names) < 2:  # noqa: PLR2004
@@ -332,16 +332,24 @@ def check(dataset: VerticalDataset[Matrix]) -> None:
     if dataset.label_party not in names:
         raise ConfigError(f"label_party: {dataset.label_party!r} is not one of {names}")
     for party in dataset.parties:
+        _check_names(f"party {party.name!r}: column", party.columns)
         check_rows(party, "training", party.train, dataset.train_labels)
         check_rows(party, "test", party.test, dataset.test_labels)
         if dataset.own_rows is not None and party.name == dataset.label_party:
             check_rows(party, "own", dataset.own_rows.features, dataset.own_rows.labels)
     scored = (("test", dataset.test_labels),) if dataset.test_labels.size else ()
     where = f"data set {dataset.name!r}"
+    _check_names(f"{where}: class", dataset.label_names)
     for split, labels in (("training", dataset.train_labels), *scored):
         check_labels(where, split, labels, dataset.classes)
     if dataset.own_rows is not None:
         _check_range(where, "own", np.unique(dataset.own_rows.labels), dataset.classes)
+
+
+def _check_names(where: str, names: tuple[str, ...]) -> None:
+    """Refuse names that no model file may have."""
+    if (odd := controls(names)) is not None:
+        raise DataError(f"{where} {odd!r} has control characters in its name: rename it")
 
 
 def check_labels(where: str, split: str, labels: Labels, classes: int) -> None:

@@ -311,7 +311,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         loss = "taylor-logistic" if self.hide == "both" else "logistic"
         weights = self.class_weight
         if isinstance(weights, Mapping):
-            weights = {str(each): weights.get(each, 1.0) for each in classes.tolist()}
+            if unknown := [each for each in weights if each not in classes.tolist()]:
+                raise ConfigError(f"class_weight: {unknown[0]!r} is no class of y")
+            weights = {str(each): float(weights.get(each, 1)) for each in classes.tolist()}
         settings = {"loss": loss, "l2": 1 / (self.C * len(X)), "class_weight": weights}
         result = self._train(dataset, **settings, eval_every="never")
         self._set_coefficients(result, columns)

@@ -61,6 +61,7 @@ Bounds = Annotated[tuple[float, ...], AfterValidator(_ascending)]
 PartyName = Annotated[
     str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")
 ]
+ClassWeights = Annotated[Mapping[str, PositiveFloat], Field(min_length=2)]
 WebSocket = Annotated[str, AfterValidator(_websocket)]
 
 
@@ -177,7 +178,7 @@ class JobSettings(Section):
     loss: Loss = "logistic"
     l1: NonNegative = 0.0
     l2: NonNegative | None = None
-    class_weight: Literal["balanced"] | Mapping[str, PositiveFloat] | None = None
+    class_weight: Literal["balanced"] | ClassWeights | None = None
     proximal: NonNegative = 0.0
     local_rule: Literal["curvature", "gauss-newton", "frozen", "exact"] = "curvature"
     sampling: Literal["partition", "shuffle"] = "partition"

@@ -137,7 +137,8 @@ class Cutoffs:
 
     def by_share(self, share: float) -> Cutoff:
         """Flags as many rows as possible, but no more than this share of all."""
-        most = int(np.searchsorted(self._flagged, share * self._rows, "right")) - 1
+        rows = share * self._rows * (1 + 1e-12)  # 29 % of 100 rows are 29, not 28.999…
+        most = int(np.searchsorted(self._flagged, rows, "right")) - 1
         return self._at(most, f"at most {100 * share:.3g} % flagged", None)
 
     def by_cost(self, false_positive: float, false_negative: float) -> Cutoff:

@@ -167,7 +167,8 @@ def agreement_of(task: Task, addresses: Mapping[str, str]) -> Agreement:
 def own_file(task: Task) -> OwnRows:
     """The rows of a party's file or shard; errors as `file_sources` and `load_files`."""
     (source,) = file_sources(Job.of(**task.job), Path(task.beside), task.name)
-    return OwnRows.read(source, by_digest=task.by_digest)
+    # The job's [preprocess] is all parties', and their files were read with it before.
+    return OwnRows.read(source, by_digest=task.by_digest, shared=True)
 
 
 class _Here:

@@ -71,9 +71,9 @@ class OwnRows:
     keys: Keys
 
     @classmethod
-    def read(cls, source: FileSource, *, by_digest: bool) -> "OwnRows":
-        """Read a file or a shard; errors as `load_files`."""
-        return cls(source, by_digest, own_keys(source, by_id=not by_digest))
+    def read(cls, source: FileSource, *, by_digest: bool, shared: bool = False) -> "OwnRows":
+        """Read a file or a shard, see `own_keys`; errors as `load_files`."""
+        return cls(source, by_digest, own_keys(source, by_id=not by_digest, shared=shared))
 
     def __len__(self) -> int:
         return len(self.keys.train) + (0 if self.keys.test is None else len(self.keys.test))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +358,16 @@ def test_decrypted_products_have_fresh_masks() -> None:
     one, other = (run(None, "bfv", rounds=1).views for _ in range(2))
     for name in ("bank", "shop"):
         assert not (one[name].decrypted()[0].values == other[name].decrypted()[0].values).any()
+
+
+def test_products_of_every_local_step_have_fresh_masks() -> None:
+    """Steps too small to change a weight repeat a product exactly, but not what is decrypted."""
+    more = settings(None, rounds=1, local_steps=3, learning_rate=1e-12, eval_every=0)
+    for view in fit(made(), PER_STEP, **more).views.values():
+        values = [each.values for each in view.decrypted()[:3]]  # the label party scores at the end
+        assert len({each.shape for each in values}) == 1
+        for one, other in combinations(values, 2):
+            assert not (one == other).any()
 
 
 @pytest.mark.parametrize("batch_size", [20, "full"])

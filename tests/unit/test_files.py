@@ -1,4 +1,5 @@
 import gzip
+import hashlib
 import os
 import resource
 import stat
@@ -12,7 +13,14 @@ from filelock import FileLock
 
 from securevfl import files
 from securevfl.errors import DataError
-from securevfl.files import only_one, private_folder, read_content, replace_file, require_room
+from securevfl.files import (
+    only_one,
+    private_folder,
+    read_content,
+    replace_file,
+    require_room,
+    sha256,
+)
 
 
 def test_a_file_is_written_with_its_folder(tmp_path: Path) -> None:
@@ -193,3 +201,15 @@ def test_room_is_asked_for_before_work(tmp_path: Path) -> None:
         require_room({tmp_path / "result": 1 << 60}, "result folder")
     with pytest.raises(DataError, match=f"result folder {tmp_path} is a folder"):
         require_room({tmp_path: 1}, "result folder")
+
+
+def test_a_folder_has_the_hash_of_its_files_alone(tmp_path: Path) -> None:
+    """File managers and editors leave folders in it."""
+    for name in ("b", "a"):
+        (tmp_path / name).write_text(name)
+    alone = sha256(tmp_path)
+    assert alone == hashlib.sha256(b"ab").hexdigest()
+    (tmp_path / ".hidden").mkdir()
+    assert sha256(tmp_path) == alone
+    with pytest.raises(DataError, match=r"gone cannot be read: No such file"):
+        sha256(tmp_path / "gone")

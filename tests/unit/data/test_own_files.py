@@ -268,6 +268,7 @@ def test_categories_that_no_party_has_are_refused(bank: FileSource, shop: FileSo
         load_files([bank, own])
     with pytest.raises(ConfigError, match="no column 'age' to train on; 'shop' has "):
         own_keys(own, by_id=True)
+    own_keys(own, by_id=True, shared=True)
 
 
 def test_too_many_columns_are_refused_before_they_are_read(

@@ -9,6 +9,8 @@ import pytest
 from securevfl.data import VerticalDataset, check, fingerprint, load
 from securevfl.data.tables import as_array, as_classes, some_rows, some_test_rows, without_rows
 from securevfl.errors import ConfigError, DataError
+from securevfl.job import Job
+from securevfl.training import train
 from tests.sparse_data import sparse_rows
 
 COLUMN = load("breast_cancer").parties[1].columns[2]
@@ -33,6 +35,15 @@ def test_features_that_are_not_finite_are_counted_by_party_and_column(
     expected = f"party 'party2': column {COLUMN!r} has 2 NaN or infinite {word}"
     with pytest.raises(DataError, match=re.escape(expected)):
         check(with_party(**{split: values}))
+
+
+def test_names_that_no_model_file_may_have_are_refused_before_training() -> None:
+    columns = load("breast_cancer").parties[1].columns[1:]
+    train(Job.of(job={"rounds": 1}), with_party(columns=("größe\n\t", *columns)))
+    with pytest.raises(DataError, match=r"'party2': column 'a\\rb' has control characters"):
+        train(Job.of(job={"rounds": 1}), with_party(columns=("a\rb", *columns)))
+    with pytest.raises(DataError, match=r"class '\\x1b\[1m' has control characters"):
+        train(Job.of(job={"rounds": 1}), dataset(label_names=("no", "\x1b[1m")))
 
 
 @pytest.mark.parametrize(("split", "rows"), [("train", 456), ("test", 113)])

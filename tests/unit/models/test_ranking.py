@@ -122,3 +122,10 @@ def test_nobody_is_flagged_where_that_costs_least() -> None:
     )
     assert found["cost"] == pytest.approx(1 / 3)
     assert Cutoffs(np.ones(3), labels).by_share(0.5)["threshold"] is None  # all are tied
+
+
+@pytest.mark.parametrize("rows", [10, 100, 999, 1000])
+def test_a_share_of_rows_flags_as_many_as_it_says(rows: int) -> None:
+    every = Cutoffs(np.arange(float(rows)), np.arange(rows) % 2)
+    for flagged in range(rows + 1):  # 0.29 · 100 is less than 29
+        assert every.by_share(flagged / rows)["flagged"] == flagged / rows

@@ -16,7 +16,7 @@ from securevfl.parties.door import UNIX
 from securevfl.parties.identity import Identity
 from securevfl.parties.leftover import leave_ledger, leave_outcome, ledger_at, outcome_at
 from securevfl.parties.local import Places, Supervision, train_locally
-from securevfl.parties.local_party import LocalParty, folder_of, key_file
+from securevfl.parties.local_party import LocalParty, folder_of, key_file, own_file
 from securevfl.parties.own_data import ALIGNED, NamedRows, OwnRows, join, kept_common
 from securevfl.parties.task import Event, Task, Tell
 from securevfl.protocols.session.checkpoints import SessionState, last_session
@@ -64,6 +64,14 @@ def test_an_operator_finds_the_rows_that_its_own_join_finds(by_digest: bool) -> 
     # Rows matched by digest keep the label party's order, which is not that of the ids.
     order = np.sort if by_digest else np.asarray
     assert np.array_equal(order(digests["bank"]), order(expected.row_digests))
+
+
+@pytest.mark.usefixtures("clean_place")
+def test_categories_may_be_columns_of_another_party() -> None:
+    job = read_job(Path(two_organizations(preprocess={"categories": ["income"]})))
+    given = job.model_dump(mode="json", exclude_unset=True)
+    rows = {party: own_file(task_of(party, job=given)) for party in ("bank", "shop")}
+    assert {party: len(each) for party, each in rows.items()} == {"bank": 400, "shop": 380}
 
 
 class Stillborn:
