@@ -19,6 +19,7 @@ MISTAKES = {
     "bench tradeoff --exchang plain": "--exchange",
     "bench tradeoff --dataset breast_cancr": "breast_cancer",
     "bench tradeoff --exchange plian": "nearest is 'plain'",
+    "bench tradeoff --exchange plain,blind": "compare what `securevfl train` prints under each",
     "bench tradeoff --exchange masked": "at least 3 parties",
     "bench tradeoff --exchange plain --he-per-step true": "no cell has homomorphic work",
     "bench tradeoff --hidden [3]": "needs model = 'mlp'",
