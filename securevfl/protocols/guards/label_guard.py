@@ -317,11 +317,7 @@ def _fewer_rounds(trial: _Trial, plan: Plan) -> str:
     new = f"every gradient of {what} reveals something new, and on these rows {passes}"
     if plan.loss.weighs_labels:
         weighted = plan.job.job.class_weight is not None
-        return f"{new}: " + (
-            "drop class_weight (`predict` chooses a cut-off by cost)"
-            if weighted
-            else "take loss = 'logistic'"
-        )
+        return f"{new}: " + ("drop class_weight" if weighted else "take loss = 'logistic'")
     return new if plan.algorithm.own_components else f"{new}: train linear models"
 
 
