@@ -19,6 +19,7 @@ from securevfl.crypto.schemes import running_engine
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job
+from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.session.scoring import Score
 from securevfl.reports.rows import (
     CurvePoint,
@@ -54,6 +55,12 @@ def tradeoff(
         ConfigError: a cell's job does not fit, or learns nothing and there is no target.
     """
     for cell in grid.cells:
+        if EXCHANGES[cell.exchange].shares_parameters:
+            raise ConfigError(
+                "bench tradeoff trains to a target AUC, its own where none is given, and "
+                f"{cell.exchange!r} shows no score before its last round: compare what `securevfl "
+                "train` prints under each exchange, or in a checkout run `python -m bench.blind`"
+            )
         job = grid.job_of(cell)
         plan_for(_to(target_aucs, job), grid.load(job))
     targets = _targets(grid, target_aucs, report)

@@ -28,6 +28,11 @@ ENCRYPTED_HEAD = (
     " (a gradient through a head reveals d, and θ_k, which the party needs in clear, follows d)"
 )
 
+GUARDED_WEIGHTS = (
+    "under encryption the label guard refuses most jobs with weights; `securevfl predict "
+    "--cost-false-negative` chooses a cut-off by cost without any"
+)
+
 
 def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     """The plan of a job, as all parties run it; `modules` are the parties with a custom module.
@@ -152,11 +157,12 @@ def _check_weights(plan: Plan) -> None:
     for fits, takes in (
         (isinstance(plan.loss, ClassWeighted), "loss = 'logistic' of classes"),
         (SendsSignals in plan.algorithm.needs, "algorithm 'fedsgd', 'fedbcd-p' or 'fedbcd-s'"),
-        (open_to, "'plain', 'masked', 'bfv', 'ckks' or 'paillier', with hide = 'residuals'"),
+        (open_to, f"'plain' or 'masked', or encryption with hide = 'residuals': {GUARDED_WEIGHTS}"),
         (
             not exchange.encrypts or job.job.class_weight != "balanced",
-            "a weight for each class under encryption: the range of residuals would tell balanced "
-            "ones, and so the share of the rarest class",
+            "a weight for each class under encryption, by its name: class_weight = { no = 1, yes = "
+            "20 } (the range of residuals would tell balanced ones, and so the share of the rarest "
+            f"class); {GUARDED_WEIGHTS}",
         ),
         (not plan.rule.own_loss, "no local_rule = 'exact', for which peers need the weights"),
         (watched or not plan.derives_steps, "batch_size = 'full' and no l1, or a learning_rate"),

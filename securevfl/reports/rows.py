@@ -176,6 +176,7 @@ class TrainRow(JobRow, CalibrationFigures):
     learned: bool
     ended: str
     ranking: "Ranking | None"
+    class_weight: str | Mapping[str, float] | None
     auc_exact: float | None
     accuracy: float | None
     r2: float | None

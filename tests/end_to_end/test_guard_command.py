@@ -42,6 +42,8 @@ def test_what_is_remembered_is_shown_and_can_be_forgotten(capsys: Capture) -> No
     assert train(1) == 2
     refused = capsys.readouterr().err
     assert "feature guard: earlier jobs (the last: job 'job' of 20" in refused
+    assert "bench tradeoff JOB.toml --exchange plain,bfv` compares exchanges" in refused
+    assert run("bench", "tradeoff", "job.toml", "--exchange", "plain,bfv", "--quiet") == 0
     assert run("guard", "show", "--json", "show.json") == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80

@@ -332,7 +332,7 @@ def test_one_scoring_at_the_end_passes_and_is_written_down(tmp_path: Path) -> No
 def test_a_scoring_every_round_is_refused_before_it_starts_and_written_down_nowhere(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(FeatureLeakRefused, match="10 scorings x 1 output show 10 columns"):
+    with pytest.raises(FeatureLeakRefused, match=r"this job would show 10 numbers \(10 sco"):
         show(tmp_path, eval_every=1, rounds=10)
     assert {Path(each).name for each in written(tmp_path)} <= {"commitment.key"}
     show(tmp_path, eval_every=1, rounds=9)
@@ -349,7 +349,7 @@ def test_a_second_job_adds_up(tmp_path: Path) -> None:
     half: dict[str, Any] = {**HALF, "rounds": 8, "local_steps": 1, "allow_label_leak": True}
     show(tmp_path, picked(breast_cancer(), parts[0]), **half)
     show(tmp_path, picked(breast_cancer(), parts[1]), seed=1, rounds=1, allow_label_leak=True)
-    with pytest.raises(FeatureLeakRefused, match=r"after 9 of earlier jobs .* show 17"):
+    with pytest.raises(FeatureLeakRefused, match=r"up to 9 numbers .* show 8 more numbers"):
         show(tmp_path, picked(breast_cancer(), parts[1]), **half)
     unscored: dict[str, Any] = {"eval_every": "never", "rounds": 1, "allow_label_leak": True}
     assert show(tmp_path, **unscored, seed=2).scores == []
@@ -361,7 +361,7 @@ def test_a_row_more_or_less_is_no_other_data_set(tmp_path: Path) -> None:
     whole = picked(breast_cancer(), slice(0, 228))
     fewer = picked(breast_cancer(), slice(228, 456), slice(1, None))
     show(tmp_path, fewer, **half)
-    with pytest.raises(FeatureLeakRefused, match="held-out predictions"):
+    with pytest.raises(FeatureLeakRefused, match="of each person scored"):
         show(tmp_path, whole, **half)
     others = replace(
         whole,
@@ -372,7 +372,7 @@ def test_a_row_more_or_less_is_no_other_data_set(tmp_path: Path) -> None:
     # What others have shown since is remembered beside it.
     tables = (replace(each, train=each.train + 1.0, people=None) for each in fewer.parties)
     strangers = replace(fewer, parties=tuple(tables), row_digests=fewer.row_digests + np.uint64(1))
-    with pytest.raises(FeatureLeakRefused, match="held-out predictions"):
+    with pytest.raises(FeatureLeakRefused, match="of each person scored"):
         show(tmp_path, strangers, **half)
 
 
@@ -425,7 +425,7 @@ def test_what_another_job_has_written_down_since_the_first_check_counts(tmp_path
             shutil.copytree(tmp_path / "other", own)
         return data
 
-    with pytest.raises(FeatureLeakRefused, match="after 1 of earlier jobs"):
+    with pytest.raises(FeatureLeakRefused, match="showed up to 1 number of"):
         show(own, three, "masked", {"tamper": written_meanwhile}, seed=1)
 
 
@@ -476,12 +476,34 @@ def test_plain_scorings_count_like_rounds(tmp_path: Path) -> None:
     guard = tmp_path / "twice"
     jobs = [picked(breast_cancer(), part) for part in parts]
     assert len(show(guard, jobs[0], "plain", eval_every=1, rounds=4).scores) == 4
-    said = r"4 columns of predictions of held-out rows .* score at most 5 times"
+    said = (
+        r"4 columns of predictions of held-out rows .* score at most 5 times: .*; or take scheme = "
+        r"'bfv' with hide = 'both' and loss = 'taylor-logistic', or scheme = 'blind'"
+    )
     with pytest.raises(FeatureLeakRefused, match=said):
         show(guard, jobs[1], "plain", eval_every=1, rounds=9)
     assert set(record(guard).values()) == {4}
     show(guard, jobs[1], "plain", rounds=9)
     assert set(record(guard).values()) == {4 + 5}  # rounds 1, 2, 4, 8 and 9
+
+
+@pytest.mark.parametrize(
+    "way", [("blind", {}), (BOTH, {"loss": "taylor-logistic"})], ids=["blind", "both"]
+)
+def test_what_is_refused_after_plain_names_ways_that_pass(
+    way: tuple[str | Settings, Settings], tmp_path: Path
+) -> None:
+    """Other training rows, so that only scorings add up."""
+    first, other = (picked(breast_cancer(), each) for each in (slice(0, 228), slice(228, 456)))
+    show(tmp_path, first, "plain", rounds=10, eval_every=1)
+    said = (
+        r"already showed up to 10 numbers .* do not score \(.*\); or take hide = 'both' and loss = "
+        "'taylor-logistic', or scheme = 'blind', .* compares exchanges"
+    )
+    with pytest.raises(FeatureLeakRefused, match=said):
+        show(tmp_path, other, allow_label_leak=True)
+    exchange, settings = way
+    assert show(tmp_path, other, exchange, **settings, allow_label_leak=True).scores
 
 
 def test_a_job_that_another_guard_refuses_uses_nothing_up(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ MISTAKES = {
     "bench tradeoff --exchange BFV": "nearest is 'bfv'",
     "bench tradeoff --exchange masked": "at least 3 parties",
     "bench tradeoff --exchange plain --he-per-step true": "no cell has homomorphic work",
+    "bench tradeoff --exchange plain,blind": "compare what `securevfl train` prints under each",
     "bench tradeoff --hidden [3]": "needs model = 'mlp'",
     "bench tradeoff --hidden 3": "job.hidden = 3: Input should be a valid array",
     "bench tradeoff --local-steps 0": "local_steps = 0",

@@ -14,6 +14,7 @@ from securevfl.auditing.matrix import AuditSettings, audit
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job
 from securevfl.models.scores import auc
+from securevfl.reports.trained import comparison_notes, training_row
 from securevfl.training import Environment, plan_for, train
 from tests.jobs import SmallKeys, breast_cancer
 
@@ -108,18 +109,27 @@ def test_a_party_alone_has_the_same_weights() -> None:
         rtol=0.01,
         atol=0.02,
     )
+    note = comparison_notes(training_row(result, dataset))[-1]
+    assert note.startswith("class_weight: probabilities")
 
 
 REFUSED: list[tuple[dict[str, dict[str, Any]], str]] = [
     ({"job": {"loss": "squared"}}, "takes loss = 'logistic' of classes"),
     ({"job": {"algorithm": "fdml"}}, "takes algorithm 'fedsgd', 'fedbcd-p' or 'fedbcd-s'"),
     ({"job": {"algorithm": "dbcd"}}, "takes algorithm 'fedsgd', 'fedbcd-p' or 'fedbcd-s'"),
-    ({"exchange": {"scheme": "blind"}}, "takes 'plain', 'masked', 'bfv', 'ckks' or 'paillier'"),
+    (
+        {"exchange": {"scheme": "blind"}},
+        "takes 'plain' or 'masked', or .*: under encryption the label guard",
+    ),
     (
         {"exchange": {"scheme": "dp"}, "privacy": {"noise_multiplier": 1.0}},
-        "takes 'plain', 'masked', 'bfv', 'ckks' or 'paillier'",
+        "takes 'plain' or 'masked', or encryption with hide = 'residuals'",
     ),
-    ({"exchange": {"scheme": "bfv"}}, "takes a weight for each class under encryption"),
+    (
+        {"exchange": {"scheme": "bfv"}},
+        "takes a weight for each class under encryption, by its name: class_weight = { no = 1, "
+        "yes = 20 } .* label guard refuses most jobs with weights",
+    ),
     (
         {"job": {"local_rule": "exact", "learning_rate": 0.1}},
         "takes no local_rule = 'exact', for which peers need the weights",

@@ -36,6 +36,7 @@ from securevfl.data.tables import row_digests
 from securevfl.errors import DataError, FeatureLeakRefused
 from securevfl.job import PartySettings
 from securevfl.models.local_model import LocalModel
+from securevfl.models.losses import QuadraticLoss
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.guards.label_guard import least
 from securevfl.protocols.guards.people import (
@@ -59,6 +60,10 @@ RANKED_VALUES = 1 << 22
 KNOWN, VISIBLE = 1e-3, 1e-9
 # The variance that the effective rank leaves out: a relative error of 0.1.
 LEFT_OUT = 0.01
+UNCOUNTED = (
+    "; where all files are at hand, `securevfl bench tradeoff JOB.toml --exchange plain,bfv` "
+    "compares exchanges on the same people and counts nothing"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,21 +108,23 @@ class HeldOutCount:
         return max(self.outputs, most)
 
     def require_below_limit(
-        self, columns: int, last: str, remedy: str = "score less often"
+        self, columns: int, last: str, remedy: str = "score less often", hint: str = ""
     ) -> None:
         """Refuse more columns of a row's predictions than are allowed."""
         if columns <= self.allowed:
             return
-        before = columns - self.scorings * self.outputs
-        earlier = f" after {before} of earlier jobs (the last: {last})" if before > 0 else ""
+        own = self.scorings * self.outputs
+        this, more = "this job", ""
+        if before := columns - own:
+            numbers = f"up to {counted(before, 'number')} of each person scored"
+            this = f"earlier jobs (the last: {last}) already showed {numbers}, and this one"
+            more = "more "
         raise FeatureLeakRefused(
-            f"feature guard: {counted(self.scorings, 'scoring')} x "
-            f"{counted(self.outputs, 'output')}{earlier} show "
-            f"{counted(columns, 'column')} of held-out predictions, at most {self.allowed} "
-            "expected for "
-            f"features of effective rank {self.rank}: as many as the rank reveal every row to a "
-            f"party that knows some; {remedy}, hold out other rows, or set allow_feature_leak = "
-            "true"
+            f"feature guard: {this} would show {counted(own, more + 'number')} "
+            f"({counted(self.scorings, 'scoring')} x {counted(self.outputs, 'output')}), at most "
+            f"{self.allowed} expected in all for features of effective rank {self.rank}: as many "
+            f"as the rank reveal every row to a party that knows some; {remedy}, hold out other "
+            f"rows, or set allow_feature_leak = true{hint}"
         )
 
 
@@ -281,7 +288,7 @@ class FeatureGuard:
                 most, remedy = int((each.earlier + each.own).max()), ""
                 if most > count.allowed:
                     remedy = _remedy(plan, (count.allowed - most) // outputs + scorings)
-                count.require_below_limit(most, record.last(each.rows), remedy)
+                count.require_below_limit(most, record.last(each.rows), remedy, UNCOUNTED)
             self._require_apart(record, each)
 
     def _count(self, record: RowRecord, counted: Iterable[Counted]) -> None:
@@ -326,15 +333,13 @@ class FeatureGuard:
         else:
             what = "held-out rows"
             ways = _remedy(plan, (rank - 1 - before) // plan.loss.outputs)
-            if plan.learns.predictions != "hidden":
-                ways += f"; or {_ways(plan)}"
         raise FeatureLeakRefused(
             f"feature guard: earlier jobs (the last: {record.last(rows)}) showed the other side "
             f"{before} columns of predictions of {what} of {self._party.name!r}, and this job "
             f"would show up to {columns - before} more; their effective rank is {rank}, so whoever "
             f"knows {rank} of these people could then compute the columns of all, or nearly; "
             f"{ways}, or set allow_feature_leak = true; if these are other people, give their "
-            "table a population of its own"
+            f"table a population of its own{UNCOUNTED}"
         )
 
     @property
@@ -383,8 +388,10 @@ def _ways(plan: Plan) -> str:
     """What shows less, the best first."""
     if not plan.fits_shares:
         return "take scheme = 'dp', which shows no number of a person without noise"
-    both = "hide = 'both'" if plan.exchange.encrypts else "scheme = 'bfv' with hide = 'both',"
-    return f"take {both} or scheme = 'blind', which show no number of a person"
+    both = "hide = 'both'" if plan.exchange.encrypts else "scheme = 'bfv' with hide = 'both'"
+    if not isinstance(plan.loss, QuadraticLoss):
+        both += " and loss = 'taylor-logistic'"
+    return f"take {both}, or scheme = 'blind', which show no number of a person"
 
 
 def rank_of(columns: Matrix) -> int:
@@ -426,8 +433,9 @@ def _remedy(plan: Plan, most: int) -> str:
     """What a refused job can change, if it may score `most` times."""
     if most < 1 and plan.exchange.shares_parameters:
         return "take scores = 'sums', which show no row, or do not score (eval_every = 'never')"
+    ways = "" if plan.learns.predictions == "hidden" else f"; or {_ways(plan)}"
     if most < 1:
-        return "do not score (eval_every = 'never', where a job can do without)"
+        return f"do not score (eval_every = 'never', where a job can do without){ways}"
 
     def passes(every: int) -> bool:
         return replace(plan.timetable, every=every).times(plan.rounds) <= most
@@ -435,7 +443,7 @@ def _remedy(plan: Plan, most: int) -> str:
     now = plan.timetable.every
     every = least(1 if now == "doubling" else now, plan.rounds, passes)
     once = "" if every < plan.rounds else " or 0"
-    return f"score at most {most} times: eval_every = {every}{once} passes, and less often"
+    return f"score at most {most} times: eval_every = {every}{once} passes, and less often{ways}"
 
 
 def require_scoring_guard(
