@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from securevfl.data.tables import rows_fingerprint
 from securevfl.errors import ConfigError
 
-KEPT_EPOCHS = 4
-
 Digests = NDArray[np.uint64]
 RowNumbers = NDArray[np.unsignedinteger[Any]]
 
@@ -56,7 +54,7 @@ class BatchSchedule:
     """The batch of every round, the same at every party, for N rows in batches of S.
 
     The sampling "partition" draws uniformly among the fixed batches; "shuffle" reshuffles the rows
-    every epoch.
+    every epoch, and the orders of the `kept_epochs` last asked for are kept.
 
     Raises:
         ConfigError: S < 1, S > N, or an unknown sampling.
@@ -66,6 +64,7 @@ class BatchSchedule:
     batch_size: int
     seed: int
     sampling: Literal["partition", "shuffle"] = "partition"
+    kept_epochs: int = 1
     _epochs: dict[int, RowNumbers] = field(default_factory=dict, init=False, repr=False)
     _last_draw: tuple[int, int] = field(default=(-1, 0), init=False, repr=False)
 
@@ -114,10 +113,10 @@ class BatchSchedule:
 
     def order(self, epoch: int) -> RowNumbers:
         """All rows, one batch of a shuffle's epoch after another."""
-        if epoch not in self._epochs:
-            if len(self._epochs) == KEPT_EPOCHS:  # parties may be in different epochs
-                self._epochs.pop(min(self._epochs))
-            self._epochs[epoch] = self._shuffled(epoch)
+        found = self._epochs.pop(epoch, None)
+        if found is None and len(self._epochs) == self.kept_epochs:
+            self._epochs.pop(next(iter(self._epochs)))
+        self._epochs[epoch] = self._shuffled(epoch) if found is None else found
         return self._epochs[epoch]
 
     def place(self, round_number: int) -> tuple[int, slice]:

@@ -138,9 +138,12 @@ class Plan(Shown):
             "parties": ", ".join(self.facts.names),
         }
 
-    def of_a_program(self) -> "Plan":
-        """The same plan for one program, which computes the order of rows by itself."""
-        return replace(self, schedule=replace(self.schedule))
+    def of_a_program(self, others: int = 0) -> "Plan":
+        """The same plan for one program, which computes the order of rows by itself.
+
+        It follows so many others, each of which may be in another epoch.
+        """
+        return replace(self, schedule=replace(self.schedule, kept_epochs=1 + others))
 
     @property
     def rounds(self) -> int:

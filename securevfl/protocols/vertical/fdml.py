@@ -279,10 +279,7 @@ def _rows(plan: Plan, rounds: range) -> IntArray:
 
 
 def _sum_of_others(newest: dict[str, RealArray], name: str, rows: IntArray | slice) -> RealArray:
-    others = [values[rows] for other, values in newest.items() if other != name]
-    total = others[0].copy()
-    for values in others[1:]:
-        total += values
+    total: RealArray = np.sum([newest[other][rows] for other in newest if other != name], axis=0)
     return total
 
 
@@ -357,7 +354,8 @@ class Fdml(VerticalAlgorithm):
     def programs(self, plan: Plan, places: Mapping[str, Workplace]) -> dict[str, Program[Any]]:
         settings = plan.job.section(FdmlSettings, self.name)
         parties = super().programs(plan, places)
-        return {**parties, SERVER: partial(serve, plan=plan.of_a_program(), settings=settings)}
+        of_server = plan.of_a_program(len(parties))
+        return {**parties, SERVER: partial(serve, plan=of_server, settings=settings)}
 
 
 def _check_messages(settings: FdmlSettings) -> None:

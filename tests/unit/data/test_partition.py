@@ -114,6 +114,23 @@ def test_a_shuffle_is_the_order_of_random_words_parted_and_sorted(
         assert schedule.size(index) == len(part)
 
 
+def test_no_order_of_a_shuffle_is_computed_again_while_it_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schedule, computed = BatchSchedule(ids(50), 7, 3, "shuffle", kept_epochs=3), list[int]()
+    shuffled = BatchSchedule._shuffled
+
+    def counted(self: BatchSchedule, epoch: int) -> partition.RowNumbers:
+        computed.append(epoch)
+        return shuffled(self, epoch)
+
+    monkeypatch.setattr(BatchSchedule, "_shuffled", counted)
+    for fast in range(2, 9):  # two parties stay in the first epochs, a third one runs away
+        for epoch in (0, 1, fast):
+            schedule.batch(epoch * schedule.batches)
+    assert computed == [*range(9)]
+
+
 def test_a_full_batch_repeats_however_rows_are_sampled() -> None:
     schedule = BatchSchedule(ids(50), 26, 3, "shuffle")
     assert schedule.repeats
