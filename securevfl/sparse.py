@@ -36,7 +36,6 @@ GATHERED_ONES = 1 << 16
 
 Indices = NDArray[np.uint16 | np.uint32]
 Values = NDArray[np.float32 | np.float64]
-Cell = TypeVar("Cell", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,21 +139,11 @@ class SparseRows(Shown):
         if rows.size and (counts.min() < 0 or starts.min() < 0 or stops.max() > self.nnz):
             raise DataError("sparse rows: pointers descend")
         pointers = np.concatenate([[0], np.cumsum(counts)])
-        jumps = starts - pointers[:-1]
-
-        def gathered(part: NDArray[Cell]) -> NDArray[Cell]:
-            whole, out = np.asarray(part), np.empty(pointers[-1], part.dtype)
-            for first in range(0, len(rows), self._together):
-                some = slice(first, first + self._together)
-                here = slice(pointers[first], pointers[min(some.stop, len(rows))])
-                cells = np.repeat(jumps[some], counts[some])
-                cells += np.arange(here.start, here.stop)
-                # Bounds are checked above; any other mode writes through a buffer.
-                whole.take(cells, out=out[here], mode="clip")
-            return out
-
-        values = None if self.values is None else gathered(self.values)
-        return replace(self, pointers=pointers, indices=gathered(self.indices), values=values)
+        into = self._empty(pointers)
+        for part, out, here, there in self._cells(into, pointers, starts):
+            # Bounds are checked above; any other mode writes through a buffer.
+            part.take(there, out=out[here], mode="clip")
+        return into
 
     def reordered(self, order: IntArray, into: Self | None = None) -> Self:
         """All rows, each once, in another order; faster than to gather them batch by batch.
@@ -168,26 +157,33 @@ class SparseRows(Shown):
         # Read at random: narrow, they stay in the CPU cache.
         narrow = counts.astype(np.min_scalar_type(counts.max(initial=0)))
         pointers = np.concatenate([[0], np.cumsum(narrow.take(order), dtype=np.int64)])
-        jumps = np.empty(len(self), np.int64)
-        jumps[order] = pointers[:-1]
-        jumps -= ends[:-1]
-        if into is None:
-            indices, *values = (np.empty(part.shape, part.dtype) for part in self.parts[1:])
-            into = replace(self, indices=indices, values=values[0] if values else None)
-        moves = [*zip(map(np.asarray, self.parts[1:]), into.parts[1:], strict=True)]
-        for first in range(0, len(self), self._together):
-            some = slice(first, first + self._together)
-            here = slice(ends[first], ends[min(some.stop, len(self))])
+        starts = np.empty(len(self), np.int64)
+        starts[order] = pointers[:-1]
+        into = self._empty(pointers) if into is None else replace(into, pointers=pointers)
+        for part, out, here, there in self._cells(into, ends, starts):
+            out[there] = part[here]
+        return into
+
+    def _empty(self, pointers: IntArray) -> Self:
+        indices, *values = (np.empty(pointers[-1], part.dtype) for part in self.parts[1:])
+        return replace(
+            self, pointers=pointers, indices=indices, values=values[0] if values else None
+        )
+
+    def _cells(
+        self, into: Self, ends: IntArray, starts: IntArray
+    ) -> Iterator[tuple[NDArray[Any], NDArray[Any], slice, IntArray]]:
+        """Each stored array, that of `into`, and rows' cells: between `ends`, and from `starts` on."""
+        parts = [*zip(map(np.asarray, self.parts[1:]), into.parts[1:], strict=True)]
+        counts, jumps = np.diff(ends), starts - ends[:-1]
+        together = max(GATHERED_ONES * len(self) // max(self.nnz, 1), 1)
+        for first in range(0, len(starts), together):
+            some = slice(first, first + together)
+            here = slice(ends[first], ends[min(some.stop, len(starts))])
             cells = np.repeat(jumps[some], counts[some])
             cells += np.arange(here.start, here.stop)
-            for part, out in moves:
-                out[cells] = part[here]
-        return replace(into, pointers=pointers)
-
-    @property
-    def _together(self) -> int:
-        """Rows gathered at a time."""
-        return max(GATHERED_ONES * len(self) // max(self.nnz, 1), 1)
+            for part, out in parts:
+                yield part, out, here, cells
 
     def _between(self, first: int, end: int) -> Self:
         pointers = np.asarray(self.pointers)[first : end + 1]

@@ -50,7 +50,7 @@ Variant = Mapping[str, Mapping[str, Any]]
 KEPT_BYTES = 1 << 28
 """Limit on cached batches of sparse rows; beyond it they are extracted in every round."""
 REORDERED_BYTES = 1 << 30
-"""Limit on sparse rows of which a copy is kept in the order of a shuffle's epoch."""
+"""Limit on sparse rows of which a copy is kept in the order of a shuffle's epoch, at each party."""
 CONVERTED, CONVERTED_VALUE = 6, 12
 """Bytes that a cached batch takes per stored cell, and per value where cells have values."""
 
@@ -125,9 +125,9 @@ class Batch:
         return replace(self, repeats=False, jacobian=model.tangent(self.inputs))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Stretch:
-    """The batches of consecutive rounds at one party, cut out together.
+    """The batches of consecutive rounds at one party; the next that is cut out takes its rows away.
 
     Attributes:
         inputs: X of all their rows, round after round, shape (ΣS, P).
@@ -155,8 +155,9 @@ class PartyBatches:
         self._labels = labels
         self._repeats = plan.schedule.repeats and _are_worth_keeping(plan, inputs)
         self._kept: dict[int, Batch] = {}
-        self._epoch = -1  # of a shuffle, in whose order the following are
-        self._reordered: tuple[SparseRows, Labels] | None = None
+        # An epoch of a shuffle, and all rows and labels in its order.
+        self._reordered: tuple[int, SparseRows, Labels] | None = None
+        self._stretch: Stretch | None = None
 
     def at(self, round_index: int) -> Batch:
         """This party's rows of a round."""
@@ -176,31 +177,37 @@ class PartyBatches:
         return batch
 
     def stretch(self, first: int, length: int) -> Stretch:
-        """`length` rounds from `first` on, at a party with labels; valid until the next call.
+        """`length` rounds from `first` on, at a party with labels.
 
         Of a shuffle of sparse rows it is a part of them, reordered once an epoch.
         """
+        if self._stretch is not None:
+            del self._stretch.inputs  # which may be overwritten now
+        rounds = range(first, first + length)
+        ends = pairwise(accumulate(map(self._schedule.size, rounds), initial=0))
+        parts = tuple(slice(start, end) for start, end in ends)
+        self._stretch = Stretch(*self._cut(rounds), parts)
+        return self._stretch
+
+    def _cut(self, rounds: range) -> tuple[Matrix, Labels]:
         labels, inputs, schedule = self._labels, self._inputs, self._schedule
         assert labels is not None  # noqa: S101
-        rounds = range(first, first + length)
-        ends = pairwise(accumulate(map(schedule.size, rounds), initial=0))
-        parts = tuple(slice(start, end) for start, end in ends)
         if isinstance(inputs, SparseRows) and not schedule.repeats:
             (epoch, begin), (last, end) = map(schedule.place, (rounds[0], rounds[-1]))
             if epoch == last and inputs.nbytes <= REORDERED_BYTES:
-                if epoch != self._epoch or self._reordered is None:
-                    order, before = schedule.order(epoch).astype(np.int64), self._reordered
-                    rows = inputs.reordered(order, before and before[0])
-                    self._epoch, self._reordered = epoch, (rows, labels.take(order))
+                before = self._reordered
+                if before is None or before[0] != epoch:
+                    order = schedule.order(epoch).astype(np.int64)
+                    rows = inputs.reordered(order, before and before[1])
+                    self._reordered = before = epoch, rows, labels.take(order)
                 every = slice(begin.start, end.stop)
-                rows, labels = self._reordered
-                return Stretch(rows[every], labels[every], parts)
-        if length == 1:
-            batch = self.at(first)
+                return before[1][every], before[2][every]
+        if len(rounds) == 1:
+            batch = self.at(rounds[0])
             assert batch.labels is not None  # noqa: S101
-            return Stretch(batch.inputs, batch.labels, parts)
+            return batch.inputs, batch.labels
         together = np.concatenate([schedule.batch(index) for index in rounds])
-        return Stretch(inputs[together], labels[together], parts)
+        return inputs[together], labels[together]
 
 
 def _are_worth_keeping(plan: "Plan", inputs: Matrix) -> bool:

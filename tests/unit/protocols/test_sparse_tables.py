@@ -120,6 +120,18 @@ def test_batches_of_a_shuffle_are_the_rows_of_their_rounds(
             assert np.array_equal(dense(inputs), dense(rows[chosen]))
 
 
+@pytest.mark.parametrize("sampling", ["shuffle", "partition"])
+def test_no_stretch_has_rows_once_the_next_is_cut_out(sampling: str) -> None:
+    """Rows of a shuffle are overwritten an epoch later."""
+    plan = plan_of(job={**STEPS, "batch_size": 9, "sampling": sampling})
+    batches = PartyBatches(plan, np.arange(plan.facts.rows), table_of().train)
+    first = batches.stretch(0, 2)
+    again = batches.stretch(2, 1)
+    assert len(again.of(again.parts[0])[0]) == plan.schedule.size(2)
+    with pytest.raises(AttributeError):
+        first.of(first.parts[0])
+
+
 def test_batches_of_a_long_table_are_cut_out_each_time() -> None:
     plan = plan_of(job={**STEPS, "batch_size": 16}, exchange={"scheme": "bfv"})
     rows = BlockedRows.of(dense(table_of().train))
