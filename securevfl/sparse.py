@@ -173,7 +173,7 @@ class SparseRows(Shown):
     def _cells(
         self, into: Self, ends: IntArray, starts: IntArray
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any], slice, IntArray]]:
-        """Each stored array, that of `into`, and rows' cells: between `ends`, and from `starts` on."""
+        """Each array and that of `into`, with rows' cells: between `ends`, and from `starts` on."""
         parts = [*zip(map(np.asarray, self.parts[1:]), into.parts[1:], strict=True)]
         counts, jumps = np.diff(ends), starts - ends[:-1]
         together = max(GATHERED_ONES * len(self) // max(self.nnz, 1), 1)

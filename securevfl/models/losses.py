@@ -108,7 +108,8 @@ class Logistic(CurvedLoss):
 
     @override
     def _sum(self, predictions: FloatArray, labels: Labels) -> float:
-        # log(1 + e^H) = max(H, 0) + log(1 + e^-|H|); `logaddexp` takes three times as long.
+        # log(1 + e^H) = max(H, 0) + log(1 + e^-|H|), where max(H, 0) - y·H is often 0, and not with
+        # `logaddexp`, which takes three times as long.
         losses = np.log1p(np.exp(-np.abs(predictions)))
         losses += np.maximum(predictions, 0.0) - labels[:, None] * predictions
         return float(losses.sum())

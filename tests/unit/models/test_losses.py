@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -100,6 +102,20 @@ def test_extreme_predictions_do_not_overflow(loss: Loss, size: float) -> None:
     labels = np.array([0, 1])
     assert np.abs(loss.residuals(predictions, labels)).max() <= 1
     assert np.isfinite(loss.value(predictions, labels))
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-3, 1.0, 30.0, 40.0, 700.0, 1e3])
+def test_logistic_losses_have_all_their_digits_however_sure_a_prediction_is(size: float) -> None:
+    beyond = math.log1p(math.exp(-size))
+    for prediction, label, expected in (
+        (size, 1, beyond),
+        (-size, 0, beyond),
+        (size, 0, size + beyond),
+        (-size, 1, size + beyond),
+    ):
+        with np.errstate(over="raise", invalid="raise"):
+            found = Logistic().value(np.array([[prediction]]), np.array([label]))
+        assert found == pytest.approx(expected, rel=1e-15, abs=0.0)
 
 
 def test_the_sign_of_a_logistic_residual_is_the_label_even_where_it_underflows() -> None:
