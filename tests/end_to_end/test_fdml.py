@@ -22,7 +22,7 @@ from securevfl.protocols.session.early_stopping import SelectedCheckpoint
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions, as_it_travels
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.runtime.costs import FixedCosts, Slower
+from securevfl.runtime.costs import SCORING, FixedCosts, Slower
 from securevfl.training import Environment, TrainingResult, train
 from tests.jobs import Settings, all_weights, breast_cancer, digits, fit, received, scaled_blocks
 
@@ -289,6 +289,12 @@ def test_every_round_has_its_costs_however_many_share_a_message() -> None:
     assert [result.costs(rounds).messages for rounds in (3, 4, 5)] == [4, 4, 8]
     free = run(fdml={"staleness": "unbounded", "batches_per_message": 5})
     assert free.rounds == FEW["rounds"]
+
+
+def test_scoring_is_no_part_of_a_round() -> None:
+    result = run(None, {"stopwatch": FixedCosts({SCORING: 1.0})}, fdml=SEVERAL)
+    assert [ledger.seconds[SCORING] for ledger in result.ledgers.values()] == [2.0, 2.0, 1.0]
+    assert result.costs().compute_s == 0.0
 
 
 def test_what_a_party_pulls_in_single_is_rounded_and_what_it_scores_is_not() -> None:

@@ -191,13 +191,15 @@ class ServerScoring(Scoring):
     async def _score(self, rounds: int, model: LocalModel) -> bool:
         party, step = self._party, self._timetable.rounds
         assert self._labels is not None  # noqa: S101
-        own = model.predict(self._inputs)
+        async with party.costs.compute(SCORING):
+            own = model.predict(self._inputs)
         shared = await _released(party.costs, own, self._release, SCORING)
         await party.channel.send(SERVER, HeldOutPredictions(step, shared))
         others = await receive_values(party.channel, SERVER, HeldOutPredictions, step, own.shape)
-        # All parties score the same numbers: each its own as it was shared.
-        total = shared + others
-        self._note(Score.of(rounds, total, self._labels, party.loss.middle), total)
+        async with party.costs.compute(SCORING):
+            # All parties score the same numbers: each its own as it was shared.
+            total = shared + others
+            self._note(Score.of(rounds, total, self._labels, party.loss.middle), total)
         return False
 
 
