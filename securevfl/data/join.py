@@ -17,7 +17,7 @@ from securevfl.arrays import IntArray, Labels
 from securevfl.data.csv_files import DETECT
 from securevfl.data.features import make_table, suspicious
 from securevfl.data.ids import AlignedIds, explain_mismatch
-from securevfl.data.labels import as_compared, encode_labels, label_values
+from securevfl.data.labels import as_compared, encode_labels, label_values, rare_classes
 from securevfl.data.read import FileSource, PartyRows, read_party, require_usable
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.tables import (
@@ -512,6 +512,9 @@ def _own_part(
     table, features, notes = make_table(held.source, train, test, chosen)
     own_rows = OwnRows(features, np.array(own_labels, np.int64)) if own else None
     notes = (*notes, *suspicious(table, labels[0]))
+    if labels[0] is not None and (rare := rare_classes(names, labels[0])):
+        label = Note("label", held.source.name, held.source.label_column, rare, warning=True)
+        notes = (*notes, label)
     return OwnData(table, labels[0], labels[1], names, own_rows, notes)
 
 
