@@ -86,9 +86,9 @@ def predict(
     header = parts[plan.label_party].header
     if models is None and trained_in(plan, parts[plan.label_party]) is False:
         raise ConfigError(
-            f"{directory} holds a model of another job than {job} describes, or of an earlier "
-            f"version ({header.job_hash[:16]}): train this job, in an [output] directory of its "
-            f"own, or give --models {directory} to score with that model"
+            f"{directory} holds a model of another job than {job} describes, such as another "
+            f"seed, or of an earlier version ({header.job_hash[:16]}): train this job, in an "
+            f"[output] directory of its own, or give --models {directory} to score with that model"
         )
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     # Before scores are sent and counted.

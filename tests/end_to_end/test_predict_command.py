@@ -240,6 +240,14 @@ def test_without_new_rows_the_jobs_own_are_scored_and_said_to_be_known(
     assert f"the model was trained on {trained_on} of these rows" in (capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("key", ["allow_feature_leak", "allow_label_leak"])
+def test_a_job_that_lets_a_guard_pass_more_has_the_same_model(job: str, key: str) -> None:
+    Path(job).write_text(JOB.replace("rounds = 20", f"rounds = 20\n{key} = true"), encoding="utf-8")
+    assert run("predict", job, "--out", "scores.csv", "--json", "out.json", "--quiet") == 0
+    (row,) = rows_of("out.json", "predict")
+    assert row["same_job"] is True
+
+
 def test_the_model_of_another_job_scores_only_where_it_is_named(job: str, capsys: Capture) -> None:
     Path(job).write_text(JOB.replace("rounds = 20", "rounds = 21"), encoding="utf-8")
     message = refused(capsys, "predict", job, "--out", "scores.csv")
@@ -247,6 +255,7 @@ def test_the_model_of_another_job_scores_only_where_it_is_named(job: str, capsys
     assert not Path("scores.csv").exists()
     assert run("predict", job, "--out", "scores.csv", "--models", "models") == 0
     assert "the model of --models is of another job" in capsys.readouterr().out
+
     Path(job).write_text(JOB.replace('"shop"', '"store"'), encoding="utf-8")
     assert "no model file models/store.safetensors" in refused(
         capsys, "predict", job, "--out", "others.csv"
