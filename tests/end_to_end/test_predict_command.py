@@ -255,7 +255,6 @@ def test_the_model_of_another_job_scores_only_where_it_is_named(job: str, capsys
     assert not Path("scores.csv").exists()
     assert run("predict", job, "--out", "scores.csv", "--models", "models") == 0
     assert "the model of --models is of another job" in capsys.readouterr().out
-
     Path(job).write_text(JOB.replace('"shop"', '"store"'), encoding="utf-8")
     assert "no model file models/store.safetensors" in refused(
         capsys, "predict", job, "--out", "others.csv"
