@@ -63,6 +63,7 @@ __all__ = [
     "check_models",
     "check_network",
     "first_problem",
+    "job_text",
     "parse_job",
     "read_job",
     "section_kinds",
@@ -226,14 +227,18 @@ def parse_job(text: str, where: str = "job") -> Job:
 
 
 def read_job(path: Path) -> Job:
-    """Read a job file; a DataError if it cannot be read, otherwise see `parse_job`."""
+    """Read a job file; see `job_text` and `parse_job` for the errors."""
+    return parse_job(job_text(path), str(path))
+
+
+def job_text(path: Path) -> str:
+    """The text of a job file, with its line ends; a DataError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except OSError as error:
         raise DataError(f"job file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"job file {path}: not UTF-8 text") from error
-    return parse_job(text, str(path))
 
 
 def check_job(job: Job) -> None:
@@ -321,7 +326,10 @@ def first_problem(
     if problem["type"] != "extra_forbidden":
         # pydantic reports one problem for each type that the value may have.
         here = [each for each in error.errors() if each["loc"][:2] == problem["loc"][:2]]
-        same = [each["msg"].removeprefix("Value error, ") for each in here]
+        same = [
+            each["msg"].removeprefix("Value error, ").replace("an object", "a table")
+            for each in here
+        ]
         first, *others = dict.fromkeys(same)
         ways = [first, *(other.removeprefix("Input should be ") for other in others)]
         given = repr(problem["input"])

@@ -238,6 +238,11 @@ def test_without_new_rows_the_jobs_own_are_scored_and_said_to_be_known(
     trained_on = load_model(Path("models/bank.safetensors")).header.rows
     assert (row["rows"], row["origin"], row["trained_on"]) == (120, "data", trained_on)
     assert f"the model was trained on {trained_on} of these rows" in (capsys.readouterr().out)
+    named = ("--rows", "bank=bank.csv", "--rows", "shop=shop.csv", "--json", "out.json", "--force")
+    assert run("predict", job, "--out", "scores.csv", *named) == 0
+    (again,) = rows_of("out.json", "predict")
+    assert (again["origin"], again["trained_on"]) == ("rows", trained_on)
+    assert (again["labelled"], again["auc"]) == (row["labelled"], row["auc"])
 
 
 @pytest.mark.parametrize("key", ["allow_feature_leak", "allow_label_leak"])
