@@ -79,6 +79,9 @@ RENAMED = {
 }
 """Former names of keys, for the error message."""
 
+EACH_PARTY = "start each party's section with [[party]]"
+NOT_TOML = {"('party',) twice": f": {EACH_PARTY}", "Invalid value": ": text needs quotes"}
+
 MODEL_KEYS = {
     "hidden": ("mlp", "cnn"),
     "activation": ("mlp", "cnn"),
@@ -220,7 +223,8 @@ def parse_job(text: str, where: str = "job") -> Job:
         job = Job.of_file(toml_tables(text))
         check_job(job)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where}: not TOML: {error}") from error
+        hints = (hint for words, hint in NOT_TOML.items() if words in str(error))
+        raise ConfigError(f"{where}: not TOML: {error}{next(hints, '')}") from error
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     return job
@@ -335,7 +339,7 @@ def first_problem(
         given = repr(problem["input"])
         given = given if len(given) <= ONE_LINE else f"{given[:ONE_LINE]}…"
         if where == ("party",):
-            given, ways = "a table", ["start each party's section with [[party]]"]
+            given, ways = "a table", [EACH_PARTY]
         return f"{place} = {given}: {', or '.join(ways)}"
     key = str(where[-1])
     if new := RENAMED.get(key):

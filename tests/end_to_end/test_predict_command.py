@@ -169,6 +169,11 @@ def test_cut_offs_take_labelled_rows_that_the_model_was_not_trained_on(
 ) -> None:
     out = ("--out", "scores.csv", "--force")
     assert "give both" in refused(capsys, "predict", job, *out, *COSTS[:2])
+    for wrong in ("nan", "inf", "0", "-1"):
+        costs = (COSTS[0], wrong, *COSTS[2:])
+        assert "expected above 0" in refused(capsys, "predict", job, *out, *costs)
+    for wrong in ("nan", "0", "10"):
+        assert "a share above 0" in refused(capsys, "predict", job, *out, "--flag", wrong)
     assert "with labels of both classes" in refused(capsys, "predict", job, *out, "--flag", "0.1")
     # Its own file: only the fifth that was held out counts.
     path = Path("job.toml")
