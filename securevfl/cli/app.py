@@ -89,14 +89,16 @@ def run_and_exit(command: Callable[[], object]) -> NoReturn:
 
 
 def _in_the_job(error: NoSuchOption) -> str:
-    """Where to set what somebody took for an option: keys of job files are nearer than options."""
+    """Where to set what somebody took for an option, unless an option is near."""
     from securevfl.job.keys import full_key, job_keys  # slow to import
 
     name = error.option_name.lstrip("-").replace("-", "_")
-    options = [each.lstrip("-").replace("-", "_") for each in error.possibilities or ()]
-    near = get_close_matches(name, [*options, *job_keys()], n=1, cutoff=NEAR)
-    if not near or near[0] in options:
-        return error.format_message()
+    for each in error.possibilities or ():
+        if get_close_matches(name, [each.lstrip("-").replace("-", "_")], cutoff=NEAR):
+            return f"no such option {error.option_name}: the nearest is {each}"
+    near = get_close_matches(name, job_keys(), n=1, cutoff=NEAR)
+    if not near:
+        return f"no such option {error.option_name}"
     section, _, key = full_key(near[0]).rpartition(".")
     place = f"`{key}` under [{section}]" if section else f"[{key}]"
     return f"no such option {error.option_name}: set {place} in the job file"

@@ -91,7 +91,7 @@ def init(
     identity.save(key, _passphrase(passphrase_fd))
     replace_file(own, TEMPLATE.format(name=name).encode(), "party file")
     _show_identity(name, identity)
-    typer.echo(f"key: {key}; say in {own} where your data are")
+    typer.echo(f"key: {key}; say in {own} where your data are, then draft a job or join one")
 
 
 @party.command("sign")
@@ -134,14 +134,16 @@ def invite(
     import asyncio
 
     from securevfl.cli.party_consent import agree_here
-    from securevfl.job import parse_job
+    from securevfl.job import job_text, parse_job
     from securevfl.parties import invitation
     from securevfl.parties.agreement import keep_signature
     from securevfl.parties.talk import Code
 
     own = _own(own_path)
     identity = _identity(own, passphrase_fd)
-    text = _read(job)
+    if not job.exists():
+        raise ConfigError(f"no draft {job}: write one first, with the parties' names and roles")
+    text = job_text(job)
     draft = parse_job(text, str(job))
     invited = _invited(draft, own, identity)
     relay, address = relay or draft.links.relay, address or _address(own)
@@ -367,13 +369,14 @@ def rotate(
 
     With --confirm: put a peer's new one into a draft.
     """
+    from securevfl.job import job_text
     from securevfl.parties.identity import Identity
     from securevfl.parties.rotation import confirmed, rotation
 
     if (job is None) != (confirm is None):
         raise ConfigError("--confirm LINE and JOB.toml go together")
     if job is not None and confirm is not None:
-        text, name = confirmed(_read(job), confirm)
+        text, name = confirmed(job_text(job), confirm)
         replace_file(job, text.encode(), "agreement")
         typer.echo(f"{job} has the new identity of {name}: all sign it again")
         return
@@ -436,15 +439,6 @@ def _show_identity(name: str, identity: "Identity") -> None:
 
     typer.echo(f"identity of {name}: {public_text(identity.public)}")
     typer.echo(f"to read aloud: {words_of(identity.public)}")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except OSError as error:
-        raise DataError(f"job file {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"job file {path}: not UTF-8 text") from error
 
 
 def _job_path(agreement: "Agreement", *, force: bool) -> Path:

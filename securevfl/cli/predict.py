@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,16 +39,14 @@ def predict(
     ] = None,
     cost_false_positive: Annotated[
         float | None,
-        typer.Option(min=0, help="With the next: show the cut-off with the lowest cost."),
+        typer.Option(help="With the next: show the cut-off with the lowest cost."),
     ] = None,
     cost_false_negative: Annotated[
-        float | None, typer.Option(min=0, help="Both are in the same unit, for one row.")
+        float | None, typer.Option(help="Both are in the same unit, for one row.")
     ] = None,
     flag: Annotated[
         float | None,
-        typer.Option(
-            min=0, max=1, metavar="SHARE", help="Show the cut-off that flags this share of rows."
-        ),
+        typer.Option(metavar="SHARE", help="Show the cut-off that flags this share of rows."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite an existing --out file.")
@@ -68,6 +67,10 @@ def predict(
     costs = [each for each in (cost_false_positive, cost_false_negative) if each is not None]
     if len(costs) == 1:
         raise ConfigError("--cost-false-positive and --cost-false-negative: give both")
+    if not all(0 < each < inf for each in costs):
+        raise ConfigError("--cost-false-positive and --cost-false-negative: expected above 0")
+    if flag is not None and not 0 < flag <= 1:
+        raise ConfigError(f"--flag {flag:g}: expected a share above 0, at most 1, as in 0.1")
     from securevfl.data.sources import load
     from securevfl.reports.predictions import predict_row, warnings
     from securevfl.reports.results import keep
@@ -86,9 +89,9 @@ def predict(
     header = parts[plan.label_party].header
     if models is None and trained_in(plan, parts[plan.label_party]) is False:
         raise ConfigError(
-            f"{directory} holds a model of another job than {job} describes, or of an earlier "
-            f"version ({header.job_hash[:16]}): train this job, in an [output] directory of its "
-            f"own, or give --models {directory} to score with that model"
+            f"{directory} holds a model of another job than {job} describes, such as another "
+            f"seed, or of an earlier version ({header.job_hash[:16]}): train this job, in an "
+            f"[output] directory of its own, or give --models {directory} to score with that model"
         )
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     # Before scores are sent and counted.

@@ -27,7 +27,7 @@ else:
 
 FORMAT = 1
 IdFormat = Literal["text", "number", "folded"]
-FEW = 0.5
+FEW, MORE = 0.5, 0.01
 EXAMPLES = 3
 _NUMBER = r"^\s*\+?(-?\d+)(?:\.0+)?\s*$"
 _LEADING_ZEROS = r"^(-?)0+(\d)"
@@ -92,18 +92,24 @@ def ids_alike(ids: "pl.Series | Sequence[str]") -> "pl.Series":
     return ids if alike.n_unique() < len(ids) else alike
 
 
-def explain_mismatch(parties: "Mapping[str, pl.Series]", common: int) -> str | None:
-    """Explain why few ids are `common` to all files; None if at least half are."""
-    smallest = min(len(ids) for ids in parties.values())
-    if common >= FEW * smallest:
-        return None
+def explain_mismatch(left: "Mapping[str, pl.Series]", common: int) -> str | None:
+    """Explain, from the ids `left` of each file, why only `common` others are in all files.
+
+    None if at least half of the smallest file's are, and no other spelling matches 1 % more of it.
+    """
+    smallest = common + min(len(ids) for ids in left.values())
+    few = common < FEW * smallest
     for how, remedy in _WAYS.items():
-        alike, pair = _alike(parties, how)
-        if alike > 2 * common and alike > FEW * smallest:
+        more, pair = _alike(left, how)
+        # Last digits agree by chance too.
+        by_chance = how == "digits" and not (more > common and common + more > FEW * smallest)
+        if more > MORE * smallest and not by_chance:
             example = " and ".join(f"{name!r} has {row_id!r}" for name, row_id in pair.items())
-            return f"{example}; {remedy} ({alike} in common)"
+            return f"{example}; {remedy} ({common + more} in common)"
+    if not few:
+        return None
     return ", ".join(
-        f"{name!r} has {', '.join(map(repr, ids.head(EXAMPLES)))}" for name, ids in parties.items()
+        f"{name!r} has {', '.join(map(repr, ids.head(EXAMPLES)))}" for name, ids in left.items()
     )
 
 

@@ -17,7 +17,7 @@ from securevfl.arrays import IntArray, Labels
 from securevfl.data.csv_files import DETECT
 from securevfl.data.features import make_table, suspicious
 from securevfl.data.ids import AlignedIds, explain_mismatch
-from securevfl.data.labels import as_compared, encode_labels, label_values
+from securevfl.data.labels import as_compared, encode_labels, label_values, rare_classes
 from securevfl.data.read import FileSource, PartyRows, read_party, require_usable
 from securevfl.data.shards import Shard, is_shard, open_shard
 from securevfl.data.tables import (
@@ -311,7 +311,7 @@ def _join(parties: Sequence[FileSource]) -> _Joined:
     holder, dropped = holders[0], dict.fromkeys(held, 0)
     sides = {name: each.train for name, each in held.items()}
     train = _joined_places(sides, holder, dropped, by_id=by_id)
-    notes = _few_in_common(held, len(sides[holder]) - dropped[holder], by_id=by_id)
+    notes = _few_in_common(held, train, by_id=by_id)
     if held[holder].source.test_path is None:
         out = sides[holder].held_out[train[holder]]
         numbers = {name: np.arange(len(sides[name]))[rows] for name, rows in train.items()}
@@ -387,9 +387,10 @@ def rows_in_common(
         dropped[name] += len(side) - len(found[name])
     if not len(found[holder]):
         counts = ", ".join(f"{name!r} {len(side)}" for name, side in sides.items())
+        ids = {name: pl.Series(side.ids, dtype=pl.String) for name, side in sides.items()}
         raise DataError(
             f"no common ids among {among} ({counts} ids), expected at least 1: "
-            f"{explain_mismatch(_ids(sides), 0)}"
+            f"{explain_mismatch(ids, 0)}"
         )
     return found
 
@@ -437,17 +438,19 @@ def _find(held: _Held, side: PartyRows | Shard, wanted: Sequence[str] | Digests)
     return rows
 
 
-def _ids(sides: Mapping[str, PartyRows | Shard]) -> "dict[str, pl.Series]":
-    return {name: pl.Series(side.ids, dtype=pl.String) for name, side in sides.items()}
-
-
-def _few_in_common(held: Mapping[str, _Held], common: int, *, by_id: bool) -> tuple[Note, ...]:
-    """A warning if less than half of the smallest party's ids are common to all."""
+def _few_in_common(
+    held: Mapping[str, _Held], places: Mapping[str, _Rows], *, by_id: bool
+) -> tuple[Note, ...]:
+    """A warning if another spelling would match more ids, or few are common to all."""
     smallest = min(held, key=lambda name: len(held[name].train))
     rows = len(held[smallest].train)
-    if 2 * common >= rows:
+    left = {name: np.delete(np.arange(len(e.train)), places[name]) for name, e in held.items()}
+    common = rows - len(left[smallest])
+    if not by_id and 2 * common >= rows:  # ids of shards are on disk
         return ()
-    why = explain_mismatch(_ids({name: each.train for name, each in held.items()}), common)
+    ids = {name: pl.Series(e.train.ids, dtype=pl.String)[left[name]] for name, e in held.items()}
+    if (why := explain_mismatch(ids, common)) is None:
+        return ()
     where = "in every file" if by_id else "at every party"
     column = held[smallest].source.id_column if by_id else None
     text = f"only {common} of {rows} ids are {where}: {why}"
@@ -509,6 +512,9 @@ def _own_part(
     table, features, notes = make_table(held.source, train, test, chosen)
     own_rows = OwnRows(features, np.array(own_labels, np.int64)) if own else None
     notes = (*notes, *suspicious(table, labels[0]))
+    if labels[0] is not None and (rare := rare_classes(names, labels[0])):
+        label = Note("label", held.source.name, held.source.label_column, rare, warning=True)
+        notes = (*notes, label)
     return OwnData(table, labels[0], labels[1], names, own_rows, notes)
 
 

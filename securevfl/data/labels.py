@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import FloatArray, Labels
 from securevfl.errors import DataError
-from securevfl.shown import controls
+from securevfl.shown import controls, listed
 
 MOST_CLASSES, FEWEST_A_CLASS = 20, 5
+RARE = 0.05
+"""Of an even share of the rows: a class with fewer may stand for missing labels."""
 
 
 def label_values(labels: Sequence[str]) -> NDArray[np.float64] | NDArray[np.str_]:
@@ -51,13 +53,30 @@ def encode_labels(
         _require_classes(where, classes.astype(np.float64), len(values))
     codes = codes.astype(np.int64, copy=False)
     train, test = codes[:first], codes[first:]
-    if unseen := np.setdiff1d(test, train).size:
-        some = "1 class occurs" if unseen == 1 else f"{unseen} classes occur"
-        raise DataError(f"party {party!r}: {named}: {some} among the test rows only")
     names = class_names(classes.tolist())
     if (odd := controls(names)) is not None:
         raise DataError(f"{where} has the class {odd!r}, whose name has control characters")
+    if unseen := [names[code] for code in np.setdiff1d(test, train)]:
+        some = "1 class occurs" if len(unseen) == 1 else f"{len(unseen)} classes occur"
+        raise DataError(
+            f"party {party!r}: {named}: {some} among the test rows only: {listed(unseen)}"
+        )
     return names, [train, test]
+
+
+def rare_classes(names: Sequence[str], labels: Labels) -> str | None:
+    """Among three classes or more, those of hardly any training row, with what to do; else None."""
+    if len(names) < 3:  # noqa: PLR2004
+        return None
+    counts = np.bincount(labels.astype(np.int64), minlength=len(names)).tolist()
+    few = max(RARE * len(labels) / len(names), FEWEST_A_CLASS)
+    rare = [f"{name!r} ({rows})" for name, rows in zip(names, counts, strict=True) if rows < few]
+    return (
+        f"has {len(names)} classes, and of {len(labels)} training rows hardly any are of "
+        f"{listed(rare)}: if that is no class, take its rows out of the file"
+        if rare
+        else None
+    )
 
 
 def class_names(classes: Sequence[float | str]) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ __all__ = [
     "check_models",
     "check_network",
     "first_problem",
+    "job_text",
     "parse_job",
     "read_job",
     "section_kinds",
@@ -77,6 +78,9 @@ RENAMED = {
     "in_turns": "alternating",
 }
 """Former names of keys, for the error message."""
+
+EACH_PARTY = "start each party's section with [[party]]"
+NOT_TOML = {"('party',) twice": f": {EACH_PARTY}", "Invalid value": ": text needs quotes"}
 
 MODEL_KEYS = {
     "hidden": ("mlp", "cnn"),
@@ -219,21 +223,26 @@ def parse_job(text: str, where: str = "job") -> Job:
         job = Job.of_file(toml_tables(text))
         check_job(job)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where}: not TOML: {error}") from error
+        hints = (hint for words, hint in NOT_TOML.items() if words in str(error))
+        raise ConfigError(f"{where}: not TOML: {error}{next(hints, '')}") from error
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     return job
 
 
 def read_job(path: Path) -> Job:
-    """Read a job file; a DataError if it cannot be read, otherwise see `parse_job`."""
+    """Read a job file; see `job_text` and `parse_job` for the errors."""
+    return parse_job(job_text(path), str(path))
+
+
+def job_text(path: Path) -> str:
+    """The text of a job file, with its line ends; a DataError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except OSError as error:
         raise DataError(f"job file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"job file {path}: not UTF-8 text") from error
-    return parse_job(text, str(path))
 
 
 def check_job(job: Job) -> None:
@@ -321,13 +330,16 @@ def first_problem(
     if problem["type"] != "extra_forbidden":
         # pydantic reports one problem for each type that the value may have.
         here = [each for each in error.errors() if each["loc"][:2] == problem["loc"][:2]]
-        same = [each["msg"].removeprefix("Value error, ") for each in here]
+        same = [
+            each["msg"].removeprefix("Value error, ").replace("an object", "a table")
+            for each in here
+        ]
         first, *others = dict.fromkeys(same)
         ways = [first, *(other.removeprefix("Input should be ") for other in others)]
         given = repr(problem["input"])
         given = given if len(given) <= ONE_LINE else f"{given[:ONE_LINE]}…"
         if where == ("party",):
-            given, ways = "a table", ["start each party's section with [[party]]"]
+            given, ways = "a table", [EACH_PARTY]
         return f"{place} = {given}: {', or '.join(ways)}"
     key = str(where[-1])
     if new := RENAMED.get(key):

@@ -33,12 +33,15 @@ class Ranking(TypedDict):
     where every pair is in order.
 
     Attributes:
-        average_precision: of class 1.
+        rows: scored, and `positives` how many of them are of class 1.
+        average_precision: of class 1; scores by chance have the share of positives.
         auc_interval: 95 % of the AUC.
         auc_gain: the AUC minus that of another model of the same rows; None without another.
         auc_gain_interval: 95 % of this difference.
     """
 
+    rows: int
+    positives: int
     average_precision: float
     auc_interval: Interval | None
     auc_gain: float | None
@@ -49,13 +52,16 @@ def ranking(scores: FloatArray, labels: Labels, beside: FloatArray | None = None
     """The ranking by scores, shape (S,), of rows of both classes; `beside` are another model's."""
     models = [scores] if beside is None else [scores, beside]
     areas = [auc(each[:, None], labels) for each in models]
+    positives = int(np.count_nonzero(labels))
     found: Ranking = {
+        "rows": len(labels),
+        "positives": positives,
         "average_precision": Cutoffs(scores, labels).average_precision,
         "auc_interval": None,
         "auc_gain": None if beside is None else areas[0] - areas[1],
         "auc_gain_interval": None,
     }
-    if np.bincount(labels.astype(np.int64), minlength=2).min() >= FEWEST_ROWS:
+    if min(positives, len(labels) - positives) >= FEWEST_ROWS:
         drawn = resampled_aucs(models, labels)
         found["auc_interval"] = _interval(drawn[:, 0])
         if beside is not None:

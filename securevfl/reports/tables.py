@@ -245,13 +245,17 @@ def interval_notes(row: Row) -> list[str]:
         ]
     if (ranking := row["ranking"]) is None:
         return []
+    positives, rows = ranking["positives"], ranking["rows"]
+    chance = f"average precision by chance {positives / rows:.4f}"
+    notes = [f"positives: {positives:,} of {rows:,} rows; {chance}"]
     if ranking["auc_interval"] is None:
         return [
+            *notes,
             "no interval of the AUC: a class has fewer than 10 rows, or all pairs are in "
-            "the same order"
+            "the same order",
         ]
     ends = "{:.4f} to {:.4f}".format
-    notes = [f"95 % interval of the AUC: {ends(*ranking['auc_interval'])}"]
+    notes.append(f"95 % interval of the AUC: {ends(*ranking['auc_interval'])}")
     if gain := ranking["auc_gain_interval"]:
         by = f"{ranking['auc_gain']:+.4f}, 95 % {ends(*gain)}"
         notes.append(f"AUC above the label party alone: {by}")

@@ -248,11 +248,8 @@ def train_page(result: Mapping[str, Any]) -> str:
         job=([heading for heading, _ in TRADEOFF], lines(TRADEOFF, [row])),
         parties=(PARTIES, row.get("brought", ())),
         before=[*row.get("before", ()), *row["notes"]],
-        notes=[
-            *comparison_notes(row),
-            *tradeoff_notes([row]),
-            *privacy_notes(row),
-        ],
+        compared=comparison_notes(row),
+        notes=[*tradeoff_notes([row]), *privacy_notes(row)],
     )
 
 

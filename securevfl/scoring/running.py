@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -134,7 +135,10 @@ def score(
 
 
 def trained_in(plan: ScoringPlan, model: SavedModel) -> bool | None:
-    """Whether a model was trained in this very job; None if its file does not say."""
+    """Whether a model was trained in this very job; None if its file does not say.
+
+    What guards may let pass changes no model, so a job that allows more or less is the same one.
+    """
     header = model.header
     if header.rows is None:
         return None
@@ -147,7 +151,12 @@ def trained_in(plan: ScoringPlan, model: SavedModel) -> bool | None:
         row_digests=np.empty(0, np.uint64),
     )
     custom = header.network is not None and header.network.kind == "custom"
-    return agreed_hash(plan.job, facts, plan.names if custom else ()).hex() == header.job_hash
+    modules = plan.names if custom else ()
+    jobs = (
+        plan.job.with_settings(allow_label_leak=label, allow_feature_leak=feature)
+        for label, feature in product((False, True), repeat=2)
+    )
+    return any(agreed_hash(job, facts, modules).hex() == header.job_hash for job in jobs)
 
 
 def _release(plan: ScoringPlan, model: SavedModel) -> ReleaseOfRow | None:

@@ -124,9 +124,10 @@ def rows_to_score(
     holder = next(name for name, part in parts.items() if part.header.holds_labels)
     rows = read_new_rows(sources, holder, recipes)
     trained_on = 0
-    if origin == "data":
+    own = parties.get(holder)
+    if own and own.data and paths[holder].resolve() == (beside / own.data).resolve():
         trained_on = sum(not is_held_out(row_id) for row_id in rows.ids)
-        if any(each.test_data for each in job.party):
+        if own.test_data:
             trained_on = len(rows.ids)
     files = {source.name: str(source.path.resolve()) for source in sources}
     return replace(rows, origin=origin, trained_on=trained_on, sources=files)
@@ -155,7 +156,10 @@ def _paths(
 
 def _require_all(key: str, paths: Mapping[str, Path], names: tuple[str, ...]) -> None:
     if missing := [name for name in names if name not in paths]:
-        raise ConfigError(f"{key}: missing for {', '.join(missing)}, expected for every party")
+        raise ConfigError(
+            f"{key}: missing for {', '.join(missing)}, expected for every party; "
+            f"`--rows {missing[0]}=FILE` may name a training file that has these people"
+        )
 
 
 def _source(name: str, path: Path, party: PartySettings | None, part: SavedModel) -> FileSource:

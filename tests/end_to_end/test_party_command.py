@@ -201,6 +201,8 @@ def test_no_code_is_told_where_nobody_listens(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr()
     assert "cannot listen" in printed.err
     assert "within ten minutes" not in printed.out
+    assert run("party", "invite", "nowhere.toml", *who.own("bank"), "--yes") == 2
+    assert "no draft nowhere.toml: write one first" in capsys.readouterr().err
 
 
 def trains(name: str) -> bool:

@@ -169,6 +169,11 @@ def test_cut_offs_take_labelled_rows_that_the_model_was_not_trained_on(
 ) -> None:
     out = ("--out", "scores.csv", "--force")
     assert "give both" in refused(capsys, "predict", job, *out, *COSTS[:2])
+    for wrong in ("nan", "inf", "0", "-1"):
+        costs = (COSTS[0], wrong, *COSTS[2:])
+        assert "expected above 0" in refused(capsys, "predict", job, *out, *costs)
+    for wrong in ("nan", "0", "10"):
+        assert "a share above 0" in refused(capsys, "predict", job, *out, "--flag", wrong)
     assert "with labels of both classes" in refused(capsys, "predict", job, *out, "--flag", "0.1")
     # Its own file: only the fifth that was held out counts.
     path = Path("job.toml")
@@ -238,6 +243,19 @@ def test_without_new_rows_the_jobs_own_are_scored_and_said_to_be_known(
     trained_on = load_model(Path("models/bank.safetensors")).header.rows
     assert (row["rows"], row["origin"], row["trained_on"]) == (120, "data", trained_on)
     assert f"the model was trained on {trained_on} of these rows" in (capsys.readouterr().out)
+    named = ("--rows", "bank=bank.csv", "--rows", "shop=shop.csv", "--json", "out.json", "--force")
+    assert run("predict", job, "--out", "scores.csv", *named) == 0
+    (again,) = rows_of("out.json", "predict")
+    assert (again["origin"], again["trained_on"]) == ("rows", trained_on)
+    assert (again["labelled"], again["auc"]) == (row["labelled"], row["auc"])
+
+
+@pytest.mark.parametrize("key", ["allow_feature_leak", "allow_label_leak"])
+def test_a_job_that_lets_a_guard_pass_more_has_the_same_model(job: str, key: str) -> None:
+    Path(job).write_text(JOB.replace("rounds = 20", f"rounds = 20\n{key} = true"), encoding="utf-8")
+    assert run("predict", job, "--out", "scores.csv", "--json", "out.json", "--quiet") == 0
+    (row,) = rows_of("out.json", "predict")
+    assert row["same_job"] is True
 
 
 def test_the_model_of_another_job_scores_only_where_it_is_named(job: str, capsys: Capture) -> None:

@@ -35,6 +35,8 @@ def test_rankings_are_of_what_the_label_party_sees(scheme: str) -> None:
     assert result.ranking == expected
     assert row["ranking"] == expected
     assert expected["auc_gain"] == pytest.approx((row["auc"] or 0) - own.score.auc)
+    ones = int(result.test_labels.sum())
+    assert (expected["rows"], expected["positives"]) == (len(result.test_labels), ones)
     found = average_precision_score(result.test_labels, joint[:, 0])
     assert expected["average_precision"] == pytest.approx(found)
     assert row["alone"]["party2"]["average_precision"] == pytest.approx(
@@ -81,5 +83,7 @@ def test_processes_say_the_same_and_so_do_terminal_and_page(capsys: Capture) -> 
     ):
         assert text in printed
         assert text in page
+    # Beneath the table that they explain.
+    assert page.index("interval of the AUC") < page.index("As training went on")
     (apart,) = rows_from("train", job, "--force", "--processes")
     assert apart["ranking"] == found

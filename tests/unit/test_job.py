@@ -63,6 +63,7 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
         ("[job]\nexchange = 'bfv'", r"'job.exchange': \[exchange\] is a separate section"),
         ("[job]\nlabel_column = 'y'", r"label_column belongs in \[\[party\]\]"),
         ("[party]\nname='a'", r"party = a table: start each party's section with \[\[party\]\]"),
+        ("[job]\nbounds = 3", "job.bounds = 3: Input should be a table"),
         ("[job]\nparty = []", r"'job.party': \[\[party\]\] is a separate section"),
         ("[[party]]\nname='a'\nrole='label'\ndat='x'", "nearest known key is 'data'"),
         ("[exchange]\nshceme='x'", "nearest known key is 'scheme'"),

@@ -65,6 +65,19 @@ def test_few_in_common_are_warned_of(tmp_path: Path) -> None:
     assert not [each for each in join(tmp_path, bank, bank[:100]).notes if each.kind == "ids"]
 
 
+def test_another_spelling_of_some_is_warned_of_however_many_match(tmp_path: Path) -> None:
+    bank, shop = [f"{n:04}" for n in range(900, 1900)], [str(n) for n in range(900, 1900)]
+    (note,) = (each for each in join(tmp_path, bank, shop).notes if each.kind == "ids")
+    assert note.warning
+    assert "only 900 of 1000 ids are in every file: 'bank' has '0900' and 'shop' has '900'" in (
+        note.text
+    )
+    assert '`id_format = "number"` at every party' in note.text
+    # Last digits, and a few people, may be alike by chance.
+    for others in ([*(f"x{n}" for n in range(900, 1000)), *shop[100:]], [*bank[10:], *shop[:10]]):
+        assert not [each for each in join(tmp_path, bank, others).notes if each.kind == "ids"]
+
+
 def test_two_ids_that_are_one_number_are_refused(tmp_path: Path) -> None:
     ids = [str(n) for n in range(60)]
     with pytest.raises(DataError, match="party 'bank': 1 duplicate id in 'id', the first is '7'"):

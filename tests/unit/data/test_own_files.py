@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from securevfl.data import FileSource, VerticalDataset, load_files, read, read_party
+from securevfl.data.ids import is_held_out
 from securevfl.data.join import own_keys
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Preprocessing
@@ -92,6 +93,22 @@ def test_labels_of_own_rows_are_compared_by_value(bank: FileSource, shop: FileSo
     own = load_files([bank, shop]).own_rows
     assert own is not None
     np.testing.assert_array_equal(own.labels, [0, 1])
+
+
+def test_a_third_class_of_hardly_any_row_is_warned_of(bank: FileSource, shop: FileSource) -> None:
+    def warned() -> list[str]:
+        return [note.line for note in load_files([bank, shop]).notes if note.warning]
+
+    assert warned() == []
+    trained = [n for n in range(60) if not is_held_out(f"p{n:03}")]
+    for n in trained[:4]:
+        edit(bank, f"p{n:03},{n},{n % 7},{'yes' if n % 3 else 'no'}", f"p{n:03},{n},{n % 7},?!")
+    (line,) = warned()
+    assert f"'default' has 3 classes, and of {len(trained)} training rows hardly any are of" in line
+    assert "'?!' (4): if that is no class, take its rows out of the file" in line
+    n = trained[4]
+    edit(bank, f"p{n:03},{n},{n % 7},{'yes' if n % 3 else 'no'}", f"p{n:03},{n},{n % 7},?!")
+    assert warned() == []
 
 
 def test_about_a_fifth_of_the_rows_are_test_rows_and_stay_so(
@@ -217,7 +234,9 @@ def test_a_class_among_the_test_rows_only_is_refused(bank: FileSource, shop: Fil
     held_out = int(load_files([bank, shop]).parties[0].test[0, 0])
     text = Path(bank.path).read_text()
     Path(bank.path).write_text(re.sub(rf"(p{held_out:03},.*),\w+", r"\1,maybe", text))
-    with pytest.raises(DataError, match="'default': 1 class occurs among the test rows only"):
+    with pytest.raises(
+        DataError, match="'default': 1 class occurs among the test rows only: maybe"
+    ):
         load_files([bank, shop])
 
 

@@ -50,13 +50,19 @@ IN_CLEAR = "with two parties, each score tells the label party the other party's
         ({"labelled": 2000}, (), ["the label party saw every"]),
         (
             {
-                "ranking": {"average_precision": 0.25, "auc_interval": None},
+                "ranking": {
+                    "rows": 9,
+                    "positives": 2,
+                    "average_precision": 0.25,
+                    "auc_interval": None,
+                },
                 "cutoffs": [{**FLAGS_NONE, "cost": 0.023}, FLAGS_NONE],
             },
             (),
             [
                 "the label party saw every",
                 "average precision 0.2500",
+                "positives: 2 of 9 rows; average precision by chance 0.2222",
                 "no interval of the AUC",
                 "cut-off - (rule): 0.0% of 9 rows flagged, precision -, recall 0, cost 0.023 a row",
                 "cut-off - (rule): 0.0% of 9 rows flagged, precision -, recall 0",

@@ -48,13 +48,18 @@ def test_models_stand_beside_each_other_by_the_scores_that_all_have() -> None:
 
 
 def test_an_interval_needs_enough_rows_of_a_class() -> None:
-    row = {**ROW, "ranking": {"average_precision": 0.4, "auc_interval": None}}
+    counts = {"rows": 1285, "positives": 35}
+    row = {**ROW, "ranking": {"average_precision": 0.4, "auc_interval": None, **counts}}
+    positives = "positives: 35 of 1,285 rows; average precision by chance 0.0272"
     assert interval_notes(row) == [
-        "no interval of the AUC: a class has fewer than 10 rows, or all pairs are in the same order"
+        positives,
+        "no interval of the AUC: a class has fewer than 10 rows, or all pairs are in the same "
+        "order",
     ]
     gain = {"auc_gain": 0.2, "auc_gain_interval": (-0.1, 0.3)}
     row["ranking"] |= {"auc_interval": (0.81, 0.94), **gain}
     assert interval_notes(row) == [
+        positives,
         "95 % interval of the AUC: 0.8100 to 0.9400",
         "AUC above the label party alone: +0.2000, 95 % -0.1000 to 0.3000",
     ]

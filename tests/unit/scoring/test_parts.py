@@ -87,7 +87,7 @@ def test_rows_of_some_parties_only_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="new_data: missing for bank"):
         rows_to_score(job, parts, tmp_path, given={})
     given = {"bank": Path("new.csv")}
-    with pytest.raises(ConfigError, match="--rows or new_data: missing for shop"):
+    with pytest.raises(ConfigError, match=r"missing for shop, .*; `--rows shop=FILE` may name"):
         rows_to_score(parse_job(JOB), parts, tmp_path, given=given)
     job = parse_job("".join(line for line in JOB.splitlines(True) if "data" not in line))
     with pytest.raises(ConfigError, match="no rows to score: give new_data at every party"):
