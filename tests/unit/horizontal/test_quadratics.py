@@ -279,6 +279,8 @@ def test_a_clipped_step_has_the_bound_s_norm_however_large_it_was(
     short = clipped(step, 10.0)
     np.testing.assert_allclose(short, [6.0, -8.0], rtol=1e-6)
     assert short.dtype == dtype
+    many = np.full(400, 0.5 * size, dtype)  # their norm is ten times `size`
+    np.testing.assert_allclose(clipped(many, 10.0), np.full(400, 0.5), rtol=1e-4)
     for kept, bound in ((step, inf), (short, 10.1), (step * 0, 10.0)):
         np.testing.assert_array_equal(clipped(kept, bound), kept)
 
