@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,17 @@ def test_what_is_printed_and_what_is_published_stand_beside_each_other() -> None
         Variant.of("fedavg:printed", SMALL)
     with pytest.raises(ConfigError, match="'fedbcgd:momentum=x': momentum= expects a number"):
         Variant.of("fedbcgd:momentum=x", SMALL)
+
+
+def test_every_setting_of_a_run_is_that_of_its_federation() -> None:
+    given = {
+        **{"clients": 8, "taking_part": 4, "decay": 0.9, "weight_decay": 0.02},
+        **{"clip": 3.0, "epochs": 2, "batch_size": 7},
+    }
+    task = Task("digits", 0.6, "fedbcgd", 2, 0.01, 5)
+    settings = changed(SMALL, shared_layers=(), max_rounds=3, **given)
+    found = one_run.federation_of(settings, task, {"a": 9}).settings
+    assert asdict(found) == {**given, "rounds": 3, "learning_rate": 0.01, "seed": 5}
 
 
 def test_a_run_ends_where_its_budget_does() -> None:
