@@ -78,9 +78,9 @@ EXPERIMENT = Experiment(
     runs={
         "cifar10-0.6": Run(1100, of_cifar10(0.6, *MAIN, **FEW_RATES)),
         "whole-0.6": Run(900, of_cifar10(0.6, *WHOLE)),
-        "printed-0.6": Run(900, of_cifar10(0.6, "fedbcgd+:printed", **FEW_RATES)),
-        "lenet5-momentum": Run(500, of_cifar10(0.6, "fedbcgd:momentum=0.8", **FEW_RATES)),
-        "cifar10-0.1": Run(1250, of_cifar10(0.1, *MAIN, learning_rate=(0.1,))),
+        "printed-0.6": Run(500, of_cifar10(0.6, "fedbcgd+:printed", **FEW_RATES)),
+        "lenet5-momentum": Run(250, of_cifar10(0.6, "fedbcgd:momentum=0.8", **FEW_RATES)),
+        "cifar10-0.1": Run(850, of_cifar10(0.1, *MAIN, learning_rate=(0.1,))),
         "mnist-0.6": Run(200, of_mnist(0.6)),
         "mnist-0.1": Run(200, of_mnist(0.1)),
         "convex-0.6": Run(350, of_logistic(0.6, 1000)),

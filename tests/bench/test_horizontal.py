@@ -16,7 +16,7 @@ from bench.horizontal.comparison import horizontal, journal_of
 from bench.horizontal.images import load_images
 from bench.horizontal.logistic import Logistic
 from bench.horizontal.one_run import Task, Variant, planned_rounds, run
-from bench.horizontal.rows import horizontal_page
+from bench.horizontal.rows import CONVEX, horizontal_page
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.benchmarks.progress import silent
 from securevfl.errors import ConfigError
@@ -228,6 +228,7 @@ def test_divergence_ends_a_run_and_is_told() -> None:
     found = trained(settings, "fedavg")
     assert found["diverged"]
     row = comparison._row(settings, ("digits", 0.6, "fedavg", 1), 1e6, [found], ())
+    assert [cell(row) for _, cell in CONVEX[5:]] == ["-", "-", "-", "-", "0"]
     assert (row["final_accuracy"], row["rounds"], row["rounds_to_target"]) == (0, 0, None)
 
 
