@@ -24,7 +24,6 @@ from securevfl.reports.tables import Row
 
 MAIN = ("fedavg", "fedbcgd", "fedbcgd+", "scaffold", "feddc")
 WHOLE = ("fedavg", "fedavgm", "fedadam", "top-k", "fedpaq")
-PRINTED = ("fedbcgd+:printed", "fedbcgd:momentum=0.8")
 MOMENTA = (
     *(f"fedbcgd+:momentum={each}" for each in (0, 0.2, 0.45, 0.6, 0.8)),
     *(f"fedbcgd:momentum={each}" for each in (0, 0.8)),
@@ -44,7 +43,7 @@ def of_mnist(dirichlet: float) -> dict[str, Any]:
         "dirichlet": (dirichlet,),
         "methods": MAIN,
         "max_rounds": 60,
-        "tuning_rounds": 40,
+        "learning_rate": (0.1,),
     }
 
 
@@ -79,10 +78,11 @@ EXPERIMENT = Experiment(
     runs={
         "cifar10-0.6": Run(1100, of_cifar10(0.6, *MAIN, **FEW_RATES)),
         "whole-0.6": Run(900, of_cifar10(0.6, *WHOLE)),
-        "printed-0.6": Run(900, of_cifar10(0.6, *PRINTED, **FEW_RATES)),
-        "cifar10-0.1": Run(1250, of_cifar10(0.1, *MAIN)),
-        "mnist-0.6": Run(250, of_mnist(0.6)),
-        "mnist-0.1": Run(400, {**of_mnist(0.1), "learning_rate": (0.1,)}),
+        "printed-0.6": Run(500, of_cifar10(0.6, "fedbcgd+:printed", **FEW_RATES)),
+        "lenet5-momentum": Run(250, of_cifar10(0.6, "fedbcgd:momentum=0.8", **FEW_RATES)),
+        "cifar10-0.1": Run(850, of_cifar10(0.1, *MAIN, learning_rate=(0.1,))),
+        "mnist-0.6": Run(200, of_mnist(0.6)),
+        "mnist-0.1": Run(200, of_mnist(0.1)),
         "convex-0.6": Run(350, of_logistic(0.6, 1000)),
         "convex-0.1": Run(350, of_logistic(0.1, 1000)),
         "momentum": Run(200, {**of_logistic(0.6, 200), "methods": MOMENTA}),

@@ -192,8 +192,10 @@ def run(
     images = _images(task.images, settings.rows, settings.data_dir, tuning_seed)
     generator = np.random.default_rng(task.seed)
     split = dirichlet_split(images.train_labels, settings.clients, task.dirichlet, generator)
-    made = _logistic if settings.model == "logistic" else _network
-    model = made(images, settings.weight_decay, generator, split)
+    if settings.model == "logistic":
+        model = _logistic(images, settings.weight_decay, split)
+    else:
+        model = _network(images, generator, split)
     federation = federation_of(settings, task, model.sizes)
     begun = perf_counter()
     accuracies: list[float] = []
@@ -226,15 +228,12 @@ class _Model(NamedTuple):
     score: Callable[[RealArray], float]
 
 
-def _network(
-    images: ImageSet, decay: float, generator: np.random.Generator, split: Sequence[IntArray]
-) -> _Model:
+def _network(images: ImageSet, generator: np.random.Generator, split: Sequence[IntArray]) -> _Model:
     """LeNet-5; scores are accuracies on test images."""
     # torch is an extra, and takes long to import.
     from bench.horizontal.lenet import lenet5  # noqa: PLC0415
     from securevfl.models.flat_module import FlatModule, module_problems  # noqa: PLC0415
 
-    del decay
     inputs, tests = images.scaled()
     channels, side = inputs.shape[1:3]
     module = FlatModule(lenet5(channels, side, images.classes, generator))
@@ -247,11 +246,8 @@ def _network(
     )
 
 
-def _logistic(
-    images: ImageSet, decay: float, generator: np.random.Generator, split: Sequence[IntArray]
-) -> _Model:
+def _logistic(images: ImageSet, decay: float, split: Sequence[IntArray]) -> _Model:
     """Logistic regression; scores are shares of the way to the least objective."""
-    del generator
     model = _on_all(images, decay)
     return _Model(model.sizes, model.weights(), [model.problem(rows) for rows in split], model.way)
 

@@ -38,7 +38,7 @@ def _gap(row: Row, of: str, at: float) -> str:
     left = [
         1 - run["accuracies"][max(place for place, cost in enumerate(run[of]) if cost <= at)]
         for run in row["runs"]
-        if run[of][-1] > 0.99 * at
+        if max(run[of], default=0.0) > 0.99 * at
     ]
     return f"{statistics.median(left):.1e}" if left else "-"
 

@@ -105,7 +105,7 @@ def local_training(
     """Take E epochs of steps θ ← θ − η·(clip(G(θ) + correction) + decay·θ) on all weights.
 
     G is the mean gradient of a step's rows; `Federation.clip` bounds the norm of the sum, as in
-    FedDC's public code (FedBCGD's bounds G alone). The correction:
+    FedDC's public code (that of FedBCGD+ bounds G alone). The correction:
 
     - "none": 0 (FedAvg; FedBCGD, algorithm 1);
     - "scaffold": κ − κ_j (Karimireddy et al. 2020, equation (3); FedBCGD+ in its public code);
@@ -214,6 +214,7 @@ def clipped(step: RealArray, clip: float) -> RealArray:
     """A step, shape (p,), shortened to norm `clip` where it is longer; not finite stays so."""
     if clip == inf:
         return step
-    largest = np.max(np.abs(step))  # squares of large entries do not fit
-    length = float(largest) * float(np.linalg.norm(step / largest)) if largest else 0.0
-    return step * step.dtype.type(clip / length) if length > clip else step
+    largest = np.max(np.abs(step))
+    # Squares of large entries do not fit, nor does the root of the sum of many.
+    share = clip / float(np.linalg.norm(step / largest)) / float(largest) if largest else 1.0
+    return step * step.dtype.type(share) if share < 1.0 else step

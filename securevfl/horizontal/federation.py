@@ -22,7 +22,7 @@ Correction = Literal["none", "scaffold", "drift", "variance-reduced"]
 WHOLE = "clients", "taking_part", "rounds", "epochs", "batch_size", "seed"
 REAL = "learning_rate", "decay", "weight_decay", "clip"
 CLIP = 10.0
-"""Bound on the norm of corrected steps in the public code of FedBCGD and of FedDC."""
+"""As in public code: FedDC's bounds the gradient with its correction, FedBCGD+'s before it."""
 
 
 def client_name(client: int) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from bench.horizontal.comparison import horizontal, journal_of
 from bench.horizontal.images import load_images
 from bench.horizontal.logistic import Logistic
 from bench.horizontal.one_run import Task, Variant, planned_rounds, run
-from bench.horizontal.rows import horizontal_page
+from bench.horizontal.rows import CONVEX, horizontal_page
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.benchmarks.progress import silent
 from securevfl.errors import ConfigError
@@ -124,6 +124,17 @@ def test_what_is_printed_and_what_is_published_stand_beside_each_other() -> None
         Variant.of("fedbcgd:momentum=x", SMALL)
 
 
+def test_every_setting_of_a_run_is_that_of_its_federation() -> None:
+    given = {
+        **{"clients": 8, "taking_part": 4, "decay": 0.9, "weight_decay": 0.02},
+        **{"clip": 3.0, "epochs": 2, "batch_size": 7},
+    }
+    task = Task("digits", 0.6, "fedbcgd", 2, 0.01, 5)
+    settings = changed(SMALL, shared_layers=(), max_rounds=3, **given)
+    found = one_run.federation_of(settings, task, {"a": 9}).settings
+    assert asdict(found) == {**given, "rounds": 3, "learning_rate": 0.01, "seed": 5}
+
+
 def test_a_run_ends_where_its_budget_does() -> None:
     settings = changed(SMALL, budget=20.0, max_rounds=50)
     rounds = {
@@ -217,6 +228,7 @@ def test_divergence_ends_a_run_and_is_told() -> None:
     found = trained(settings, "fedavg")
     assert found["diverged"]
     row = comparison._row(settings, ("digits", 0.6, "fedavg", 1), 1e6, [found], ())
+    assert [cell(row) for _, cell in CONVEX[5:]] == ["-", "-", "-", "-", "0"]
     assert (row["final_accuracy"], row["rounds"], row["rounds_to_target"]) == (0, 0, None)
 
 

@@ -235,6 +235,24 @@ def test_variance_is_reduced_over_batches_at_two_gradients_a_step() -> None:
         assert result.gradients == gradients
 
 
+def test_a_bound_is_on_the_step_with_all_of_its_correction() -> None:
+    many, rng = quadratics(8, 5, rows=7), np.random.default_rng(1)
+    settings = {"batch_size": 3, "epochs": 2, "weight_decay": 0.01, "clip": 0.5}
+    by = federation(PLUS, BLOCKS, **settings)
+    control, own, start = rng.standard_normal((3, PARAMETERS))
+    state = replace(ServerState.start(start, by.method), control=control)
+    given = broadcast(by, state, first(by))
+    problem, at = many[given.client], start.copy()
+    full = problem.curvature @ (start - problem.minima.mean(0))
+    for _ in range(6):  # a batch's gradients at θ and θ⁰ differ by as much whichever its rows are
+        step = problem.curvature @ (at - start) + full + control - own
+        at -= 0.1 * (shortened(step, 0.5) + 0.01 * at)
+    found = local_training(problem, by, given, ClientState(control=own)).upload
+    uploaded = by.blocks.uploaded(given.block)
+    np.testing.assert_allclose(found.changes, (at - start)[uploaded], atol=1e-13)
+    np.testing.assert_allclose(found.controls, (full - own)[uploaded], atol=1e-13)
+
+
 def test_a_step_too_large_is_an_error_and_no_model(problems: list[Quadratic]) -> None:
     by = federation(METHODS["fedavg"], BLOCKS, learning_rate=1e200)
     with pytest.raises(TrainingDiverged, match=r"client \d diverged in round 0"):
@@ -279,6 +297,8 @@ def test_a_clipped_step_has_the_bound_s_norm_however_large_it_was(
     short = clipped(step, 10.0)
     np.testing.assert_allclose(short, [6.0, -8.0], rtol=1e-6)
     assert short.dtype == dtype
+    many = np.full(400, 0.5 * size, dtype)  # their norm is ten times `size`
+    np.testing.assert_allclose(clipped(many, 10.0), np.full(400, 0.5), rtol=1e-4)
     for kept, bound in ((step, inf), (short, 10.1), (step * 0, 10.0)):
         np.testing.assert_array_equal(clipped(kept, bound), kept)
 

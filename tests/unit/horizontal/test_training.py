@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,15 @@ def trained_with(**given: Any) -> HorizontalResult:  # noqa: ANN401
     """One round of FedAvg on quadratics, two clients in it, unless something else is given."""
     usual = {"problems": quadratics(8, 1), "weights": START, "method": "fedavg", "rounds": 1}
     return train_horizontal(**{**usual, "taking_part": 2, **given})
+
+
+def test_every_setting_is_that_of_the_federation() -> None:
+    given = {
+        **{"rounds": 2, "taking_part": 4, "learning_rate": 0.01, "decay": 0.9, "seed": 5},
+        **{"weight_decay": 0.02, "clip": 3.0, "epochs": 2, "batch_size": 7},
+    }
+    found = trained_with(**given).federation.settings
+    assert asdict(found) == {"clients": 8, **given}
 
 
 def test_clients_with_two_classes_each_learn_all_four_together() -> None:
