@@ -99,14 +99,14 @@ def resampled_aucs(models: Sequence[FloatArray], labels: Labels) -> FloatArray:
 
 
 class Cutoff(TypedDict):
-    """Rows with the threshold as a score or more are flagged as class 1; None flags none.
+    """Rows with the cut-off as a score or more are flagged as class 1; None flags none.
 
     The other figures are of the rows it was chosen on: the share flagged, precision (None if none
     is), recall, and the mean cost of a row where costs were given.
     """
 
     rule: str
-    threshold: float | None
+    cutoff: float | None
     rows: int
     flagged: float
     precision: float | None
@@ -127,7 +127,7 @@ class Cutoffs:
         distinct = ranked[last]
         between = distinct / 2 + np.append(distinct[1:], distinct[-1]) / 2
         # Between neighbours, so that no one's score is told; they may have no number between them.
-        self._thresholds = np.where(between > np.append(distinct[1:], -np.inf), between, distinct)
+        self._cutoffs = np.where(between > np.append(distinct[1:], -np.inf), between, distinct)
 
     @property
     def average_precision(self) -> float:
@@ -152,7 +152,7 @@ class Cutoffs:
         flagged, hits = int(self._flagged[place]), int(self._hits[place])
         return {
             "rule": rule,
-            "threshold": float(self._thresholds[place - 1]) if place else None,
+            "cutoff": float(self._cutoffs[place - 1]) if place else None,
             "rows": self._rows,
             "flagged": flagged / self._rows,
             "precision": hits / flagged if flagged else None,

@@ -29,7 +29,7 @@ RELEASE = {
 }
 FLAGS_NONE: dict[str, Any] = {
     "rule": "rule",
-    "threshold": None,
+    "cutoff": None,
     "rows": 9,
     "flagged": 0.0,
     "precision": None,
