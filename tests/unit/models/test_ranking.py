@@ -111,6 +111,16 @@ def test_a_cut_off_is_no_row_s_own_score_where_numbers_lie_between() -> None:
     assert Cutoffs(near, labels).by_share(0.4)["cutoff"] == near[0]
 
 
+def test_a_cut_off_has_as_many_digits_as_flag_the_same_rows() -> None:
+    scores = 1 - np.geomspace(1e-9, 0.5, 200)  # of four digits many are 1
+    every = Cutoffs(scores, np.arange(200) % 2)
+    for flagged in range(1, 201):
+        cutoff = every.by_share(flagged / 200)["cutoff"]
+        assert cutoff is not None
+        assert (scores >= cutoff).sum() == flagged
+    assert Cutoffs(np.array([0.98765, 0.12345]), np.array([1, 0])).by_share(0.5)["cutoff"] == 0.6
+
+
 def test_nobody_is_flagged_where_that_costs_least() -> None:
     scores, labels = np.array([0.9, 0.5, 0.1]), np.array([0, 0, 1])
     found = Cutoffs(scores, labels).by_cost(5, 1)
