@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -223,7 +224,7 @@ def environment(settings: PeersSettings, script: Path) -> Path:
         for command in ([settings.python, "-m", "venv", str(folder)], pip):
             done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
             if done.returncode:
-                raise DataError(f"{script.stem}: {last_words(done)}")
+                raise DataError(f"{script.stem}: {last_words(done.stderr, done.returncode)}")
     elif not python.exists():
         raise ConfigError(f"no environment {folder}: --set install=true makes it")
     return python
@@ -248,32 +249,32 @@ def answer(python: Path, script: str, path: Path, options: Mapping[str, Any]) ->
     own = script == "run_securevfl"
     with tempfile.TemporaryDirectory() as folder:
         surroundings = {"PATH": os.environ["PATH"], "HOME": folder}
-        try:
-            done = subprocess.run(  # noqa: S603
-                [
-                    python,
-                    *(() if own else ("-I",)),
-                    HERE / f"{script}.py",
-                    path,
-                    json.dumps(options),
-                ],
-                env=surroundings | ({"PYTHONPATH": str(ROOT)} if own else {}),
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=LONGEST_S,
-            )
-        except subprocess.TimeoutExpired:
-            raise DataError(f"{script}: more than {LONGEST_S} s") from None
-    if done.returncode:
-        raise DataError(f"{script}: {last_words(done)}")
-    return last_line(done.stdout)
+        isolated = () if own else ("-I",)
+        command = [python, *isolated, HERE / f"{script}.py", path, json.dumps(options)]
+        with subprocess.Popen(  # noqa: S603
+            command,
+            env=surroundings | ({"PYTHONPATH": str(ROOT)} if own else {}),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                shown, complaints = process.communicate(timeout=LONGEST_S)
+            except subprocess.TimeoutExpired:
+                raise DataError(f"{script}: more than {LONGEST_S} s") from None
+            finally:
+                if process.returncode is None:  # what it started, as FATE's parties, goes with it
+                    os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise DataError(f"{script}: {last_words(complaints, process.returncode)}")
+    return last_line(shown)
 
 
-def last_words(done: subprocess.CompletedProcess[str]) -> str:
+def last_words(complaints: str, status: int) -> str:
     """The last line of what a process complained about."""
-    return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    return (complaints.strip().splitlines() or [f"status {status}"])[-1]
 
 
 def last_line(text: str) -> dict[str, Any]:

@@ -39,14 +39,14 @@ def predict(
     ] = None,
     cost_false_positive: Annotated[
         float | None,
-        typer.Option(help="With the next: show the cut-off with the lowest cost."),
+        typer.Option(help="For each row flagged wrongly: shows the cheapest cut-off."),
     ] = None,
     cost_false_negative: Annotated[
-        float | None, typer.Option(help="Both are in the same unit, for one row.")
+        float | None, typer.Option(help="For each row missed, in the same unit; give both.")
     ] = None,
     flag: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Show the cut-off that flags this share of rows."),
+        typer.Option(metavar="SHARE", help="Show the cut-off that flags at most this share."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite an existing --out file.")

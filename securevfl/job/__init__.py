@@ -340,7 +340,8 @@ def first_problem(
         given = given if len(given) <= ONE_LINE else f"{given[:ONE_LINE]}…"
         if where == ("party",):
             given, ways = "a table", [EACH_PARTY]
-        return f"{place} = {given}: {', or '.join(ways)}"
+        expected = ", or ".join(ways).replace("an object", "a table")
+        return f"{place} = {given}: {expected}"
     key = str(where[-1])
     if new := RENAMED.get(key):
         return f"unknown key {place!r}: renamed to {new!r}"

@@ -61,7 +61,7 @@ Bounds = Annotated[tuple[float, ...], AfterValidator(_ascending)]
 PartyName = Annotated[
     str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")
 ]
-ClassWeights = Annotated[Mapping[str, PositiveFloat], Field(min_length=2)]
+ClassWeights = Annotated[Mapping[str, PositiveFloat], Field(min_length=1)]
 WebSocket = Annotated[str, AfterValidator(_websocket)]
 
 

@@ -105,14 +105,14 @@ def resampled_aucs(models: Sequence[FloatArray], labels: Labels) -> FloatArray:
 
 
 class Cutoff(TypedDict):
-    """Rows with the threshold as a score or more are flagged as class 1; None flags none.
+    """Rows with the cut-off as a score or more are flagged as class 1; None flags none.
 
     The other figures are of the rows it was chosen on: the share flagged, precision (None if none
     is), recall, and the mean cost of a row where costs were given.
     """
 
     rule: str
-    threshold: float | None
+    cutoff: float | None
     rows: int
     flagged: float
     precision: float | None
@@ -130,10 +130,7 @@ class Cutoffs:
         self._rows, self._positives = len(scores), int(hits[-1])
         # From none flagged to all.
         self._flagged, self._hits = np.append(0, last + 1), np.append(0, hits[last])
-        distinct = ranked[last]
-        between = distinct / 2 + np.append(distinct[1:], distinct[-1]) / 2
-        # Between neighbours, so that no one's score is told; they may have no number between them.
-        self._thresholds = np.where(between > np.append(distinct[1:], -np.inf), between, distinct)
+        self._distinct = np.append(ranked[last], -np.inf)
 
     @property
     def average_precision(self) -> float:
@@ -158,10 +155,19 @@ class Cutoffs:
         flagged, hits = int(self._flagged[place]), int(self._hits[place])
         return {
             "rule": rule,
-            "threshold": float(self._thresholds[place - 1]) if place else None,
+            "cutoff": _between(*self._distinct[place - 1 : place + 1]) if place else None,
             "rows": self._rows,
             "flagged": flagged / self._rows,
             "precision": hits / flagged if flagged else None,
             "recall": hits / self._positives,
             "cost": cost,
         }
+
+
+def _between(high: float, low: float) -> float:
+    """The number of the fewest digits near the middle that is above `low`, at most `high`."""
+    for digits in range(1, 18):
+        found = float(f"{high / 2 + low / 2:.{digits}g}")
+        if low < found <= high:
+            return found
+    return float(high)

@@ -198,7 +198,7 @@ def _ranking_notes(row: PredictRow) -> Iterator[str]:
     for each in row["cutoffs"]:
         cost = "" if each["cost"] is None else f", cost {each['cost']:.4g} a row"
         yield (
-            f"cut-off {_figure(each['threshold'])} ({each['rule']}): {each['flagged']:.1%} of "
+            f"cut-off {_figure(each['cutoff'], '')} ({each['rule']}): {each['flagged']:.1%} of "
             f"{each['rows']:,} rows flagged, precision {_figure(each['precision'])}, recall "
             f"{each['recall']:.4g}{cost}"
         )

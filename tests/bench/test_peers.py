@@ -1,5 +1,6 @@
 import ast
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -124,6 +125,28 @@ def test_a_peer_gets_nothing_of_the_surroundings(
     assert set(names) <= {"HOME", "PATH", "LC_CTYPE"}
     assert not Path(place).exists()
     assert not {str(tmp_path), ""} & set(paths)
+
+
+def test_a_peer_that_takes_too_long_ends_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child, as FATE's parties are, that would answer if it lived on."""
+    (tmp_path / "run_x.py").write_text(
+        "import subprocess, sys, time\n"
+        f"fifo = open({str(tmp_path / 'fifo')!r}, 'w')\n"
+        "child = 'import sys, time; time.sleep(15); sys.stdout.write(\"alive\")'\n"
+        "subprocess.Popen([sys.executable, '-c', child], stdout=fifo)\n"
+        "fifo.write('started ')\nfifo.flush()\ntime.sleep(60)\n"
+    )
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setattr("bench.peers.__main__.HERE", tmp_path)
+    monkeypatch.setattr("bench.peers.__main__.LONGEST_S", 3)
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(DataError, match="run_x: more than 3 s"):
+        answer(Path(sys.executable), "run_x", tmp_path / "rows.npz", {})
+    os.set_blocking(reader, True)  # the end comes when nobody is left to write
+    with open(reader, encoding="utf-8") as fifo:
+        assert fifo.read() == "started "
 
 
 def test_what_is_missing_or_fails_is_said(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_cut_offs_are_those_of_the_labelled_scores(job: str, capsys: Capture) ->
     assert by_share == every.by_share(0.3)
     assert row["ranking"]["average_precision"] == pytest.approx(every.average_precision)
     printed = " ".join(capsys.readouterr().out.split())
-    assert f"cut-off {by_cost['threshold']:.4g} (lowest cost at 1 : 10): " in printed
+    assert f"cut-off {by_cost['cutoff']} (lowest cost at 1 : 10): " in printed
     assert (
         f"(at most 30 % flagged): {by_share['flagged']:.1%} of 35 rows flagged, precision"
         in printed

@@ -146,12 +146,19 @@ def test_weights_are_refused_where_they_are_not_accounted_for(
         plan_for(job, breast_cancer(2))
 
 
-def test_weights_name_every_class() -> None:
-    job = Job.of(job={"class_weight": {"no": 1.0, "yes": 2.0}})
-    with pytest.raises(
-        ConfigError, match="weights of no, yes, expected one of each class: malignant, benign"
-    ):
+@pytest.mark.parametrize("names", [["no", "yes"], ["benign"]])
+def test_weights_name_every_class(names: list[str]) -> None:
+    job = Job.of(job={"class_weight": dict.fromkeys(names, 1.0)})
+    told = f"weights of {', '.join(names)}, expected one of each class: malignant, benign"
+    with pytest.raises(ConfigError, match=told):
         train(job, breast_cancer(2))
+
+
+def test_a_word_that_is_no_weight_is_refused_in_words_of_toml() -> None:
+    with pytest.raises(
+        ConfigError, match=r"job.class_weight = 'balance': Input should be 'balanced', or a table$"
+    ):
+        Job.of(job={"class_weight": "balance"})
 
 
 def test_a_job_without_a_single_weight_is_refused() -> None:

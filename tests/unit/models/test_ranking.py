@@ -90,7 +90,7 @@ def test_cut_offs_have_the_figures_of_the_rows_that_they_flag() -> None:
     every = Cutoffs(scores, labels)
     by_cost, by_share = every.by_cost(1, 10), every.by_share(0.05)
     for found in (by_cost, by_share):
-        flagged = scores >= (found["threshold"] or 0)
+        flagged = scores >= (found["cutoff"] or 0)
         assert found["flagged"] == flagged.mean()
         assert found["precision"] == pytest.approx(labels[flagged].mean())
         assert found["recall"] == pytest.approx(flagged[labels == 1].mean())
@@ -100,28 +100,38 @@ def test_cut_offs_have_the_figures_of_the_rows_that_they_flag() -> None:
     ]
     assert by_cost["cost"] == pytest.approx(min(costs) / 500)
     assert by_share["flagged"] <= 0.05
-    one_more = scores >= scores[scores < (by_share["threshold"] or 0)].max()
+    one_more = scores >= scores[scores < (by_share["cutoff"] or 0)].max()
     assert one_more.mean() > 0.05
 
 
 def test_a_cut_off_is_no_row_s_own_score_where_numbers_lie_between() -> None:
     labels = np.array([1, 0, 1])
-    assert Cutoffs(np.array([0.9, 0.5, 0.1]), labels).by_share(0.4)["threshold"] == 0.7
+    assert Cutoffs(np.array([0.9, 0.5, 0.1]), labels).by_share(0.4)["cutoff"] == 0.7
     near = np.array([np.nextafter(1.0, 2), 1.0, 0.0])
-    assert Cutoffs(near, labels).by_share(0.4)["threshold"] == near[0]
+    assert Cutoffs(near, labels).by_share(0.4)["cutoff"] == near[0]
+
+
+def test_a_cut_off_has_as_many_digits_as_flag_the_same_rows() -> None:
+    scores = 1 - np.geomspace(1e-9, 0.5, 200)  # of four digits many are 1
+    every = Cutoffs(scores, np.arange(200) % 2)
+    for flagged in range(1, 201):
+        cutoff = every.by_share(flagged / 200)["cutoff"]
+        assert cutoff is not None
+        assert (scores >= cutoff).sum() == flagged
+    assert Cutoffs(np.array([0.98765, 0.12345]), np.array([1, 0])).by_share(0.5)["cutoff"] == 0.6
 
 
 def test_nobody_is_flagged_where_that_costs_least() -> None:
     scores, labels = np.array([0.9, 0.5, 0.1]), np.array([0, 0, 1])
     found = Cutoffs(scores, labels).by_cost(5, 1)
-    assert (found["threshold"], found["flagged"], found["precision"], found["recall"]) == (
+    assert (found["cutoff"], found["flagged"], found["precision"], found["recall"]) == (
         None,
         0,
         None,
         0,
     )
     assert found["cost"] == pytest.approx(1 / 3)
-    assert Cutoffs(np.ones(3), labels).by_share(0.5)["threshold"] is None  # all are tied
+    assert Cutoffs(np.ones(3), labels).by_share(0.5)["cutoff"] is None  # all are tied
 
 
 @pytest.mark.parametrize("rows", [10, 100, 999, 1000])

@@ -29,7 +29,7 @@ RELEASE = {
 }
 FLAGS_NONE: dict[str, Any] = {
     "rule": "rule",
-    "threshold": None,
+    "cutoff": None,
     "rows": 9,
     "flagged": 0.0,
     "precision": None,
@@ -56,7 +56,7 @@ IN_CLEAR = "with two parties, each score tells the label party the other party's
                     "average_precision": 0.25,
                     "auc_interval": None,
                 },
-                "cutoffs": [{**FLAGS_NONE, "cost": 0.023}, FLAGS_NONE],
+                "cutoffs": [{**FLAGS_NONE, "cost": 0.023}, {**FLAGS_NONE, "cutoff": 0.999953}],
             },
             (),
             [
@@ -65,7 +65,7 @@ IN_CLEAR = "with two parties, each score tells the label party the other party's
                 "positives: 2 of 9 rows; average precision by chance 0.2222",
                 "no interval of the AUC",
                 "cut-off - (rule): 0.0% of 9 rows flagged, precision -, recall 0, cost 0.023 a row",
-                "cut-off - (rule): 0.0% of 9 rows flagged, precision -, recall 0",
+                "cut-off 0.999953 (rule): 0.0% of 9 rows flagged, precision -, recall 0",
                 "a row is flagged from its cut-off on",
             ],
         ),
