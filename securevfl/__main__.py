@@ -22,6 +22,9 @@ def main() -> None:
             leave()
         raise
     finally:
+        # An interrupt within any `exec` would have `python -m` die of the signal, whatever the
+        # status; the next `exec` undoes that.
+        exec("")  # noqa: S102
         sys.stdout.flush()
         signal.signal(signal.SIGINT, leave)
 

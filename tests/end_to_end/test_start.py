@@ -167,6 +167,26 @@ def test_an_interrupt_while_something_is_imported_is_no_traceback(library: str) 
     assert process.returncode == 130
 
 
+def test_an_interrupt_within_an_exec_ends_with_its_status() -> None:
+    # Python notes it and dies of the signal, as libraries make classes by exec.
+    Path("interrupted.py").write_text(
+        "from securevfl.__main__ import main\n"
+        "from securevfl.cli import app\n"
+        "def work():\n"
+        "    try:\n"
+        "        exec('raise KeyboardInterrupt')\n"
+        "    except KeyboardInterrupt:\n"
+        "        raise SystemExit(130)\n"
+        "app.main = work\n"
+        "main()\n",
+        encoding="utf-8",
+    )
+    ended = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "interrupted"], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
 # ----------------------------------------------------------------------------- without torch
 
 
