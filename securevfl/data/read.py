@@ -184,7 +184,8 @@ def read_party(
     if source.label_column is not None:
         column = keys[source.label_column]
         if not labels_optional:
-            gapless_text(column, f"party {source.name!r}", missing=NO_LABEL)
+            where = f"party {source.name!r}: a row without a label cannot be used"
+            gapless_text(column, where, missing=NO_LABEL)
         labels = _labels(column, found)
     del keys
     problems = (
