@@ -307,7 +307,7 @@ def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert "has an identity already" in one_line(
         capsys, "party", "init", "bank", "--folder", "bank"
     )
-    assert "it is `securevfl party run`" in one_line(capsys, "train", job)
+    assert "an agreement is for `securevfl party run`" in one_line(capsys, "train", job)
     assert "party sign" in one_line(capsys, "party", "run", job, *bank, "--quiet")
     assert run("party", "sign", job, *bank, "--yes") == 0
     (state,) = Path("bank/state").iterdir()

@@ -201,7 +201,7 @@ def test_one_party_can_read_its_own_file_alone(shop: FileSource) -> None:
         (
             "3,3,no",
             "3,3,",
-            "bank': a row without a label cannot be used: column 'default' has 1 missing",
+            "bank': rows need labels: column 'default' has 1 missing",
         ),
         ("yes", "no", "one class only"),
         (
