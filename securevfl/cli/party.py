@@ -91,7 +91,8 @@ def init(
     identity.save(key, _passphrase(passphrase_fd))
     replace_file(own, TEMPLATE.format(name=name).encode(), "party file")
     _show_identity(name, identity)
-    typer.echo(f"key: {key}; say in {own} where your data are, then draft a job or join one")
+    typer.echo(f"key: {key}; say in {own} where your data are, then draft a job and type")
+    typer.echo("`securevfl party invite JOB.toml`, or `securevfl party join CODE`")
 
 
 @party.command("sign")

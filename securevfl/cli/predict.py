@@ -15,7 +15,9 @@ from securevfl.job import read_job
 from securevfl.protocols import catalogue
 
 if TYPE_CHECKING:
+    from securevfl.models.storage import ModelHeader
     from securevfl.reports.predictions import PredictRow
+    from securevfl.scoring.outputs import Columns
 
 
 def predict(
@@ -30,9 +32,7 @@ def predict(
     ] = None,
     models: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of the parties' models; the job's [output] directory by default."
-        ),
+        typer.Option(help="Folder of the parties' models; [output] directory by default."),
     ] = None,
     l1: Annotated[
         float | None, typer.Option(help="Which point of an L1 path to use; the last by default.")
@@ -47,6 +47,10 @@ def predict(
     flag: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Show the cut-off that flags at most this share."),
+    ] = None,
+    cut_off: Annotated[
+        float | None,
+        typer.Option(help="Adds a column `flagged`: 1 from this probability on, else 0."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite an existing --out file.")
@@ -65,7 +69,7 @@ def predict(
     given = _given(rows or [])
     check_out(out, json, force=force)
     costs = [each for each in (cost_false_positive, cost_false_negative) if each is not None]
-    _check_asked(costs, flag)
+    _check_choice(costs, flag)
     from securevfl.data.sources import load
     from securevfl.reports.predictions import predict_row, warnings
     from securevfl.reports.results import keep
@@ -91,11 +95,8 @@ def predict(
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     # Before scores are sent and counted.
     known_labels(header, found.labels)
-    asked = costs or flag is not None
-    new = found.new_labels
-    if asked:
-        _check_cutoffs(header.classes, len(set(known_labels(header, new))))
-    guard = options.guard_directory()
+    new, asked = found.new_labels, bool(costs) or flag is not None
+    _check_cutoffs(header, new, chosen=asked, given=cut_off)
     scored = score(
         plan,
         parts,
@@ -103,45 +104,46 @@ def predict(
         found.ids,
         raw=found.raw,
         sources=found.sources,
-        guard_directory=guard,
+        guard_directory=options.guard_directory(),
     )
     ids = [found.written[row] for row in found.order]
-    columns = score_columns(header, found.id_column, ids, scored.predictions[found.order])
+    columns = score_columns(header, found.id_column, ids, scored.predictions[found.order], cut_off)
     quality = metrics(header, scored.predictions, new if any(new) else found.labels)
     write_scores(out, columns)
     row = predict_row(scored, found, parts, quality, out)
     if asked:
         row["cutoffs"] = cutoffs(header, scored.predictions, new, costs=costs, share=flag)
-    keep(
-        json,
-        command="predict",
-        seed=described.job.seed,
-        settings=described.model_dump(mode="json"),
-        rows=[row],
-    )
+    settings = described.model_dump(mode="json")
+    keep(json, command="predict", seed=described.job.seed, settings=settings, rows=[row])
     if not quiet:
-        _show(row, header.class_names or ())
+        _show(row, header.class_names or (), columns)
     shown = () if out.suffix.lower() == ".parquet" else ids
     for warning in warnings(found.dropped, found.unknown, shown):
         sys.stderr.write(f"securevfl: {warning}\n")
 
 
-def _check_asked(costs: Sequence[float], flag: float | None) -> None:
-    if len(costs) == 1:
-        raise ConfigError("--cost-false-positive and --cost-false-negative: give both")
-    if not all(0 < each < inf for each in costs):
-        raise ConfigError("--cost-false-positive and --cost-false-negative: expected above 0")
+def _check_choice(costs: Sequence[float], flag: float | None) -> None:
+    if len(costs) == 1 or not all(0 < each < inf for each in costs):
+        raise ConfigError("--cost-false-positive, --cost-false-negative: give both, each above 0")
     if flag is not None and not 0 < flag <= 1:
         raise ConfigError(f"--flag {flag:g}: expected a share above 0, at most 1, as in 0.1")
 
 
-def _check_cutoffs(classes: int, occur: int) -> None:
-    if classes != 2:  # noqa: PLR2004
-        raise ConfigError(f"a cut-off is between two classes, and the model has {classes}")
-    if occur < classes:
+def _check_cutoffs(
+    header: "ModelHeader", labels: Sequence[str | None], *, chosen: bool, given: float | None
+) -> None:
+    from securevfl.models.losses import has_probabilities
+    from securevfl.scoring.outputs import known_labels
+
+    if (chosen or given is not None) and header.classes != 2:  # noqa: PLR2004
+        raise ConfigError(f"a cut-off is between two classes, and the model has {header.classes}")
+    low, high = (0.0, 1.0) if has_probabilities(header.loss) else (-inf, inf)
+    if given is not None and not low <= given <= high:
+        raise ConfigError(f"--cut-off {given:g}: expected {low:g} to {high:g}")
+    if chosen and len(set(known_labels(header, labels))) < header.classes:
         raise ConfigError(
             "a cut-off is chosen by rows that the model was not trained on, with labels of both "
-            "classes: give such rows with --rows, new_data or test_data"
+            "classes: give such rows with --rows, new_data or test_data, or a --cut-off"
         )
 
 
@@ -155,7 +157,7 @@ def _given(rows: Sequence[str]) -> dict[str, Path]:
     return given
 
 
-def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
+def _show(row: "PredictRow", class_names: Sequence[str], columns: "Columns") -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
@@ -168,5 +170,7 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     tables.print_tables(console, columns_of(row), [row], title, names=1)
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)
+    if (flagged := columns.get("flagged")) is not None:
+        console.print(f"flagged: {list(flagged).count(1)} of {len(flagged)} rows", highlight=False)
     if not apart:
         console.print(f"scores: {row['out']}", highlight=False, markup=False)

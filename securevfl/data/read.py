@@ -184,7 +184,7 @@ def read_party(
     if source.label_column is not None:
         column = keys[source.label_column]
         if not labels_optional:
-            gapless_text(column, f"party {source.name!r}", missing=NO_LABEL)
+            gapless_text(column, f"party {source.name!r}: rows need labels", missing=NO_LABEL)
         labels = _labels(column, found)
     del keys
     problems = (

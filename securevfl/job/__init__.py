@@ -347,7 +347,9 @@ def first_problem(
         return f"unknown key {place!r}: renamed to {new!r}"
     home = next((name for name, kind in sections.items() if key in kind.model_fields), None)
     if home is not None:
-        return f"unknown key {place!r}: {key} belongs in {_heading(home)}"
+        listed = key == "parties" and isinstance(problem["input"], list)
+        belongs = EACH_PARTY if listed else f"{key} belongs in {_heading(home)}"
+        return f"unknown key {place!r}: {belongs}"
     if key in sections:
         return f"unknown key {place!r}: {_heading(key)} is a separate section"
     beside = [*top, *sections] if len(where) == 1 else sections[str(where[0])].model_fields

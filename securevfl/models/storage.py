@@ -289,8 +289,8 @@ def load_model(
     A custom network needs the function that makes its module, unless `describe_only`; it then
     cannot predict. A DataError if the file is not a valid model.
     """
-    if path.is_dir():
-        raise DataError(f"model file {path} is a folder: name the parts in it")
+    if not path.is_file():
+        raise DataError(f"no model file {path}: name .safetensors files")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -242,7 +242,7 @@ def _identities(job: Job) -> dict[str, bytes]:
     for party in job.party:
         if party.identity is None:
             raise ConfigError(
-                f"party {party.name!r}: identity is missing; securevfl party invite adds it"
+                f"party {party.name!r}: identity is missing; `securevfl party invite` adds it"
             )
         public = parse_public(party.identity)
         for other, known in found.items():

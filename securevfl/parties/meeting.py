@@ -156,7 +156,7 @@ class JobEnded(PeerError):
     """A peer has ended the job, for an error of this name."""
 
     def __init__(self, peer: str, error: str) -> None:
-        super().__init__(f"{peer} ended the job ({error})")
+        super().__init__(f"{peer} ended the job ({error}); its own last line says why")
         self.error = error
 
 

@@ -20,17 +20,22 @@ from securevfl.models.scores import (
 )
 from securevfl.models.storage import ModelHeader
 
-Columns = dict[str, Sequence[str] | FloatArray]
+Column = Sequence[str] | Sequence[int] | FloatArray
+Columns = dict[str, Column]
 
 
 def score_columns(
-    header: ModelHeader, id_column: str, ids: Sequence[str], predictions: FloatArray
+    header: ModelHeader,
+    id_column: str,
+    ids: Sequence[str],
+    predictions: FloatArray,
+    cutoff: float | None = None,
 ) -> Columns:
     """The columns of a scores file, by name, in order; `header` is the label party's.
 
     For two classes `probability` of the second one, and `class`; for more `probability_<class>` of
     each, and `class`. A loss without probabilities has `score` instead, which is H. Real targets
-    have `prediction`, in their own units.
+    have `prediction`, in their own units. With a cut-off `flagged` is 1 from it on, else 0.
 
     Raises:
         ConfigError: the id column has the name of another column.
@@ -48,6 +53,9 @@ def score_columns(
         columns |= {f"probability_{name}": each for name, each in zip(names, shares, strict=True)}
     if names:
         columns["class"] = [names[code] for code in class_numbers(header.loss, predictions)]
+    if cutoff is not None:
+        scores = next(iter(columns.values()))
+        columns["flagged"] = (np.asarray(scores) >= cutoff).astype(int).tolist()
     if id_column in columns:
         raise ConfigError(f"id_column = {id_column!r}: a column of scores has that name")
     return {id_column: ids, **columns}
@@ -56,7 +64,7 @@ def score_columns(
 def rounded(columns: Columns, digits: int) -> Columns:
     """Scores with fewer digits: decimals of probabilities, else significant digits."""
 
-    def short(name: str, values: Sequence[str] | FloatArray) -> Sequence[str] | FloatArray:
+    def short(name: str, values: Column) -> Column:
         if not isinstance(values, np.ndarray):
             return values
         if name.startswith("probability"):

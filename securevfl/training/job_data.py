@@ -54,7 +54,8 @@ def file_sources(job: Job, beside: Path, *parties: str) -> list[FileSource]:
     sources = []
     for party in [each for each in job.party if each.name in parties or not parties]:
         if party.data is None:
-            raise ConfigError(f"party {party.name!r}: data is missing, expected a file or a shard")
+            missing = f"party {party.name!r}: data is missing, expected a file or a shard"
+            raise ConfigError(f"{missing} (an agreement is for `securevfl party run`)")
         path = beside / party.data
         if is_shard(path):
             if (read_header(path).labels is not None) != (party.role == "label"):

@@ -307,6 +307,7 @@ def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert "has an identity already" in one_line(
         capsys, "party", "init", "bank", "--folder", "bank"
     )
+    assert "an agreement is for `securevfl party run`" in one_line(capsys, "train", job)
     assert "party sign" in one_line(capsys, "party", "run", job, *bank, "--quiet")
     assert run("party", "sign", job, *bank, "--yes") == 0
     (state,) = Path("bank/state").iterdir()
@@ -409,6 +410,7 @@ def test_a_passphrase_comes_by_a_file_descriptor(capsys: pytest.CaptureFixture[s
     Path("bank/bank.key").unlink()
     Path("bank/party.toml").unlink()
     assert run(*typed("init", "bank", "--folder", "bank")) == 0
+    assert "`securevfl party invite JOB.toml`" in capsys.readouterr().out
     who.write_own_file("bank")
     job, bank = who.agree(sign=False, keys={"bank": b"correct horse"}), who.own("bank")
     assert "needs a passphrase" in one_line(capsys, "party", "sign", job, *bank, "--yes")

@@ -164,6 +164,22 @@ def test_cut_offs_are_those_of_the_labelled_scores(job: str, capsys: Capture) ->
     assert "so it looks better on them than on others" in printed
 
 
+def test_a_given_cut_off_flags_rows_from_it_on(job: str, capsys: Capture) -> None:
+    out = ("--out", "scores.csv", "--force")
+    assert run("predict", job, *out) == 0
+    at = pl.read_csv("scores.csv")["probability"].median()
+    capsys.readouterr()
+    assert run("predict", job, *out, "--cut-off", repr(at)) == 0
+    scores = pl.read_csv("scores.csv")
+    assert scores.columns == ["id", "probability", "class", "flagged"]
+    assert scores["flagged"].to_list() == [int(p >= at) for p in scores["probability"]]
+    flagged = scores["flagged"].sum()
+    assert 0 < flagged < len(scores)
+    assert f"flagged: {flagged} of {len(scores)} rows\n" in capsys.readouterr().out
+    for wrong in ("nan", "inf", "-0.1", "21"):
+        assert "expected 0 to 1" in refused(capsys, "predict", job, *out, "--cut-off", wrong)
+
+
 def test_cut_offs_take_labelled_rows_that_the_model_was_not_trained_on(
     job: str, capsys: Capture
 ) -> None:
@@ -171,7 +187,7 @@ def test_cut_offs_take_labelled_rows_that_the_model_was_not_trained_on(
     assert "give both" in refused(capsys, "predict", job, *out, *COSTS[:2])
     for wrong in ("nan", "inf", "0", "-1"):
         costs = (COSTS[0], wrong, *COSTS[2:])
-        assert "expected above 0" in refused(capsys, "predict", job, *out, *costs)
+        assert "each above 0" in refused(capsys, "predict", job, *out, *costs)
     for wrong in ("nan", "0", "10"):
         assert "a share above 0" in refused(capsys, "predict", job, *out, "--flag", wrong)
     assert "with labels of both classes" in refused(capsys, "predict", job, *out, "--flag", "0.1")

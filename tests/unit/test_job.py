@@ -59,6 +59,7 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
         ("[links]\nrely='x'", "nearest known key is 'relay'"),
         ("[jobs]", "unknown key 'jobs': nearest known key is 'job'"),
         ("rounds = 3", r"unknown key 'rounds': rounds belongs in \[job\]"),
+        ("[[parties]]\nname = 'a'", r"'parties': start each party's section with \[\[party\]\]"),
         ("[job]\nstaleness = 2", r"unknown key 'job.staleness': staleness belongs in \[fdml\]"),
         ("[job]\nexchange = 'bfv'", r"'job.exchange': \[exchange\] is a separate section"),
         ("[job]\nlabel_column = 'y'", r"label_column belongs in \[\[party\]\]"),

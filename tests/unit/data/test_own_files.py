@@ -198,7 +198,11 @@ def test_one_party_can_read_its_own_file_alone(shop: FileSource) -> None:
         ("p003,", ",", "party 'bank': column 'id' has 1 missing value"),
         ("p003,", '"",', "party 'bank': column 'id' has 1 missing value"),
         ("p003,", "p004,", "party 'bank': 1 duplicate id in 'id', the first is 'p004'"),
-        ("3,3,no", "3,3,", "party 'bank': column 'default' has 1 missing value"),
+        (
+            "3,3,no",
+            "3,3,",
+            "bank': rows need labels: column 'default' has 1 missing",
+        ),
         ("yes", "no", "one class only"),
         (
             "id,age",

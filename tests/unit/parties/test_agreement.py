@@ -57,7 +57,7 @@ def test_a_relay_or_an_address_a_pair_is_enough() -> None:
         ('[job]\ndataset = "credit"', "job.dataset: parties of different organizations"),
         (
             changed(f'identity = "{public_text(SHOP.public)}"\n', ""),
-            "'shop': identity is missing; securevfl party invite",
+            "'shop': identity is missing; `securevfl party invite",
         ),
         (changed(public_text(SHOP.public), public_text(BANK.public)), "'shop' have the same"),
         (changed(public_text(SHOP.public), "words"), "expected the 43 characters"),

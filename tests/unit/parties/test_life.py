@@ -194,7 +194,9 @@ def test_who_has_not_signed_takes_no_part(tmp_path: Path) -> None:
     another = sign_agreement(made.agreement, IDENTITIES["bank"])
     told = ends(made, shop={"signature": another})
     assert told["bank"].startswith("PeerViolation: ")
-    assert told["shop"] == "JobEnded: bank ended the job (PeerViolation)"
+    assert (
+        told["shop"] == "JobEnded: bank ended the job (PeerViolation); its own last line says why"
+    )
     assert made.weights == {}
 
 
@@ -203,9 +205,9 @@ def test_peers_hear_the_name_of_an_error_and_no_more(tmp_path: Path) -> None:
     (made.files / "shop.csv").write_text("id,one\np000,secret text\n")
     told = ends(made)
     assert "secret text" in told["shop"]
-    assert told["bank"] == "JobEnded: shop ended the job (DataError)"
+    assert told["bank"] == "JobEnded: shop ended the job (DataError); its own last line says why"
     assert told["post"].startswith("JobEnded: ")
-    assert told["post"].endswith("(DataError)")
+    assert told["post"].endswith("(DataError); its own last line says why")
 
 
 def test_an_error_of_the_server_ends_the_job(
@@ -225,7 +227,8 @@ def test_an_error_of_the_server_ends_the_job(
     told = ends(made)
     assert told["bank"] == "PeerViolation: shop sent what is no message"
     assert {told[name] for name in THREE[1:]} <= {
-        f"JobEnded: {name} ended the job (PeerViolation)" for name in THREE
+        f"JobEnded: {name} ended the job (PeerViolation); its own last line says why"
+        for name in THREE
     }
 
 
@@ -267,7 +270,7 @@ def test_no_peer_takes_back_that_all_have_finished(tmp_path: Path, scheme: str) 
     told = ends(made, shop={"patience": 1.0})
     assert told == {
         "bank": "finished",
-        "shop": "JobEnded: bank ended the job (PeerViolation)",
+        "shop": "JobEnded: bank ended the job (PeerViolation); its own last line says why",
     }
     require_same(made, finished)
     assert not (made.folder / "bank" / "attempts").exists()
@@ -480,7 +483,7 @@ def test_who_hears_a_false_stop_tells_the_others(tmp_path: Path) -> None:
 
     assert in_virtual_time(together()) == [
         "PeerNotTrusted: post has not signed that",
-        "JobEnded: bank ended the job (PeerNotTrusted)",
+        "JobEnded: bank ended the job (PeerNotTrusted); its own last line says why",
     ]
 
 
@@ -492,7 +495,7 @@ def test_a_policy_that_has_enough_of_alignments_ends_the_job_before_one(tmp_path
     told = ends(made, shop={"aligns": enough})
     assert told == {
         "shop": "ConfigError: enough",
-        "bank": "JobEnded: shop ended the job (ConfigError)",
+        "bank": "JobEnded: shop ended the job (ConfigError); its own last line says why",
     }
     assert not (made.folder / "bank" / "alignment").exists()
 

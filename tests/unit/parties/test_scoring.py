@@ -227,7 +227,7 @@ def test_noise_is_released_once(tmp_path: Path) -> None:
     found = scorers(tmp_path, scheme="dp")
     told = found.ends(shop={"told": cut_at(found, "scoring", 1)})
     assert told["shop"].startswith("ConfigError: the scoring was interrupted, and noise is")
-    assert told["bank"] == "JobEnded: shop ended the job (ConfigError)"
+    assert told["bank"] == "JobEnded: shop ended the job (ConfigError); its own last line says why"
     assert found.counted == {"shop": [NEW_ROWS]}
     marks: list[Digests] = []
     for _ in range(2):
