@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Generic, Literal, cast
 
 import numpy as np
@@ -58,6 +59,7 @@ class PartyTable(Shown, Generic[AnyRows]):
             know people again; None where only `row_digests` of the data set do.
         rows_digest: by which parties recognize that they hold the same rows in the same order, see
             `rows_digest`; empty for arrays, whose rows nobody can tell.
+        weights: of the training rows, at the label party, shape (N,); None where all are 1.
     """
 
     name: str
@@ -69,6 +71,12 @@ class PartyTable(Shown, Generic[AnyRows]):
     source: str = ""
     people: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
     rows_digest: bytes = b""
+    weights: FloatArray | None = None
+
+    @property
+    def mean_weight(self) -> int:
+        """The mean weight, rounded up; 0 without weights."""
+        return 0 if self.weights is None else ceil(self.weights.mean())
 
     @property
     def held_out_rows(self) -> AnyRows | FloatArray:
@@ -281,7 +289,9 @@ def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> Vertic
     def kept(party: PartyTable[SameRows]) -> PartyTable[SameRows]:
         people = None if party.people is None else (party.people[0][rows], party.people[1])
         digest = _digest_of_some(party.rows_digest, rows)
-        return replace(party, train=party.train[rows], people=people, rows_digest=digest)
+        weights = None if party.weights is None else party.weights[rows]
+        table = replace(party, people=people, rows_digest=digest, weights=weights)
+        return replace(table, train=party.train[rows])
 
     return replace(
         dataset,

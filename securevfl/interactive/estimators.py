@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.data.read import MOST_WEIGHT
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.losses import probabilities
 
@@ -217,6 +218,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         *,
         classes: int,
         names: tuple[str, ...],
+        weights: FloatArray | None = None,
     ) -> "VerticalDataset":
         """Each party's own columns of X, and no held-out rows."""
         from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
@@ -238,6 +240,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                 tuple(str(feature_names[number]) for number in own),
                 np.ascontiguousarray(X[:, own]),
                 np.empty((0, len(own))),
+                weights=weights if name == label_party else None,
             )
             for name, own in columns.items()
         ]
@@ -281,18 +284,28 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
     C: float = 1.0
     class_weight: Any = None
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: ANN401
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: ANN401
         """Train a job on all rows.
 
         Args:
             X: shape (N, P): a data frame or an array; or a list of them, one per party.
             y: shape (N,), at least two classes, as numbers or text.
+            sample_weight: shape (N,), as in scikit-learn; rows of weight 0 are left out.
 
         Raises:
             ValueError: invalid data or parameters.
         """
         X, y, columns = self._read(X, y, numeric=False)
         check_classification_targets(y)
+        of_rows = None
+        if sample_weight is not None:
+            of_rows = check_array(sample_weight, ensure_2d=False, dtype=np.float64)
+            most = of_rows.max()
+            if of_rows.shape != y.shape or of_rows.min() < 0 or not 0 < most < MOST_WEIGHT:
+                numbers = f"{len(y)} numbers from 0 to {MOST_WEIGHT:g}"
+                raise DataError(f"sample_weight: expected {numbers}, and not all of them zero")
+            kept = of_rows > 0
+            X, y, of_rows = X[kept], y[kept], of_rows[kept]
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:  # noqa: PLR2004
             raise DataError(
@@ -305,6 +318,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
             labels.astype(np.int64),
             classes=len(classes),
             names=tuple(map(str, classes)),
+            weights=of_rows,
         )
         if self.C <= 0:
             raise ConfigError(f"C = {self.C}: expected a positive number, or infinity")

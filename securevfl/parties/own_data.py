@@ -2,8 +2,9 @@
 
 Learns:
     every party: by party, the number of columns to which the job gives no bounds and whether all
-        values are 1; from the label party the number of classes, and under algorithms that give
-        all parties the labels these, in the common order.
+        values are 1; from the label party the number of classes, the mean weight of
+        training rows, rounded up, and under algorithms that give all parties the labels these, in
+        the common order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,7 @@ class Description(Message):
     unbounded: int
     only_ones: bool
     classes: int
+    mean_weight: int
 
 
 @message_kind(111, stage="setup", carries="values", shows="labels")
@@ -262,6 +264,7 @@ async def describe(
         unbounded=sum(column not in bounds for column in own.table.columns),
         only_ones=taken.only_ones,
         classes=len(own.label_names) if is_label_party else 0,
+        mean_weight=own.table.mean_weight,
     )
     for other in others:
         await channel.send(other, ours)
@@ -283,6 +286,7 @@ async def describe(
         row_digests=taken.row_digests,
         standardize=not all(each.only_ones for each in found.values()),
         unbounded={each: found[each].unbounded for each in names},
+        mean_weight=found[label_party].mean_weight,
     )
     return facts, PartyData(own.table, *labels, own.own_rows, class_names)
 

@@ -15,7 +15,7 @@ from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel, Network
-from securevfl.models.losses import Logistic, Loss, QuadraticLoss
+from securevfl.models.losses import Logistic, Loss, QuadraticLoss, Weighted
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Learns, TrainsOnShares
 from securevfl.protocols.local_steps import LocalRule, LocalSteps, Pace
@@ -47,6 +47,7 @@ class Facts:
         row_digests: identify the training rows, and fix the batches.
         standardize: whether each party standardizes its features by default.
         unbounded: by party, the number of its columns to which the job gives no bounds.
+        mean_weight: of training rows, rounded up; 0 where they have no weights.
     """
 
     names: tuple[str, ...]
@@ -57,6 +58,7 @@ class Facts:
     row_digests: NDArray[np.uint64] = field(compare=False)
     standardize: bool = True
     unbounded: Mapping[str, int] = field(default_factory=dict)
+    mean_weight: int = 0
 
     @property
     def real_targets(self) -> bool:
@@ -78,6 +80,7 @@ class Facts:
                 table.name: sum(column not in job.job.bounds for column in table.columns)
                 for table in dataset.parties
             },
+            mean_weight=max(table.mean_weight for table in dataset.parties),
         )
 
     def fitted(self, job: Job, algorithm: Algorithm) -> dict[str, str]:
@@ -344,7 +347,7 @@ class Plan(Shown):
         majorizes = self.rule.exact and self.full_batches and not self.exchange.adds_noise
         pace = Pace(
             scale=sqrt(max(together, 2)) / 2 if backtracks and not late else together,
-            most=together if majorizes and self.job.job.class_weight is None else inf,
+            most=together if majorizes and not isinstance(self.loss, Weighted) else inf,
             columns=columns if self.derives_steps and not self.networks else 0,
             rows=self.facts.rows,
             step_size=self.step_size.at,

@@ -205,5 +205,7 @@ def test_the_label_guard_says_to_drop_weights(tmp_path: Any) -> None:  # noqa: A
 
 def test_no_attack_is_said_to_fail_that_knows_no_weights() -> None:
     job = Job.of(job={"class_weight": "balanced"})
-    with pytest.raises(ConfigError, match="class_weight: no attack takes weights into account"):
+    with pytest.raises(
+        ConfigError, match="class_weight, weight_column: no attack takes weights into account"
+    ):
         audit(breast_cancer(2), AuditSettings({"plain": job}, ("changed_labels",), 1, 1))
