@@ -65,12 +65,7 @@ def predict(
     given = _given(rows or [])
     check_out(out, json, force=force)
     costs = [each for each in (cost_false_positive, cost_false_negative) if each is not None]
-    if len(costs) == 1:
-        raise ConfigError("--cost-false-positive and --cost-false-negative: give both")
-    if not all(0 < each < inf for each in costs):
-        raise ConfigError("--cost-false-positive and --cost-false-negative: expected above 0")
-    if flag is not None and not 0 < flag <= 1:
-        raise ConfigError(f"--flag {flag:g}: expected a share above 0, at most 1, as in 0.1")
+    _check_asked(costs, flag)
     from securevfl.data.sources import load
     from securevfl.reports.predictions import predict_row, warnings
     from securevfl.reports.results import keep
@@ -129,6 +124,15 @@ def predict(
     shown = () if out.suffix.lower() == ".parquet" else ids
     for warning in warnings(found.dropped, found.unknown, shown):
         sys.stderr.write(f"securevfl: {warning}\n")
+
+
+def _check_asked(costs: Sequence[float], flag: float | None) -> None:
+    if len(costs) == 1:
+        raise ConfigError("--cost-false-positive and --cost-false-negative: give both")
+    if not all(0 < each < inf for each in costs):
+        raise ConfigError("--cost-false-positive and --cost-false-negative: expected above 0")
+    if flag is not None and not 0 < flag <= 1:
+        raise ConfigError(f"--flag {flag:g}: expected a share above 0, at most 1, as in 0.1")
 
 
 def _check_cutoffs(classes: int, occur: int) -> None:

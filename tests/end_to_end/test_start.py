@@ -181,7 +181,7 @@ def test_an_interrupt_within_an_exec_ends_with_its_status() -> None:
         "main()\n",
         encoding="utf-8",
     )
-    ended = subprocess.run(  # noqa: S603
+    ended = subprocess.run(
         [sys.executable, "-m", "interrupted"], capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stderr) == (130, "")
