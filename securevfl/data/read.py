@@ -28,7 +28,7 @@ from securevfl.data.ids import (
 )
 from securevfl.data.labels import class_names
 from securevfl.data.shards import Shard, is_shard, open_shard
-from securevfl.data.tables import Note, as_array, row_digests
+from securevfl.data.tables import Note, as_array, check_weights, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
 from securevfl.recipe import Preprocessing, numbers_of, text_of
@@ -46,7 +46,6 @@ NO_LABEL = ("", "NA", "N/A", "n/a", "NULL", "null", "?")
 SHOWN = 10
 MOST_COLUMNS = 100_000
 MOSTLY = 0.5
-MOST_WEIGHT = 1e12
 
 
 @dataclass(frozen=True)
@@ -420,17 +419,12 @@ def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
 def _weights(
     source: FileSource, keys: "pl.DataFrame", found: CsvFormat | None
 ) -> NDArray[np.float64]:
-    """Weights of rows; a DataError unless all are positive numbers."""
     column = keys[str(source.weight_column)]
-    numbers = column if column.dtype.is_numeric() else _labels(column, found)
-    weights = numbers.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
-    wrong = np.flatnonzero(~((weights > 0) & (weights < MOST_WEIGHT)))
-    if len(wrong):
-        raise DataError(
-            f"party {source.name!r}: weight_column {column.name!r} has "
-            f"{counted(len(wrong), 'value')} that {'is' if len(wrong) == 1 else 'are'} no positive "
-            f"number below {MOST_WEIGHT:g}, such as {column[int(wrong[0])]!r} in row {wrong[0] + 1}"
-        )
+    if not column.dtype.is_numeric():
+        column = column.cast(pl.String).str.strip_chars()
+        column = column if found is None else as_point(column, found)
+    weights = column.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+    check_weights(f"party {source.name!r}: weight_column {column.name!r}", weights, len(keys))
     return weights
 
 

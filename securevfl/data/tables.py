@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, log2
 from typing import Generic, Literal, cast
 
 import numpy as np
@@ -13,9 +13,10 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
-from securevfl.shown import Shown, controls
+from securevfl.shown import Shown, controls, counted
 from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows, blocks_of, dense, require_dense
 
+LEAST_WEIGHT, MOST_WEIGHT = 1e-12, 1e12
 MOST_CELLS = 1 << 27
 """The largest sparse table that is converted to an array; 1 GiB."""
 Kind = Literal[
@@ -74,9 +75,9 @@ class PartyTable(Shown, Generic[AnyRows]):
     weights: FloatArray | None = None
 
     @property
-    def mean_weight(self) -> int:
-        """The mean weight, rounded up; 0 without weights."""
-        return 0 if self.weights is None else ceil(self.weights.mean())
+    def weight_bits(self) -> int:
+        """64 + log2 of the mean weight, rounded up; 0 without weights."""
+        return 0 if self.weights is None else 64 + ceil(log2(self.weights.mean()))
 
     @property
     def held_out_rows(self) -> AnyRows | FloatArray:
@@ -345,6 +346,8 @@ def check(dataset: VerticalDataset[Matrix]) -> None:
         _check_names(f"party {party.name!r}: column", party.columns)
         check_rows(party, "training", party.train, dataset.train_labels)
         check_rows(party, "test", party.test, dataset.test_labels)
+        rows = len(party.train) * (party.name == dataset.label_party)
+        check_weights(f"party {party.name!r}: weights", party.weights, rows)
         if dataset.own_rows is not None and party.name == dataset.label_party:
             check_rows(party, "own", dataset.own_rows.features, dataset.own_rows.labels)
     scored = (("test", dataset.test_labels),) if dataset.test_labels.size else ()
@@ -381,6 +384,22 @@ def _check_range(where: str, split: str, present: Labels, classes: int) -> None:
     if present[0] < 0 or present[-1] >= classes:
         raise DataError(
             f"{where}: {split} labels span {present[0]}..{present[-1]}, expected 0..{classes - 1}"
+        )
+
+
+def check_weights(where: str, weights: FloatArray | None, rows: int) -> None:
+    """Refuse weights of rows, if any, unless there is one a row, in range."""
+    if weights is None:
+        return
+    if weights.shape != (rows,):
+        raise DataError(
+            f"{where} of shape {weights.shape}, expected ({rows},): one a row, at the label party"
+        )
+    wrong = np.flatnonzero(~((weights >= LEAST_WEIGHT) & (weights <= MOST_WEIGHT)))
+    if len(wrong):
+        raise DataError(
+            f"{where} has {counted(len(wrong), 'value')} outside {LEAST_WEIGHT:g} to "
+            f"{MOST_WEIGHT:g}, missing or no number, the first in row {wrong[0] + 1}"
         )
 
 

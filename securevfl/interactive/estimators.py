@@ -19,12 +19,11 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels
-from securevfl.data.read import MOST_WEIGHT
+from securevfl.data.tables import PartyTable, VerticalDataset, check_weights, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.losses import probabilities
 
 if TYPE_CHECKING:
-    from securevfl.data.tables import VerticalDataset
     from securevfl.job import Job
     from securevfl.training import TrainingResult
 
@@ -120,7 +119,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         names = None if names is None else list(names)
         return X, y, columns_of(self.parties, names, X.shape[1])
 
-    def _train(self, dataset: "VerticalDataset", **settings: object) -> "TrainingResult":
+    def _train(self, dataset: VerticalDataset, **settings: object) -> "TrainingResult":
         """Run the job, with these settings of `[job]`, and record its costs."""
         from securevfl.interactive.jobs import line_of_progress
         from securevfl.training import Environment, plan_for, train
@@ -219,10 +218,8 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         classes: int,
         names: tuple[str, ...],
         weights: FloatArray | None = None,
-    ) -> "VerticalDataset":
+    ) -> VerticalDataset:
         """Each party's own columns of X, and no held-out rows."""
-        from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
-
         parties = list(columns)
         label_party = self.label_party
         if isinstance(label_party, int | np.integer) and 0 <= label_party < len(parties):
@@ -300,12 +297,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         of_rows = None
         if sample_weight is not None:
             of_rows = check_array(sample_weight, ensure_2d=False, dtype=np.float64)
-            most = of_rows.max()
-            if of_rows.shape != y.shape or of_rows.min() < 0 or not 0 < most < MOST_WEIGHT:
-                numbers = f"{len(y)} numbers from 0 to {MOST_WEIGHT:g}"
-                raise DataError(f"sample_weight: expected {numbers}, and not all of them zero")
-            kept = of_rows > 0
-            X, y, of_rows = X[kept], y[kept], of_rows[kept]
+            check_weights("sample_weight", np.where(of_rows == 0, 1.0, of_rows), len(y))
+            X, y, of_rows = (each[of_rows != 0] for each in (X, y, of_rows))
+            if not len(y):
+                raise DataError("sample_weight: all are zero")
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:  # noqa: PLR2004
             raise DataError(

@@ -217,9 +217,8 @@ class DataSettings(Section):
             them again in another table or under other values. By default a table is about people of
             its own, unless a hundredth of them are known from another.
         label_column: the target column, at the label party only.
-        weight_column: weights of training rows in a logistic loss, at the label party only, as
-            scikit-learn's sample_weight: positive numbers, taken as they are, under `plain` or
-            `masked`. Held-out rows count once each.
+        weight_column: weights of training rows in a logistic loss under `plain` or `masked`, at the
+            label party only; as scikit-learn's sample_weight. Held-out rows count once each.
         features: columns to use; by default all except the id, the label and the weight.
         drop: columns to leave out.
         separator: field separator of a CSV file. This and the next three keys are detected by

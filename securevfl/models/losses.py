@@ -286,7 +286,7 @@ class Multinomial(Loss):
 
 
 class Weighted(Loss):
-    """A loss f(H, y) of class numbers, times a weight w of the row; labels without any weigh 1.
+    """A loss f(H, y) of class numbers, times the weight w of a row, of labels (y, w).
 
     `least` and `most` are what all parties know of the range of weights; `least` may be a mean. The
     curvature has it, and where that makes steps too long they are taken back.
@@ -304,26 +304,22 @@ class Weighted(Loss):
 
     @override
     def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        classes, weights = _parted(labels)
-        return weights[:, None] * self._loss.residuals(predictions, classes)
+        classes, weights = labels.T
+        residuals: FloatArray = weights[:, None] * self._loss.residuals(predictions, classes)
+        return residuals
 
     @override
     def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        classes, weights = _parted(labels)
-        return weights[:, None] * self._loss._losses(predictions, classes)
+        classes, weights = labels.T
+        losses: FloatArray = weights[:, None] * self._loss._losses(predictions, classes)
+        return losses
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
-        classes, weights = _parted(labels)
+        classes, weights = labels.T
         counts = np.bincount(classes.astype(int), weights, minlength=max(self.outputs, 2))
         logs: FloatArray = np.log(np.maximum(counts / counts.sum(), 1e-9))
         return logs if self.outputs > 1 else logs[1:] - logs[:1]
-
-
-def _parted(labels: Labels) -> tuple[Labels, FloatArray]:
-    """Class numbers and weights of rows, shapes (S,)."""
-    classes, *weights = labels[None] if labels.ndim == 1 else labels.T
-    return classes, np.asarray(weights[0], float) if weights else np.ones(len(labels))
 
 
 def with_weights(
@@ -349,9 +345,7 @@ def with_weights(
     elif given is not None:
         if set(given) != set(names):
             told, wanted = ", ".join(given), ", ".join(names)
-            raise ConfigError(
-                f"class_weight: weights of {told}, expected one of each class: {wanted}"
-            )
+            raise ConfigError(f"class_weight: weights of {told}, expected one of each: {wanted}")
         weights = weights * np.array([given[name] for name in names])[codes]
     return np.column_stack([labels, weights])
 

@@ -47,7 +47,7 @@ class Facts:
         row_digests: identify the training rows, and fix the batches.
         standardize: whether each party standardizes its features by default.
         unbounded: by party, the number of its columns to which the job gives no bounds.
-        mean_weight: of training rows, rounded up; 0 where they have no weights.
+        weight_bits: see `PartyTable`.
     """
 
     names: tuple[str, ...]
@@ -58,7 +58,7 @@ class Facts:
     row_digests: NDArray[np.uint64] = field(compare=False)
     standardize: bool = True
     unbounded: Mapping[str, int] = field(default_factory=dict)
-    mean_weight: int = 0
+    weight_bits: int = 0
 
     @property
     def real_targets(self) -> bool:
@@ -80,7 +80,7 @@ class Facts:
                 table.name: sum(column not in job.job.bounds for column in table.columns)
                 for table in dataset.parties
             },
-            mean_weight=max(table.mean_weight for table in dataset.parties),
+            weight_bits=max(table.weight_bits for table in dataset.parties),
         )
 
     def fitted(self, job: Job, algorithm: Algorithm) -> dict[str, str]:

@@ -54,10 +54,10 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     size = job.job.batch_size
     loss = loss_for(job.job.loss, facts.classes, facts.rows)
     given = job.job.class_weight
-    if (given or facts.mean_weight) and isinstance(loss, Logistic | Multinomial):
-        known = given.values() if isinstance(given, Mapping) else (1.0, inf)
-        mean = facts.mean_weight
-        loss = Weighted(loss, min(known) * (mean or 1), inf if mean else max(known))
+    if (given or facts.weight_bits) and isinstance(loss, Logistic | Multinomial):
+        known = [*given.values()] if isinstance(given, Mapping) else [1.0, inf]
+        mean = 2.0 ** (facts.weight_bits - 64) if facts.weight_bits else 1.0
+        loss = Weighted(loss, min(known) * mean, inf if facts.weight_bits else max(known))
     plan = Plan(
         job=job,
         facts=facts,
@@ -152,7 +152,7 @@ def _check_rule(plan: Plan) -> None:
 
 def _check_weights(plan: Plan) -> None:
     """Refuse weights where they are not accounted for, or a peer would have to know them."""
-    job, exchange, of_rows = plan.job, plan.exchange, plan.facts.mean_weight
+    job, exchange, of_rows = plan.job, plan.exchange, plan.facts.weight_bits
     if not (job.job.class_weight or of_rows):
         return
     watched = plan.stops_early and plan.full_batches

@@ -19,7 +19,6 @@ from securevfl.blocks import block_rows
 from securevfl.data.partition import BatchSchedule
 from securevfl.errors import ConfigError, DataError, LabelLeakRefused, PeerViolation
 from securevfl.files import only_one, replace_file
-from securevfl.models.losses import Weighted
 from securevfl.protocols.guards.label_ends import End
 from securevfl.protocols.guards.people import CountedJob, Digests, OwnTable, Population, own_table
 from securevfl.protocols.guards.person_record import (
@@ -317,7 +316,7 @@ def _fewer_rounds(trial: _Trial, plan: Plan) -> str:
     what = f"the {plan.loss.name} loss" if plan.loss.weighs_labels else "a network"
     new = f"every gradient of {what} reveals something new, and on these rows {passes}"
     if plan.loss.weighs_labels:
-        weighted = isinstance(plan.loss, Weighted)
+        weighted = plan.job.job.class_weight is not None
         return f"{new}: " + ("drop class_weight" if weighted else "take loss = 'logistic'")
     return new if plan.algorithm.own_components else f"{new}: train linear models"
 
