@@ -392,14 +392,12 @@ def check_weights(where: str, weights: FloatArray | None, rows: int) -> None:
     if weights is None:
         return
     if weights.shape != (rows,):
-        raise DataError(
-            f"{where} of shape {weights.shape}, expected ({rows},): one a row, at the label party"
-        )
+        raise DataError(f"{where}: shape {weights.shape}, expected ({rows},), one a label")
     wrong = np.flatnonzero(~((weights >= LEAST_WEIGHT) & (weights <= MOST_WEIGHT)))
     if len(wrong):
         raise DataError(
-            f"{where} has {counted(len(wrong), 'value')} outside {LEAST_WEIGHT:g} to "
-            f"{MOST_WEIGHT:g}, missing or no number, the first in row {wrong[0] + 1}"
+            f"{where}: {counted(len(wrong), 'value')} outside {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, "
+            f"zero, missing or no number, the first in row {wrong[0] + 1}"
         )
 
 

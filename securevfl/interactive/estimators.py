@@ -296,11 +296,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
         check_classification_targets(y)
         of_rows = None
         if sample_weight is not None:
-            of_rows = check_array(sample_weight, ensure_2d=False, dtype=np.float64)
-            check_weights("sample_weight", np.where(of_rows == 0, 1.0, of_rows), len(y))
-            X, y, of_rows = (each[of_rows != 0] for each in (X, y, of_rows))
-            if not len(y):
-                raise DataError("sample_weight: all are zero")
+            of_rows = np.asarray(sample_weight, np.float64)
+            kept = (of_rows != 0) | ~of_rows.any()
+            check_weights("sample_weight", np.where(kept, of_rows, 1.0), len(y))
+            X, y, of_rows = X[kept], y[kept], of_rows[kept]
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:  # noqa: PLR2004
             raise DataError(

@@ -160,8 +160,7 @@ class Squared(QuadraticLoss):
 
     @override
     def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        losses: FloatArray = 0.5 * (predictions - labels[:, None]) ** 2
-        return losses
+        return np.asarray(0.5 * (predictions - labels[:, None]) ** 2)
 
 
 class SquaredOfTargets(Squared):
@@ -191,9 +190,8 @@ class TaylorLogistic(QuadraticLoss):
 
     @override
     def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        halves = 0.5 * _signs(labels) * predictions
-        losses: FloatArray = np.log(2.0) - halves + 0.125 * predictions**2
-        return losses
+        losses = np.log(2.0) - 0.5 * _signs(labels) * predictions + 0.125 * predictions**2
+        return np.asarray(losses)
 
 
 class SquaredHinge(CurvedLoss):
@@ -220,8 +218,7 @@ class SquaredHinge(CurvedLoss):
 
     @override
     def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        losses: FloatArray = np.maximum(0.0, 1.0 - _signs(labels) * predictions) ** 2
-        return losses
+        return np.asarray(np.maximum(0.0, 1.0 - _signs(labels) * predictions) ** 2)
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -245,8 +242,7 @@ class Hinge(Loss):
 
     @override
     def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        losses: FloatArray = np.maximum(0.0, 1.0 - _signs(labels) * predictions)
-        return losses
+        return np.asarray(np.maximum(0.0, 1.0 - _signs(labels) * predictions))
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -274,8 +270,7 @@ class Multinomial(Loss):
     def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         shifted = predictions - predictions.max(axis=1, keepdims=True)
         chosen = shifted[np.arange(len(labels)), labels.astype(np.int64)]
-        losses: FloatArray = np.log(np.exp(shifted).sum(axis=1)) - chosen
-        return losses[:, None]
+        return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - chosen)[:, None]
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -305,14 +300,12 @@ class Weighted(Loss):
     @override
     def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         classes, weights = labels.T
-        residuals: FloatArray = weights[:, None] * self._loss.residuals(predictions, classes)
-        return residuals
+        return np.asarray(weights[:, None] * self._loss.residuals(predictions, classes))
 
     @override
     def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         classes, weights = labels.T
-        losses: FloatArray = weights[:, None] * self._loss._losses(predictions, classes)
-        return losses
+        return np.asarray(weights[:, None] * self._loss._losses(predictions, classes))
 
     @override
     def constant(self, labels: Labels) -> FloatArray:

@@ -109,7 +109,7 @@ def test_a_party_alone_has_the_same_weights() -> None:
         atol=0.02,
     )
     note = comparison_notes(training_row(result, dataset))[-1]
-    assert note.startswith("class_weight: probabilities")
+    assert note.startswith("weights: probabilities")
 
 
 REFUSED: list[tuple[dict[str, dict[str, Any]], str]] = [
