@@ -368,6 +368,8 @@ def _feature_columns(
     if len(set(used)) < len(used):
         double = next(column for column in used if used.count(column) > 1)
         raise ConfigError(f"features: column {double!r} of party {source.name!r} is used twice")
+    if (weight := source.weight_column) in source.drop:
+        raise ConfigError(f"drop: column {weight!r} of party {source.name!r} is its weight_column")
     there = set(existing)
     missing = [column for column in (*used, *source.drop) if column not in there]
     if missing:

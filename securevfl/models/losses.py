@@ -337,8 +337,8 @@ def with_weights(
         weights = weights * (weights.sum() / (len(names) * sums[codes]))
     elif given is not None:
         if set(given) != set(names):
-            told, wanted = ", ".join(given), ", ".join(names)
-            raise ConfigError(f"class_weight: weights of {told}, expected one of each: {wanted}")
+            told = f"weights of {', '.join(given)}, expected one of each class: {', '.join(names)}"
+            raise ConfigError(f"class_weight: {told}")
         weights = weights * np.array([given[name] for name in names])[codes]
     return np.column_stack([labels, weights])
 

@@ -160,8 +160,8 @@ def _check_weights(plan: Plan) -> None:
     for fits, takes in (
         (isinstance(plan.loss, Weighted), "loss = 'logistic' of classes"),
         (SendsSignals in plan.algorithm.needs, "algorithm 'fedsgd', 'fedbcd-p' or 'fedbcd-s'"),
+        (not of_rows or (open_to and not exchange.encrypts), "exchange 'plain' or 'masked'"),
         (open_to, f"'plain' or 'masked', or encryption with hide = 'residuals': {GUARDED_WEIGHTS}"),
-        (not (exchange.encrypts and of_rows), f"'plain' or 'masked': {GUARDED_WEIGHTS}"),
         (
             not exchange.encrypts or job.job.class_weight != "balanced",
             "a weight for each class under encryption, by its name: class_weight = { no = 1, yes = "
