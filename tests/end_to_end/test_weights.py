@@ -24,7 +24,7 @@ from tests.jobs import SmallKeys, breast_cancer
 
 BENIGN = {"malignant": 1.0, "benign": 6.0}
 GIVEN = {"no": 0.5, "yes": 8.0}
-ROWS = {"learning_rate": 0.5, "batch_size": "full", "random_state": 0}
+ROWS: dict[str, Any] = {"learning_rate": 0.5, "batch_size": "full", "random_state": 0}
 Weights = str | Mapping[str, float]
 
 
@@ -161,13 +161,13 @@ def test_an_estimator_refuses_what_are_no_weights(weights: Any, said: str) -> No
 
 
 def test_masked_predictions_with_weights_train_what_plain_ones_do() -> None:
-    results = [
+    plain, masked = (
         train(Job.of(job={"rounds": 8, "tolerance": 0.0}, exchange={"scheme": each}), weighed(3))
         for each in ("plain", "masked")
-    ]
-    np.testing.assert_allclose(*(each.predictions for each in results), atol=1e-6)
+    )
+    np.testing.assert_allclose(masked.predictions, plain.predictions, atol=1e-6)
     without = train(Job.of(job={"rounds": 8, "tolerance": 0.0}), breast_cancer(3))
-    assert np.abs(without.predictions - results[0].predictions).max() > 0.01
+    assert np.abs(without.predictions - plain.predictions).max() > 0.01
 
 
 @pytest.mark.parametrize(
