@@ -291,7 +291,8 @@ class Weighted(Loss):
 
     def __init__(self, loss: Loss, least: float = 1.0, most: float = inf) -> None:
         self.name, self.outputs, self.middle = loss.name, loss.outputs, loss.middle
-        self.curvature, self._loss, self._most = least * loss.curvature, loss, most
+        self.curvature, self._loss = least * loss.curvature, loss
+        self.least, self._most = least, most
 
     @override
     def residual_bound(self, largest: float) -> float:
