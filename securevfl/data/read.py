@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.blocks import LONG_CELLS
 from securevfl.data.csv_files import (
     DETECT,
@@ -124,7 +125,7 @@ class PartyRows:
     labels: "pl.Series | None"
     problems: tuple[BadColumn, ...]
     notes: tuple[Note, ...]
-    weights: NDArray[np.float64] | None = None
+    weights: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -418,9 +419,7 @@ def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
     return labels if pointed.filter(there).null_count() else pointed.set(~there, "")
 
 
-def _weights(
-    source: FileSource, keys: "pl.DataFrame", found: CsvFormat | None
-) -> NDArray[np.float64]:
+def _weights(source: FileSource, keys: "pl.DataFrame", found: CsvFormat | None) -> FloatArray:
     column = keys[str(source.weight_column)]
     if not column.dtype.is_numeric():
         column = column.cast(pl.String).str.strip_chars()

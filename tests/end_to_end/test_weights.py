@@ -143,6 +143,22 @@ def test_derived_steps_follow_the_unit_of_weights(unit: float) -> None:
     np.testing.assert_allclose(found.coef_, expected.coef_, atol=0.06)
 
 
+@pytest.mark.parametrize("classes", [None, "balanced", {0: 0.5, 1: 8.0}])
+@pytest.mark.parametrize("sample", [False, True])
+def test_a_rise_that_l2_explains_is_no_step_too_long(
+    classes: Any,  # noqa: ANN401
+    sample: bool,
+) -> None:
+    features, labels = rare()
+    weights = of_rows(len(labels)) if sample else None
+    expected = LogisticRegression(C=0.001, class_weight=classes, tol=1e-9)
+    expected.fit(features, labels, sample_weight=weights)
+    found = VerticalLogisticRegression(
+        C=0.001, class_weight=classes, rounds=300, tol=1e-6, random_state=0
+    ).fit(features, labels, sample_weight=weights)
+    np.testing.assert_allclose(found.coef_, expected.coef_, atol=2e-3)
+
+
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
