@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
+from securevfl.models.losses import Weighted
 from securevfl.protocols.exchange import (
     Batch,
     Lookahead,
@@ -68,7 +69,7 @@ class FedBcdPart(Part):
         if labels is not None and party.holds_labels:
             baseline, tolerance = baseline_of(plan, labels), plan.job.job.tolerance
             self._stopping = EarlyStopping(baseline, tolerance, window_of(plan))
-            if isfinite(enough := self._steps.pace.most):
+            if isinstance(plan.loss, Weighted) and isfinite(enough := self._steps.pace.most):
                 self._stopping.most_backtracks += ceil(log2(enough))
         lookahead = Lookahead(self._steps, plan.rounds, self._batches.at)
         session = self.session(agreement, leakage, lookahead)
