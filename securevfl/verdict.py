@@ -7,7 +7,6 @@ label party compares the joint model with a model of its own columns.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import hypot
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
-from securevfl.models.losses import ClassWeighted, Loss, loss_for, weighing
+from securevfl.models.losses import Weighted, loss_for, with_weights
 from securevfl.models.ranking import Ranking, ranking
 from securevfl.models.scores import (
     accuracy_difference,
@@ -87,9 +86,10 @@ def _alone(
         features = features.stored.multiply(1 / scaling.scale).tocsr()
     else:  # as scikit-learn takes them
         features = dense(features)
-    loss = weighing(plan.loss, labels, dataset.class_names)
-    fit = _ridge if plan.facts.real_targets else partial(_logistic, loss=loss)
-    weights, intercept = fit(features, labels[kept])
+    fit, given = _ridge if plan.facts.real_targets else _logistic, plan.job.job.class_weight
+    of_rows = next((each.weights for each in dataset.parties if each.weights is not None), None)
+    weighted = with_weights(labels, dataset.class_names, given, of_rows)
+    weights, intercept = fit(features, weighted[kept])
     predictions = held_out @ weights.T + intercept
     if dataset.classes > 2:  # noqa: PLR2004
         if predictions.shape[1] == 1:
@@ -112,20 +112,20 @@ def _ridge(features: Any, targets: Labels) -> tuple[FloatArray, FloatArray]:  # 
     return np.atleast_2d(model.coef_), model.intercept_
 
 
-def _logistic(features: Any, labels: Labels, loss: Loss) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
+def _logistic(features: Any, labels: Labels) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
     """Weights, shape (C, P), and intercepts as of scikit-learn's LogisticRegression(max_iter=1000).
 
-    Classes have the weights of the `loss`, if it has weights.
+    Labels may have weights, see `with_weights`.
     Computed with SciPy's L-BFGS directly: importing scikit-learn would take longer than most jobs.
     Features are finite, with labels of at least two classes. As there, weights stay 0 if squares of
     features overflow.
     """
     from scipy.optimize import minimize  # noqa: PLC0415  # slow to import
 
-    present, codes = np.unique(labels, return_inverse=True)
-    rows, columns = features.shape
-    if not isinstance(loss, ClassWeighted) or len(present) < max(loss.outputs, 2):
-        loss = loss_for("logistic", len(present))
+    present, codes = np.unique(labels.T[0] if labels.ndim > 1 else labels, return_inverse=True)
+    (rows, columns), loss = features.shape, loss_for("logistic", len(present))
+    if labels.ndim > 1:
+        loss, codes = Weighted(loss), np.column_stack([codes, labels[:, 1]])
 
     def penalized_loss(parameters: FloatArray) -> tuple[float, FloatArray]:
         table = parameters.reshape(-1, columns + 1)

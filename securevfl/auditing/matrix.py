@@ -67,8 +67,8 @@ def audit(
     for name in settings.attacks:
         require(name, known, "attack")
     for job in settings.jobs.values():
-        if job.job.class_weight is not None:
-            raise ConfigError("class_weight: no attack takes weights into account yet, drop it")
+        if job.job.class_weight or any(each.weights is not None for each in dataset.parties):
+            raise ConfigError("class_weight, weight_column: no attack takes weights into account")
         # A missing noise multiplier is an error here, not a reason why an attack shows nothing.
         plan_for(job if exchange_of(job).adds_noise else job.without_protection, dataset)
     seeds = range(settings.repeats)

@@ -94,6 +94,7 @@ def make_table(
         str(source.path.resolve()),
         (train.people[rows[0]], test.people[rows[1]]),
         rows_digest(train.digests[rows[0]], test.digests[rows[1]]),
+        None if train.weights is None else train.weights[rows[0]],
     )
     return table, own, tuple(notes)
 

@@ -227,7 +227,7 @@ def _open(source: FileSource, *, by_id: bool) -> _Held:
         )
     if isinstance(train, PartyRows):
         # By the training file's column names, which may have another order.
-        alike = replace(source, features=train.columns, drop=())
+        alike = replace(source, features=train.columns, drop=(), weight_column=None)
         rows = read_party(alike, test=True, text=train.text_columns)
         return _Held(source, train, rows, by_id)
     test = open_shard(source.test_path)
@@ -249,6 +249,7 @@ def _open_shard(source: FileSource) -> Shard:
     settings = {
         "id_column": source.id_column != "id",
         "label_column": source.label_column is not None,
+        "weight_column": source.weight_column is not None,
         "features": source.features is not None,
         "drop": bool(source.drop),
         "preprocess": source.preprocess is not None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from securevfl.arrays import FloatArray
 from securevfl.blocks import LONG_CELLS
 from securevfl.data.csv_files import (
     DETECT,
@@ -28,7 +29,7 @@ from securevfl.data.ids import (
 )
 from securevfl.data.labels import class_names
 from securevfl.data.shards import Shard, is_shard, open_shard
-from securevfl.data.tables import Note, as_array, row_digests
+from securevfl.data.tables import Note, as_array, check_weights, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
 from securevfl.recipe import Preprocessing, numbers_of, text_of
@@ -65,6 +66,7 @@ class FileSource:
         drop: columns not to use.
         csv: what is known of a CSV's format; the rest is detected.
         preprocess: how text and missing values are encoded; None refuses them.
+        weight_column: weights of the training rows, at the label party.
     """
 
     name: str
@@ -77,6 +79,7 @@ class FileSource:
     csv: CsvOptions = DETECT
     preprocess: Preprocessing | None = None
     id_format: IdFormat = "text"
+    weight_column: str | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ class PartyRows:
         columns: names of the raw feature columns.
         frame: these columns, as numbers or text; those of a long Parquet file stay on disk.
         labels: N labels as text, or None.
+        weights: shape (N,), or None.
         problems: columns that cannot be used.
         notes: the file's format, where it was detected.
     """
@@ -121,6 +125,7 @@ class PartyRows:
     labels: "pl.Series | None"
     problems: tuple[BadColumn, ...]
     notes: tuple[Note, ...]
+    weights: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -172,7 +177,8 @@ def read_party(
     if path is None:
         raise ConfigError(f"test_path: party {source.name!r} has none")
     labels_optional, file = file is not None, file or PartyFile(source, path)
-    as_written = [each for each in (source.id_column, source.label_column) if each is not None]
+    keys_of = source.id_column, source.label_column, source.weight_column
+    as_written = [each for each in keys_of if each is not None]
     columns, found = _feature_columns(source, file.columns, as_written), file.found
     settings = source.preprocess or Preprocessing()
     strings = {*text, *settings.categories}
@@ -186,6 +192,7 @@ def read_party(
         if not labels_optional:
             gapless_text(column, f"party {source.name!r}: rows need labels", missing=NO_LABEL)
         labels = _labels(column, found)
+    weights = None if source.weight_column is None else _weights(source, keys, found)
     del keys
     problems = (
         _problem(source.name, frame[name], source.preprocess, found)
@@ -201,6 +208,7 @@ def read_party(
         labels,
         tuple(problem for problem in problems if problem is not None),
         tuple(notes),
+        weights,
     )
 
 
@@ -361,10 +369,13 @@ def _feature_columns(
     if len(set(used)) < len(used):
         double = next(column for column in used if used.count(column) > 1)
         raise ConfigError(f"features: column {double!r} of party {source.name!r} is used twice")
+    if (weight := source.weight_column) in source.drop:
+        raise ConfigError(f"drop: column {weight!r} of party {source.name!r} is its weight_column")
     there = set(existing)
     missing = [column for column in (*used, *source.drop) if column not in there]
     if missing:
         keys = {source.id_column: "id_column", source.label_column: "label_column"}
+        keys[source.weight_column] = "weight_column"
         key, more = keys.get(missing[0]), f" and {len(missing) - 1} more" if missing[1:] else ""
         raise DataError(
             f"party {source.name!r}: {source.path.name} has no column {missing[0]!r}{more}; it has "
@@ -406,6 +417,16 @@ def _labels(column: "pl.Series", found: CsvFormat | None) -> "pl.Series":
     pointed = as_point(labels, found)
     there = labels != ""
     return labels if pointed.filter(there).null_count() else pointed.set(~there, "")
+
+
+def _weights(source: FileSource, keys: "pl.DataFrame", found: CsvFormat | None) -> FloatArray:
+    column = keys[str(source.weight_column)]
+    if not column.dtype.is_numeric():
+        column = column.cast(pl.String).str.strip_chars()
+        column = column if found is None else as_point(column, found)
+    weights = column.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+    check_weights(f"party {source.name!r}: weight_column {column.name!r}", weights, len(keys))
+    return weights
 
 
 def _problem(

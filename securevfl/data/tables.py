@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil, log2
 from typing import Generic, Literal, cast
 
 import numpy as np
@@ -12,9 +13,10 @@ from typing_extensions import override
 from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.errors import ConfigError, DataError
 from securevfl.recipe import Recipe
-from securevfl.shown import Shown, controls
+from securevfl.shown import Shown, controls, counted
 from securevfl.sparse import AnyRows, Matrix, SameRows, SparseRows, blocks_of, dense, require_dense
 
+LEAST_WEIGHT, MOST_WEIGHT = 1e-12, 1e12
 MOST_CELLS = 1 << 27
 """The largest sparse table that is converted to an array; 1 GiB."""
 Kind = Literal[
@@ -58,6 +60,7 @@ class PartyTable(Shown, Generic[AnyRows]):
             know people again; None where only `row_digests` of the data set do.
         rows_digest: by which parties recognize that they hold the same rows in the same order, see
             `rows_digest`; empty for arrays, whose rows nobody can tell.
+        weights: of the training rows, at the label party, shape (N,); None where all are 1.
     """
 
     name: str
@@ -69,6 +72,12 @@ class PartyTable(Shown, Generic[AnyRows]):
     source: str = ""
     people: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
     rows_digest: bytes = b""
+    weights: FloatArray | None = None
+
+    @property
+    def weight_bits(self) -> int:
+        """64 + log2 of the mean weight, rounded up; 0 without weights."""
+        return 0 if self.weights is None else 64 + ceil(log2(self.weights.mean()))
 
     @property
     def held_out_rows(self) -> AnyRows | FloatArray:
@@ -281,7 +290,9 @@ def _keep(dataset: VerticalDataset[SameRows], rows: NDArray[np.int64]) -> Vertic
     def kept(party: PartyTable[SameRows]) -> PartyTable[SameRows]:
         people = None if party.people is None else (party.people[0][rows], party.people[1])
         digest = _digest_of_some(party.rows_digest, rows)
-        return replace(party, train=party.train[rows], people=people, rows_digest=digest)
+        weights = None if party.weights is None else party.weights[rows]
+        table = replace(party, people=people, rows_digest=digest, weights=weights)
+        return replace(table, train=party.train[rows])
 
     return replace(
         dataset,
@@ -335,6 +346,8 @@ def check(dataset: VerticalDataset[Matrix]) -> None:
         _check_names(f"party {party.name!r}: column", party.columns)
         check_rows(party, "training", party.train, dataset.train_labels)
         check_rows(party, "test", party.test, dataset.test_labels)
+        rows = len(party.train) * (party.name == dataset.label_party)
+        check_weights(f"party {party.name!r}: weights", party.weights, rows)
         if dataset.own_rows is not None and party.name == dataset.label_party:
             check_rows(party, "own", dataset.own_rows.features, dataset.own_rows.labels)
     scored = (("test", dataset.test_labels),) if dataset.test_labels.size else ()
@@ -371,6 +384,20 @@ def _check_range(where: str, split: str, present: Labels, classes: int) -> None:
     if present[0] < 0 or present[-1] >= classes:
         raise DataError(
             f"{where}: {split} labels span {present[0]}..{present[-1]}, expected 0..{classes - 1}"
+        )
+
+
+def check_weights(where: str, weights: FloatArray | None, rows: int) -> None:
+    """Refuse weights of rows, if any, unless there is one a row, in range."""
+    if weights is None:
+        return
+    if weights.shape != (rows,):
+        raise DataError(f"{where}: shape {weights.shape}, expected ({rows},), one a label")
+    wrong = np.flatnonzero(~((weights >= LEAST_WEIGHT) & (weights <= MOST_WEIGHT)))
+    if len(wrong):
+        raise DataError(
+            f"{where}: {counted(len(wrong), 'value')} outside {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, "
+            f"zero, missing or no number, the first in row {wrong[0] + 1}"
         )
 
 

@@ -19,11 +19,11 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray, IntArray, Labels
+from securevfl.data.tables import PartyTable, VerticalDataset, check_weights, row_digests
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.losses import probabilities
 
 if TYPE_CHECKING:
-    from securevfl.data.tables import VerticalDataset
     from securevfl.job import Job
     from securevfl.training import TrainingResult
 
@@ -119,7 +119,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         names = None if names is None else list(names)
         return X, y, columns_of(self.parties, names, X.shape[1])
 
-    def _train(self, dataset: "VerticalDataset", **settings: object) -> "TrainingResult":
+    def _train(self, dataset: VerticalDataset, **settings: object) -> "TrainingResult":
         """Run the job, with these settings of `[job]`, and record its costs."""
         from securevfl.interactive.jobs import line_of_progress
         from securevfl.training import Environment, plan_for, train
@@ -217,10 +217,9 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         *,
         classes: int,
         names: tuple[str, ...],
-    ) -> "VerticalDataset":
+        weights: FloatArray | None = None,
+    ) -> VerticalDataset:
         """Each party's own columns of X, and no held-out rows."""
-        from securevfl.data.tables import PartyTable, VerticalDataset, row_digests
-
         parties = list(columns)
         label_party = self.label_party
         if isinstance(label_party, int | np.integer) and 0 <= label_party < len(parties):
@@ -238,6 +237,7 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                 tuple(str(feature_names[number]) for number in own),
                 np.ascontiguousarray(X[:, own]),
                 np.empty((0, len(own))),
+                weights=weights if name == label_party else None,
             )
             for name, own in columns.items()
         ]
@@ -281,18 +281,25 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
     C: float = 1.0
     class_weight: Any = None
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: ANN401
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: ANN401
         """Train a job on all rows.
 
         Args:
             X: shape (N, P): a data frame or an array; or a list of them, one per party.
             y: shape (N,), at least two classes, as numbers or text.
+            sample_weight: shape (N,), as in scikit-learn; rows of weight 0 are left out.
 
         Raises:
             ValueError: invalid data or parameters.
         """
         X, y, columns = self._read(X, y, numeric=False)
         check_classification_targets(y)
+        of_rows = None
+        if sample_weight is not None:
+            of_rows = np.asarray(sample_weight, np.float64)
+            kept = (of_rows != 0) | ~of_rows.any()
+            check_weights("sample_weight", np.where(kept, of_rows, 1.0), len(y))
+            X, y, of_rows = X[kept], y[kept], of_rows[kept]
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:  # noqa: PLR2004
             raise DataError(
@@ -305,6 +312,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalEstimator):  # type: i
             labels.astype(np.int64),
             classes=len(classes),
             names=tuple(map(str, classes)),
+            weights=of_rows,
         )
         if self.C <= 0:
             raise ConfigError(f"C = {self.C}: expected a positive number, or infinity")

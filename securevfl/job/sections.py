@@ -217,7 +217,9 @@ class DataSettings(Section):
             them again in another table or under other values. By default a table is about people of
             its own, unless a hundredth of them are known from another.
         label_column: the target column, at the label party only.
-        features: columns to use; by default all except the id and the label.
+        weight_column: weights of training rows in a logistic loss under `plain` or `masked`, at the
+            label party only; as scikit-learn's sample_weight. Held-out rows count once each.
+        features: columns to use; by default all except the id, the label and the weight.
         drop: columns to leave out.
         separator: field separator of a CSV file. This and the next three keys are detected by
             default.
@@ -233,6 +235,7 @@ class DataSettings(Section):
     id_format: Literal["text", "number", "folded"] = "text"
     population: Annotated[str, Field(min_length=1)] | None = None
     label_column: str | None = None
+    weight_column: str | None = None
     features: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
     separator: OneCharacter | None = None

@@ -1,9 +1,9 @@
 """Losses f(H, y) of the summed predictions H = Σ_k H_k, through their residuals d = ∂f/∂H.
 
 Predictions have shape (S, C): C = 1 output for two classes, otherwise one output per class.
-Labels y are class numbers, shape (S,), or real targets of mean 0 and deviation 1; hinge losses use
-t = 2y − 1. `curvature` is the bound c on f″ with which d⁰ + c·(H − H⁰) is the gradient of a
-majorizer for one party's block.
+Labels y are class numbers, shape (S,), or real targets of mean 0 and deviation 1; where rows have
+weights, (y, w), shape (S, 2). Hinge losses use t = 2y − 1. `curvature` is the bound c on f″ with
+which d⁰ + c·(H − H⁰) is the gradient of a majorizer for one party's block.
 
 A loss yields probabilities if the H that minimizes its expected value is a function of P(y = 1):
 σ⁻¹(p) for logistic loss, p for squared loss, 4(p − ½) for taylor-logistic, 2p − 1 for squared
@@ -13,7 +13,6 @@ Source: Zhang, Annals of Statistics 32 (2004).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from math import inf, sqrt
 from typing import Literal
 
@@ -66,7 +65,9 @@ class Loss(ABC):
 
     def value(self, predictions: FloatArray, labels: Labels) -> float:
         """Mean loss."""
-        sums = by_block(lambda rows: self._sum(predictions[rows], labels[rows]), len(labels), BLOCK)
+        sums = by_block(
+            lambda rows: self._losses(predictions[rows], labels[rows]).sum(), len(labels), BLOCK
+        )
         # `mean` would dominate the time of a small batch.
         return float(sum(sums) / len(labels))
 
@@ -75,8 +76,8 @@ class Loss(ABC):
         """The residuals of a block of rows."""
 
     @abstractmethod
-    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
-        """The summed loss of a block of rows."""
+    def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+        """The loss of each row of a block, shape (S, 1)."""
 
     @abstractmethod
     def constant(self, labels: Labels) -> FloatArray:
@@ -107,12 +108,12 @@ class Logistic(CurvedLoss):
         return distances * (1.0 - distances)
 
     @override
-    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
+    def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         # log(1 + e^H) = max(H, 0) + log(1 + e^-|H|), where max(H, 0) - y·H is often 0, and not with
         # `logaddexp`, which takes three times as long.
-        losses = np.log1p(np.exp(-np.abs(predictions)))
+        losses: FloatArray = np.log1p(np.exp(-np.abs(predictions)))
         losses += np.maximum(predictions, 0.0) - labels[:, None] * predictions
-        return float(losses.sum())
+        return losses
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -158,8 +159,8 @@ class Squared(QuadraticLoss):
         return -labels[:, None].astype(np.float64)
 
     @override
-    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
-        return float(0.5 * ((predictions - labels[:, None]) ** 2).sum())
+    def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+        return np.asarray(0.5 * (predictions - labels[:, None]) ** 2)
 
 
 class SquaredOfTargets(Squared):
@@ -188,9 +189,9 @@ class TaylorLogistic(QuadraticLoss):
         return 0.5 - labels[:, None].astype(np.float64)
 
     @override
-    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
+    def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         losses = np.log(2.0) - 0.5 * _signs(labels) * predictions + 0.125 * predictions**2
-        return float(losses.sum())
+        return np.asarray(losses)
 
 
 class SquaredHinge(CurvedLoss):
@@ -216,8 +217,8 @@ class SquaredHinge(CurvedLoss):
         return np.where(residuals != 0, self.curvature, 0.0)
 
     @override
-    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
-        return float((np.maximum(0.0, 1.0 - _signs(labels) * predictions) ** 2).sum())
+    def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+        return np.asarray(np.maximum(0.0, 1.0 - _signs(labels) * predictions) ** 2)
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -240,8 +241,8 @@ class Hinge(Loss):
         return residuals
 
     @override
-    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
-        return float(np.maximum(0.0, 1.0 - _signs(labels) * predictions).sum())
+    def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+        return np.asarray(np.maximum(0.0, 1.0 - _signs(labels) * predictions))
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -266,10 +267,10 @@ class Multinomial(Loss):
         return residuals
 
     @override
-    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
+    def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
         shifted = predictions - predictions.max(axis=1, keepdims=True)
         chosen = shifted[np.arange(len(labels)), labels.astype(np.int64)]
-        return float((np.log(np.exp(shifted).sum(axis=1)) - chosen).sum())
+        return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - chosen)[:, None]
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
@@ -279,22 +280,19 @@ class Multinomial(Loss):
         return shares
 
 
-class ClassWeighted(Loss):
-    """A loss f(H, y) of class numbers, times the weight of class y; unweighted before `weighing`.
+class Weighted(Loss):
+    """A loss f(H, y) of class numbers, times the weight w of a row, of labels (y, w).
 
-    Weights are scikit-learn's: those given as they are, or "balanced", N/(C·rows of the class). All
-    parties know the range of those given; the curvature has the least, and where that makes steps
-    too long they are taken back.
+    `least` and `most` are what all parties know of the range of weights; `least` may be a mean. The
+    curvature has it, and where that makes steps too long they are taken back.
     """
 
     weighs_labels, label_change = True, inf
 
-    def __init__(self, loss: Loss, given: Literal["balanced"] | Mapping[str, float]) -> None:
+    def __init__(self, loss: Loss, least: float = 1.0, most: float = inf) -> None:
         self.name, self.outputs, self.middle = loss.name, loss.outputs, loss.middle
-        self._loss, self.given = loss, given
-        known = [1.0, inf] if given == "balanced" else list(given.values())
-        self.curvature, self._most = min(known) * loss.curvature, max(known)
-        self.weights = np.ones(max(loss.outputs, 2))
+        self.curvature, self._loss = least * loss.curvature, loss
+        self.least, self._most = least, most
 
     @override
     def residual_bound(self, largest: float) -> float:
@@ -302,40 +300,48 @@ class ClassWeighted(Loss):
 
     @override
     def _residuals(self, predictions: FloatArray, labels: Labels) -> FloatArray:
-        weights = self.weights[labels.astype(int), None]
-        return weights * self._loss.residuals(predictions, labels)
+        classes, weights = labels.T
+        return np.asarray(weights[:, None] * self._loss.residuals(predictions, classes))
 
     @override
-    def _sum(self, predictions: FloatArray, labels: Labels) -> float:
-        rows = [labels == k for k in range(len(self.weights))]
-        sums = [self._loss._sum(predictions[own], labels[own]) for own in rows]
-        return float(self.weights @ sums)
+    def _losses(self, predictions: FloatArray, labels: Labels) -> FloatArray:
+        classes, weights = labels.T
+        return np.asarray(weights[:, None] * self._loss._losses(predictions, classes))
 
     @override
     def constant(self, labels: Labels) -> FloatArray:
-        counts = self.weights * np.bincount(labels.astype(int), minlength=len(self.weights))
+        classes, weights = labels.T
+        counts = np.bincount(classes.astype(int), weights, minlength=max(self.outputs, 2))
         logs: FloatArray = np.log(np.maximum(counts / counts.sum(), 1e-9))
         return logs if self.outputs > 1 else logs[1:] - logs[:1]
 
 
-def weighing(loss: Loss, labels: Labels, names: Sequence[str]) -> Loss:
-    """The loss with weights for classes of these names and rows, if it takes any.
+def with_weights(
+    labels: Labels,
+    names: Sequence[str],
+    given: Literal["balanced"] | Mapping[str, float] | None,
+    of_rows: FloatArray | None,
+) -> Labels:
+    """Labels with the weights of their rows, shape (N, 2): those of classes times those of rows.
+
+    As in scikit-learn: weights are taken as they are, and "balanced" gives each class of C the sum
+    that a share of 1/C has. Labels without any weights are returned as they are.
 
     Raises:
-        ConfigError: weights of other classes.
+        ConfigError: weights of other classes than those of these names.
     """
-    if not isinstance(loss, ClassWeighted):
-        return loss
-    given, found = loss.given, copy(loss)
+    if given is None and of_rows is None:
+        return labels
+    weights, codes = np.ones(len(labels)) if of_rows is None else of_rows, labels.astype(int)
     if given == "balanced":
-        counts = np.bincount(labels.astype(int), minlength=len(names))
-        found.weights = len(labels) / (len(names) * np.maximum(counts, 1))
-    elif set(given) != set(names):
-        told, wanted = ", ".join(given), ", ".join(names)
-        raise ConfigError(f"class_weight: weights of {told}, expected one of each class: {wanted}")
-    else:
-        found.weights = np.array([given[name] for name in names])
-    return found
+        sums = np.bincount(codes, weights)
+        weights = weights * (weights.sum() / (len(names) * sums[codes]))
+    elif given is not None:
+        if set(given) != set(names):
+            told = f"weights of {', '.join(given)}, expected one of each class: {', '.join(names)}"
+            raise ConfigError(f"class_weight: {told}")
+        weights = weights * np.array([given[name] for name in names])[codes]
+    return np.column_stack([labels, weights])
 
 
 def loss_for(name: str, classes: int, rows: int = 0) -> Loss:

@@ -2,8 +2,9 @@
 
 Learns:
     every party: by party, the number of columns to which the job gives no bounds and whether all
-        values are 1; from the label party the number of classes, and under algorithms that give
-        all parties the labels these, in the common order.
+        values are 1; from the label party the number of classes, the mean weight of training rows,
+        rounded up to a power of two, and under algorithms that give all parties the labels these,
+        in the common order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ ALIGNED = "alignment"
 """The file in which a party keeps it."""
 SESSION, ROWS, TRAIN, TEST = "session", "rows", "train", "test"
 MOST_CLASSES = 1 << 16
+MOST_WEIGHT_BITS = 128
 
 
 @message_kind(110, stage="setup")
@@ -45,6 +47,7 @@ class Description(Message):
     unbounded: int
     only_ones: bool
     classes: int
+    weight_bits: int
 
 
 @message_kind(111, stage="setup", carries="values", shows="labels")
@@ -262,6 +265,7 @@ async def describe(
         unbounded=sum(column not in bounds for column in own.table.columns),
         only_ones=taken.only_ones,
         classes=len(own.label_names) if is_label_party else 0,
+        weight_bits=own.table.weight_bits,
     )
     for other in others:
         await channel.send(other, ours)
@@ -269,6 +273,9 @@ async def describe(
     classes = found[label_party].classes
     if classes == 1 or classes > MOST_CLASSES or (classes == 0 and job.job.loss != "squared"):
         raise PeerViolation(f"{label_party} announces {classes} classes")
+    weight_bits = found[label_party].weight_bits
+    if weight_bits > MOST_WEIGHT_BITS:
+        raise PeerViolation(f"{label_party} announces weights of 2^{weight_bits - 64}")
     if algorithm_of(job).labels_everywhere:
         labels = await _given(channel, label_party, others, labels, taken, classes=classes)
     class_names = own.label_names
@@ -283,6 +290,7 @@ async def describe(
         row_digests=taken.row_digests,
         standardize=not all(each.only_ones for each in found.values()),
         unbounded={each: found[each].unbounded for each in names},
+        weight_bits=weight_bits,
     )
     return facts, PartyData(own.table, *labels, own.own_rows, class_names)
 

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from securevfl.arrays import Labels
 from securevfl.data.partition import BatchSchedule
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, PrivacySettings
 from securevfl.models.local_model import LocalModel, Network
-from securevfl.models.losses import Logistic, Loss, QuadraticLoss
+from securevfl.models.losses import Logistic, Loss, QuadraticLoss, Weighted
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Exchange, Learns, TrainsOnShares
 from securevfl.protocols.local_steps import LocalRule, LocalSteps, Pace
@@ -47,6 +48,7 @@ class Facts:
         row_digests: identify the training rows, and fix the batches.
         standardize: whether each party standardizes its features by default.
         unbounded: by party, the number of its columns to which the job gives no bounds.
+        weight_bits: see `PartyTable`.
     """
 
     names: tuple[str, ...]
@@ -57,6 +59,7 @@ class Facts:
     row_digests: NDArray[np.uint64] = field(compare=False)
     standardize: bool = True
     unbounded: Mapping[str, int] = field(default_factory=dict)
+    weight_bits: int = 0
 
     @property
     def real_targets(self) -> bool:
@@ -78,6 +81,7 @@ class Facts:
                 table.name: sum(column not in job.job.bounds for column in table.columns)
                 for table in dataset.parties
             },
+            weight_bits=max(table.weight_bits for table in dataset.parties),
         )
 
     def fitted(self, job: Job, algorithm: Algorithm) -> dict[str, str]:
@@ -328,23 +332,29 @@ class Plan(Shown):
             return 1.0
         return 0.5 / sqrt(parties - 1)
 
-    def steps(self, model: LocalModel, inputs: Matrix, columns: int) -> LocalSteps:
+    def steps(
+        self, model: LocalModel, inputs: Matrix, columns: int, labels: Labels | None = None
+    ) -> LocalSteps:
         """A party's steps, from its model at θ⁰ and X of all its rows, shape (N, P).
 
         Parties that move together majorize with γ = K; as losses bend less than their bound, and
         parties' columns differ, a job with early stopping starts at √K/2 and backtracks from there.
         In turns at 1/√2: at half of 1, which is enough there, steps on squared losses mirror them.
         Plain steps from batches start at K: windows of losses notice too late what is too far.
-        `columns` are P of all parties together.
+        `columns` are P of all parties together. By `labels` with weights the label party alone
+        knows of a γ at which steps majorize: K times the largest weight.
         """
         together = 1 if self.algorithm.alternating else len(self.facts.names)
         backtracks = self.stops_early and self.learns.predictions != "hidden"
         late = self.takes_plain_steps and not self.full_batches
         as_root = self._falls and self.takes_plain_steps
         majorizes = self.rule.exact and self.full_batches and not self.exchange.adds_noise
+        most = together if majorizes else inf
+        if isinstance(self.loss, Weighted):
+            most = inf if labels is None else most * labels[:, 1].max() / self.loss.least
         pace = Pace(
             scale=sqrt(max(together, 2)) / 2 if backtracks and not late else together,
-            most=together if majorizes and self.job.job.class_weight is None else inf,
+            most=most,
             columns=columns if self.derives_steps and not self.networks else 0,
             rows=self.facts.rows,
             step_size=self.step_size.at,

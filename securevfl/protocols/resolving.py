@@ -3,8 +3,8 @@
 The result depends only on the job and the public facts of the data, so all parties get the same.
 """
 
-from collections.abc import Collection
-from math import isinf
+from collections.abc import Collection, Mapping
+from math import inf, isinf
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ from securevfl.data.read import FileSource
 from securevfl.errors import ConfigError, LabelLeakRefused
 from securevfl.job import Job, LocalModelSettings, PartySettings, check_models
 from securevfl.models.local_model import Network, Precision, require_torch
-from securevfl.models.losses import ClassWeighted, Logistic, Multinomial, loss_for
+from securevfl.models.losses import Logistic, Multinomial, Weighted, loss_for
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.catalogue import EXCHANGES, algorithm_of, exchange_of
 from securevfl.protocols.exchange import NEEDS, Exchange, SendsSignals
@@ -53,8 +53,11 @@ def resolve(job: Job, facts: Facts, modules: Collection[str] = ()) -> Plan:
     _check_hidden(job, exchange)
     size = job.job.batch_size
     loss = loss_for(job.job.loss, facts.classes, facts.rows)
-    if job.job.class_weight is not None and isinstance(loss, Logistic | Multinomial):
-        loss = ClassWeighted(loss, job.job.class_weight)
+    given = job.job.class_weight
+    if (given or facts.weight_bits) and isinstance(loss, Logistic | Multinomial):
+        known = [*given.values()] if isinstance(given, Mapping) else [1.0, inf]
+        mean = 2.0 ** (facts.weight_bits - 64) if facts.weight_bits else 1.0
+        loss = Weighted(loss, min(known) * mean, inf if facts.weight_bits else max(known))
     plan = Plan(
         job=job,
         facts=facts,
@@ -148,15 +151,16 @@ def _check_rule(plan: Plan) -> None:
 
 
 def _check_weights(plan: Plan) -> None:
-    """Refuse class weights where they are not accounted for, or a peer would have to know them."""
-    job, exchange = plan.job, plan.exchange
-    if job.job.class_weight is None:
+    """Refuse weights where they are not accounted for, or a peer would have to know them."""
+    job, exchange, of_rows = plan.job, plan.exchange, plan.facts.weight_bits
+    if not (job.job.class_weight or of_rows):
         return
     watched = plan.stops_early and plan.full_batches
     open_to = not (exchange.adds_noise or exchange.shares_parameters or job.exchange.hide == "both")
     for fits, takes in (
-        (isinstance(plan.loss, ClassWeighted), "loss = 'logistic' of classes"),
+        (isinstance(plan.loss, Weighted), "loss = 'logistic' of classes"),
         (SendsSignals in plan.algorithm.needs, "algorithm 'fedsgd', 'fedbcd-p' or 'fedbcd-s'"),
+        (not of_rows or (open_to and not exchange.encrypts), "exchange 'plain' or 'masked'"),
         (open_to, f"'plain' or 'masked', or encryption with hide = 'residuals': {GUARDED_WEIGHTS}"),
         (
             not exchange.encrypts or job.job.class_weight != "balanced",
@@ -168,7 +172,7 @@ def _check_weights(plan: Plan) -> None:
         (watched or not plan.derives_steps, "batch_size = 'full' and no l1, or a learning_rate"),
     ):
         if not fits:
-            raise ConfigError(f"class_weight takes {takes}")
+            raise ConfigError(f"{'weight_column' if of_rows else 'class_weight'} takes {takes}")
 
 
 def settled(

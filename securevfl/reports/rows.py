@@ -177,6 +177,7 @@ class TrainRow(JobRow, CalibrationFigures):
     ended: str
     ranking: "Ranking | None"
     class_weight: str | Mapping[str, float] | None
+    weighted_rows: bool
     auc_exact: float | None
     accuracy: float | None
     r2: float | None

@@ -100,6 +100,7 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "accuracy": score.class_accuracy if score else None,
         "ranking": result.ranking,
         "class_weight": job.class_weight,
+        "weighted_rows": result.plan.facts.weight_bits > 0,
         **calibration_figures(result.calibration),
         "r2": score.r2 if score else None,
         "r2_exact": exact.r2 if exact else None,
@@ -180,10 +181,10 @@ def comparison_notes(row: Row) -> list[str]:
         notes.append("* with the labels, lent for this figure: no real party has both")
     if row.get("brier") is not None:
         notes.append(f"Brier score {row['brier']:.4f}, log loss {row['log_loss']:.4f} (joint)")
-    if row.get("class_weight"):
+    if row.get("class_weight") or row.get("weighted_rows"):
         notes.append(
-            "class_weight: probabilities, and what measures them, are of weighted classes, not of "
-            "these people"
+            "weights: probabilities, and what measures them, are of weighted rows, not of these "
+            "people"
         )
     return notes
 

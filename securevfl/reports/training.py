@@ -252,7 +252,9 @@ def learned_in(plan: Plan) -> list[tuple[str, str]]:
     if roles:
         return [(role, learns) for role, learns, _ in roles]
     learns = plan.learns
-    return [("label party", learns.label_party), ("feature party", learns.feature_party)]
+    weights = "the mean weight of rows, rounded up to a power of two, and each one's with d"
+    every = [("every party", weights)] if plan.facts.weight_bits else []
+    return [("label party", learns.label_party), ("feature party", learns.feature_party), *every]
 
 
 class SetupWatch(Stopwatch):

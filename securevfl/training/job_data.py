@@ -73,8 +73,11 @@ def file_sources(job: Job, beside: Path, *parties: str) -> list[FileSource]:
                 f"party {party.name!r} with role {party.role!r} "
                 + (needs or "has a label_column: only the label party has labels")
             )
+        if party.weight_column is not None and party.role != "label":
+            raise ConfigError(f"party {party.name!r} has a weight_column: only the label party has")
         source = replace(
             file_source(party, path),
+            weight_column=party.weight_column,
             features=party.features,
             test_path=beside / party.test_data if party.test_data else None,
             drop=party.drop,

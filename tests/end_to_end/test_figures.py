@@ -12,7 +12,6 @@ from bench.objective import Objective
 from securevfl import verdict
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.models.losses import Logistic
 from securevfl.training import TrainingResult, data_of
 from tests import transfer_data
 from tests.jobs import Settings, breast_cancer, fit
@@ -85,7 +84,7 @@ def odd_rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 def test_odd_rows_are_fitted_as_scikit_learn_fits_them(kind: str) -> None:
     features, labels = odd_rows()[kind]
     theirs = LogisticRegression(max_iter=1000).fit(features, labels)
-    weights, intercepts = verdict._logistic(features, labels, loss=Logistic())
+    weights, intercepts = verdict._logistic(features, labels)
     np.testing.assert_allclose(weights, theirs.coef_, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(intercepts, theirs.intercept_, rtol=1e-6, atol=1e-9)
 

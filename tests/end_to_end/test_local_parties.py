@@ -187,6 +187,21 @@ def test_processes_learn_and_count_what_the_simulation_does(
         )
 
 
+def test_weights_of_rows_stay_at_the_label_party(tmp_path: Path) -> None:
+    """Others are told their mean only, and take the same steps."""
+    job = of_files(rounds=12, output={"checkpoint_every": 0})
+    lines = (tmp_path / "bank.csv").read_text().splitlines()
+    columns = ["w", *(f"{1 + n % 7}.5" for n in range(len(lines) - 1))]
+    weighed = [f"{line},{each}" for line, each in zip(lines, columns, strict=True)]
+    (tmp_path / "bank.csv").write_text("\n".join(weighed))
+    bank, shop = job.party
+    job = job.model_copy(update={"party": (bank.model_copy(update={"weight_column": "w"}), shop)})
+    result, said = in_processes(job, tmp_path, ProcessHost())
+    assert said == []
+    require_same(result, job, tmp_path)
+    assert result.plan.facts.weight_bits == 67  # a mean of at most 8
+
+
 class MisalignedHost(ProcessHost):
     """Swaps two of the aligned rows that the shop orders its own file by."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from securevfl.crypto import native_products
 from securevfl.errors import DataError
@@ -45,6 +46,33 @@ def trained(who: Organizations) -> list[bytes]:
     """The models of `train`, with all files in one place."""
     assert run("train", who.together(), "--quiet") in (0, 3, 4)
     return [Path(f"models/{name}.safetensors").read_bytes() for name in who.names]
+
+
+class Weighing(Organizations):
+    """The bank's rows have weights, in a column that no job names."""
+
+    @override
+    def write_data(self) -> None:
+        super().write_data()
+        lines = Path("bank/bank.csv").read_text().splitlines()
+        columns = ["w", *(f"{1 + n % 7}.5" for n in range(len(lines) - 1))]
+        text = "\n".join(f"{line},{each}" for line, each in zip(lines, columns, strict=True))
+        Path("bank/bank.csv").write_text(text)
+
+    @override
+    def data(self, name: str) -> dict[str, str]:
+        return super().data(name) | ({"weight_column": "w"} if name == "bank" else {})
+
+
+def test_organizations_train_with_weights_that_one_of_them_has() -> None:
+    who = Weighing()
+    job = who.agree()
+    with running(who, job, "shop") as (shop,):
+        assert run("party", "run", job, *who.own("bank")) == 0
+        ends(shop)
+    assert [who.model(name) for name in who.names] == trained(who)
+    told = json.loads(Path("shop/models/result.json").read_text())["who_learned_what"]
+    assert any(each.startswith("every party learned: the mean weight of rows") for each in told)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ class EarlyStopping:
         losses: since the last backtracking.
         bests: the least mean so far, after every round that did not backtrack.
         backtracks: since the last best point.
+        most_backtracks: training ends with so many.
     """
 
     baseline: float
@@ -77,6 +78,7 @@ class EarlyStopping:
     losses: list[float] = field(default_factory=list)
     bests: list[float] = field(default_factory=list)
     backtracks: int = 0
+    most_backtracks: int = MOST_BACKTRACKS
 
     def decide(self, index: int, loss: float, *, majorizes: bool = False) -> Decision:
         """The decision after a round's exchange showed a loss.
@@ -125,7 +127,7 @@ class EarlyStopping:
     def _backtrack(self, index: int) -> Decision:
         self.losses = []
         self.backtracks += 1
-        stop = self.backtracks == MOST_BACKTRACKS
+        stop = self.backtracks == self.most_backtracks
         return Decision(index, backtrack=True, stop=stop)
 
     def _tolerated(self, recent: list[float]) -> float:

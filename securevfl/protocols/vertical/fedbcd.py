@@ -13,12 +13,14 @@ Learns: what the exchange says (`Exchange.learns`), and decisions of `session.ea
 """
 
 from collections.abc import Mapping
+from math import ceil, isfinite, log2
 
 import numpy as np
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
+from securevfl.models.losses import Weighted
 from securevfl.protocols.exchange import (
     Batch,
     Lookahead,
@@ -62,11 +64,13 @@ class FedBcdPart(Part):
         self._batches = PartyBatches(plan, data.train_labels, self.inputs)
         columns = sum((agreement.own_columns, *agreement.columns.values()))
         async with party.costs.compute(SETUP):
-            self._steps: LocalSteps = plan.steps(self.model, self.inputs, columns)
-        labels, self._stopping = data.train_labels, None
+            labels, self._stopping = data.train_labels, None
+            self._steps: LocalSteps = plan.steps(self.model, self.inputs, columns, labels)
         if labels is not None and party.holds_labels:
             baseline, tolerance = baseline_of(plan, labels), plan.job.job.tolerance
             self._stopping = EarlyStopping(baseline, tolerance, window_of(plan))
+            if isinstance(plan.loss, Weighted) and isfinite(enough := self._steps.pace.most):
+                self._stopping.most_backtracks += ceil(log2(enough))
         lookahead = Lookahead(self._steps, plan.rounds, self._batches.at)
         session = self.session(agreement, leakage, lookahead)
         assert isinstance(plan.exchange, SendsSignals)  # noqa: S101

@@ -22,7 +22,7 @@ from securevfl.crypto.scheme import KeyOwner
 from securevfl.data.labels import TargetScaling
 from securevfl.errors import ConfigError, DataError
 from securevfl.models.local_model import LocalModel
-from securevfl.models.losses import weighing
+from securevfl.models.losses import with_weights
 from securevfl.models.scores import auc_error, r2_error
 from securevfl.protocols.algorithm import Algorithm
 from securevfl.protocols.exchange import Lookahead, Session, TrainsOnShares
@@ -219,7 +219,6 @@ async def run_party(
     """
     training = _begun(channel, costs, plan, workplace)
     party, local, place = training.party, training.part, training.workplace
-    plan = training.plan
     state, first_round = place.resume, 0
     owners = plan.exchange.key_owners(plan.job.exchange, party)
     if plan.learns.gradients and not owners:
@@ -340,8 +339,6 @@ async def run_offline(
 
 def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> Training:
     facts, data = plan.facts, workplace.data
-    if data.train_labels is not None and plan.job.job.class_weight is not None:
-        plan = replace(plan, loss=weighing(plan.loss, data.train_labels, data.class_names))
     party = Party(channel, costs, facts.names, facts.label_party, plan.loss)
     part = LocalPart(
         plan,
@@ -353,6 +350,10 @@ def _begun(channel: Channel, costs: Costs, plan: Plan, workplace: Workplace) -> 
     )
     if workplace.wrap_model is not None:
         part.model = workplace.wrap_model(part.model)
+    if data.train_labels is not None:
+        given, of_rows = plan.job.job.class_weight, data.table.weights
+        labels = with_weights(data.train_labels, data.class_names, given, of_rows)
+        workplace = replace(workplace, data=replace(data, train_labels=labels))
     workplace, unit = _with_scaled_targets(plan, workplace, part)
     noise = None
     if plan.account is not None:

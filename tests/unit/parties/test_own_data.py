@@ -11,7 +11,7 @@ from securevfl.errors import PeerViolation
 from securevfl.job import Job
 from securevfl.parties.alignment import Common
 from securevfl.parties.local_party import agreement_of
-from securevfl.parties.own_data import GivenLabels, NamedRows, describe
+from securevfl.parties.own_data import Description, GivenLabels, NamedRows, describe
 from securevfl.protocols.plan import Facts
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.runtime.channel import Channel
@@ -61,6 +61,13 @@ def test_what_parties_describe_is_what_an_operator_would(settings: dict[str, Any
         assert data.fingerprint == expected.fingerprint
         assert data.class_names == expected.class_names
         assert (data.train_labels is None) == (expected.train_labels is None)
+
+
+def test_weights_that_no_rows_have_are_refused() -> None:
+    far = changed(Description, lambda told: replace(told, weight_bits=129))
+    job = Job.of(job={"dataset": "breast_cancer"})
+    with pytest.raises(PeerViolation, match=r"party1 announces weights of 2\^65"):
+        simulate({name: described(job, name) for name in NAMES}, PRESETS["lan"], tamper=far)
 
 
 def test_labels_that_are_no_classes_are_refused() -> None:

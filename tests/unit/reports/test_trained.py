@@ -44,7 +44,7 @@ def test_models_stand_beside_each_other_by_the_scores_that_all_have() -> None:
     assert ended == "ended after all rounds"
     assert lent.startswith("* with the labels, lent")
     assert probabilities == "Brier score 0.1200, log loss 0.4000 (joint)"
-    assert comparison_notes({**ROW, "class_weight": "balanced"})[-1].startswith("class_weight: ")
+    assert comparison_notes({**ROW, "class_weight": "balanced"})[-1].startswith("weights: ")
 
 
 def test_an_interval_needs_enough_rows_of_a_class() -> None:
