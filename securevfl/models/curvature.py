@@ -13,8 +13,8 @@ from securevfl.sparse import Matrix, SparseRows, dense, lengths_of
 NULL_SPACE = 1e-9
 JACOBIAN_VALUES = 1 << 22
 POWER_ITERATIONS = 20
-MOST_GRAM_COLUMNS = 2048
-"""For sparse rows with more columns, M and its eigenvectors would cost more than the steps."""
+MOST_GRAM_COLUMNS, MOST_DENSE_COLUMNS = 2048, 8192
+"""For rows with more columns, sparse ones or dense, M and its eigenvectors cost more than steps."""
 ABOUT = 1e-3
 
 
@@ -25,7 +25,7 @@ class Curvature:
     to the same length before the eigendecomposition, so that units do not matter. Directions whose
     eigenvalue is below `NULL_SPACE` times the largest, such as collinear columns without L2, count
     as null space, along which steps do not move. L2 excludes the intercept. M is never formed for
-    sparse rows with many columns.
+    more columns than `most_gram_columns`.
 
     Raises:
         DataError: columns whose squares are not finite.
@@ -37,7 +37,7 @@ class Curvature:
             penalty[-1] = 0.0
         self._penalty, self._inputs, self._curvature = penalty, inputs, curvature
         self.matrix: FloatArray = np.empty((0, 0))
-        if isinstance(inputs, SparseRows) and len(penalty) > MOST_GRAM_COLUMNS:
+        if len(penalty) - model.intercept > most_gram_columns(inputs):
             return
         with np.errstate(over="ignore", invalid="ignore"):
             squares = curvature / len(inputs) * (inputs.T @ inputs)
@@ -108,6 +108,11 @@ class Curvature:
         regular = scale * self.matrix + proximal * np.eye(len(self.matrix))
         inverse: FloatArray = np.asarray(np.linalg.inv(regular), dtype=np.float64)
         return inverse
+
+
+def most_gram_columns(rows: Matrix) -> int:
+    """The most columns of such rows for which a P x P matrix is formed."""
+    return MOST_GRAM_COLUMNS if isinstance(rows, SparseRows) else MOST_DENSE_COLUMNS
 
 
 def largest_curvature(model: LocalModel, inputs: Matrix, curvature: float) -> float:

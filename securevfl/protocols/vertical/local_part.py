@@ -18,7 +18,7 @@ from securevfl.data.labels import TargetScaling
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable
 from securevfl.errors import ConfigError
-from securevfl.models.curvature import MOST_GRAM_COLUMNS
+from securevfl.models.curvature import most_gram_columns
 from securevfl.models.head import HeadedModel, head_start
 from securevfl.models.layers import dense_start, multilayer_start
 from securevfl.models.linear import random_start, zero_start
@@ -58,7 +58,7 @@ class LocalPart:
         self._plan, self._table = plan, table
         self._class_names = class_names
         self._network = plan.networks.get(table.name)
-        check_sparse(plan, table, self._network)
+        check_columns(plan, table, self._network)
         self.phi: Callable[[], FloatArray] | None = None
         self.targets: TargetScaling | None = None
         standardize = plan.job.job.standardize
@@ -178,12 +178,26 @@ DENSE_BYTES = 1 << 28
 """Limit on a batch as a dense array over all P columns."""
 
 
-def check_sparse(plan: Plan, table: PartyTable[Matrix], network: Network | None) -> None:
-    """Refuse a job that would turn too many of a party's sparse rows into an array."""
-    if not isinstance(table.train, SparseRows):
-        return
+def check_columns(plan: Plan, table: PartyTable[Matrix], network: Network | None) -> None:
+    """Refuse a job that would make too large an array of a party's columns, or sparse rows."""
     party, columns = table.name, table.train.shape[1]
-    of_sparse = f"party {party!r} holds sparse rows of {columns} columns"
+    is_sparse = isinstance(table.train, SparseRows)
+    kind = "sparse" if is_sparse else "dense"
+    of_rows = f"party {party!r} holds {kind} rows of {columns} columns"
+    if is_sparse:
+        _check_sparse(plan, of_rows, party, columns, network)
+    whole, most = _needs_gram(plan, network), most_gram_columns(table.train)
+    if whole and columns > most:
+        raise ConfigError(
+            f"{of_rows}: {whole} needs a matrix of P x P numbers, for at most "
+            f"{most} columns; give local_steps a number and learning_rate one"
+            + (" and round_trips = 2" if plan.exchange.encrypts else "")
+        )
+
+
+def _check_sparse(
+    plan: Plan, of_sparse: str, party: str, columns: int, network: Network | None
+) -> None:
     if not plan.algorithm.takes_sparse:
         raise ConfigError(
             f"{of_sparse}: algorithm {plan.algorithm.name!r} takes dense ones; use fedbcd-p or fdml"
@@ -192,13 +206,6 @@ def check_sparse(plan: Plan, table: PartyTable[Matrix], network: Network | None)
         raise ConfigError(f"{of_sparse}: a head at the label party takes dense ones")
     if network is not None and network.precision == "single":
         raise ConfigError(f"{of_sparse}: their products are float64, not precision = 'single'")
-    whole = _needs_gram(plan, network)
-    if whole and columns > MOST_GRAM_COLUMNS:
-        raise ConfigError(
-            f"{of_sparse}: {whole} needs a matrix of P x P numbers, for at most "
-            f"{MOST_GRAM_COLUMNS} columns; give local_steps a number and learning_rate one"
-            + (" and round_trips = 2" if plan.exchange.encrypts else "")
-        )
     rows, what, most = plan.most_batch_rows, "batches", DENSE_BYTES // (8 * columns)
     if plan.exchange.shares_parameters:
         rows, what = plan.facts.rows, "all rows"

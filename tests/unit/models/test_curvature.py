@@ -128,6 +128,20 @@ def test_of_many_sparse_columns_the_largest_bend_comes_from_products(
     assert by_products.intrinsic_dimension == pytest.approx(counted, rel=3e-3)
 
 
+def test_of_many_dense_columns_too_and_an_intercept_is_none_of_them(
+    monkeypatch: pytest.MonkeyPatch, generator: np.random.Generator
+) -> None:
+    model = model_of(10, intercept=True)
+    x = model.inputs(generator.standard_normal((50, 9)))
+    monkeypatch.setattr(curvature, "MOST_DENSE_COLUMNS", 9)
+    whole = Curvature(model, x, 0.25, 0.1)
+    assert whole.matrix.size
+    monkeypatch.setattr(curvature, "MOST_DENSE_COLUMNS", 8)
+    by_products = Curvature(model, x, 0.25, 0.1)
+    assert not by_products.matrix.size
+    assert by_products.largest == pytest.approx(whole.largest, rel=2e-3)
+
+
 def test_the_intrinsic_dimension_counts_columns_as_steep_as_the_steepest() -> None:
     x = np.diag([2.0, 2.0, 1.0, 0.0])
     assert Curvature(model_of(4), x, 0.25, 0.0).intrinsic_dimension == pytest.approx(9 / 4)

@@ -45,6 +45,10 @@ def test_steps_that_need_a_gram_matrix_are_for_few_columns() -> None:
     )
     blind = {"scheme": "blind"}
     refused("exchange 'blind' needs", columns=2049, job=STEPS, exchange=blind)
+    names, zeros = tuple(map(str, range(8193))), np.zeros((2, 8193))
+    message = "holds dense rows of 8193 columns: .* for at most 8192 columns; give local_steps"
+    with pytest.raises(ConfigError, match=message):
+        LocalPart(plan, PartyTable("shop", names, zeros, zeros), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "ckks", "paillier", "blind"])
