@@ -29,6 +29,7 @@ MOMENTA = (
     *(f"fedbcgd:momentum={each}" for each in (0, 0.8)),
 )
 FEW_RATES = {"learning_rate": (0.03, 0.1), "tuning_rounds": 60}
+RATES = {"learning_rate": (0.03, 0.1, 0.3), "tuning_rounds": 60}
 
 
 def of_cifar10(dirichlet: float, *methods: str, **more: object) -> dict[str, Any]:
@@ -80,7 +81,7 @@ EXPERIMENT = Experiment(
         "whole-0.6": Run(900, of_cifar10(0.6, *WHOLE)),
         "printed-0.6": Run(500, of_cifar10(0.6, "fedbcgd+:printed", **FEW_RATES)),
         "lenet5-momentum": Run(250, of_cifar10(0.6, "fedbcgd:momentum=0.8", **FEW_RATES)),
-        "cifar10-0.1": Run(850, of_cifar10(0.1, *MAIN, learning_rate=(0.1,))),
+        "cifar10-0.1": Run(1000, of_cifar10(0.1, *MAIN, **RATES)),
         "mnist-0.6": Run(200, of_mnist(0.6)),
         "mnist-0.1": Run(200, of_mnist(0.1)),
         "convex-0.6": Run(350, of_logistic(0.6, 1000)),
