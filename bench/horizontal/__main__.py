@@ -29,9 +29,10 @@ MOMENTA = (
     *(f"fedbcgd+:momentum={each}" for each in (0, 0.2, 0.45, 0.6, 0.8)),
     *(f"fedbcgd:momentum={each}" for each in (0, 0.8)),
 )
-LENET5_MOMENTA = [
-    f"{method}:momentum={each}" for method in ("fedbcgd", "fedbcgd+") for each in (0, 0.45, 0.8)
-]
+LENET5_MOMENTA = (
+    *(f"fedbcgd:momentum={each}" for each in (0.45, 0.8)),
+    *(f"fedbcgd+:momentum={each}" for each in (0, 0.8)),
+)
 CODINGS = "fedbcgd:qsgd", "fedbcgd+:qsgd"
 FEW_RATES = {"learning_rate": (0.03, 0.1), "tuning_rounds": 60}
 RATES = {"learning_rate": (0.03, 0.1, 0.3), "tuning_rounds": 60}
@@ -85,14 +86,14 @@ EXPERIMENT = Experiment(
         "cifar10-0.6": Run(1100, of_cifar10(0.6, *MAIN, **FEW_RATES)),
         "whole-0.6": Run(900, of_cifar10(0.6, *WHOLE)),
         "printed-0.6": Run(500, of_cifar10(0.6, "fedbcgd+:printed", **FEW_RATES)),
-        "lenet5-momentum": Run(1300, of_cifar10(0.6, *LENET5_MOMENTA, **RATES)),
+        "lenet5-momentum": Run(1000, of_cifar10(0.6, *LENET5_MOMENTA, **FEW_RATES)),
         "cifar10-0.1": Run(1000, of_cifar10(0.1, *MAIN, **RATES)),
         "mnist-0.6": Run(350, of_mnist(0.6)),
         "mnist-0.1": Run(350, of_mnist(0.1)),
         "convex-0.6": Run(350, of_logistic(0.6, 1000)),
         "convex-0.1": Run(350, of_logistic(0.1, 1000)),
         "momentum": Run(200, {**of_logistic(0.6, 200), "methods": MOMENTA}),
-        "blocks": Run(450, of_cifar10(0.6, "fedbcgd", blocks=(2, 10), **RATES)),
+        "blocks": Run(450, of_cifar10(0.6, "fedbcgd", blocks=(2, 10), **FEW_RATES)),
         # Of their methods' rates, 0.1 was chosen.
         "codings": Run(450, of_cifar10(0.6, *CODINGS, learning_rate=(0.1,))),
         "epochs": Run(1000, of_cifar10(0.6, *MAIN, epochs=5, max_rounds=50, learning_rate=(0.1,))),
