@@ -8,7 +8,7 @@ from typing import Any, Literal
 from bench.horizontal.comparison import LAST_SCORINGS
 from bench.tables import RATE, or_dash
 from securevfl.reports.page import rows_page
-from securevfl.reports.tables import Column, Row, grouped, seconds
+from securevfl.reports.tables import Column, Row, grouped
 from securevfl.shown import curve
 
 Over = Literal["uploaded", "rounds"]
@@ -82,7 +82,6 @@ COSTS: tuple[Column[Row], ...] = (
     ("counted", lambda row: _models(row["counted"])),
     ("up", lambda row: _models(row["uploaded"])),
     ("passes to the target", lambda row: or_dash(row["gradients_to_target"], _models)),
-    ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
     ("seeds", lambda row: str(row["repeats"])),
     ("% at 100 rounds", partial(_at_round, at=100)),
 )
