@@ -11,6 +11,7 @@ from bench.documents import by_columns
 from bench.experiment import Experiment, Run, main
 from bench.horizontal.comparison import horizontal
 from bench.horizontal.rows import (
+    CHANGES,
     CONVEX,
     COSTS,
     HORIZONTAL,
@@ -28,7 +29,13 @@ MOMENTA = (
     *(f"fedbcgd+:momentum={each}" for each in (0, 0.2, 0.45, 0.6, 0.8)),
     *(f"fedbcgd:momentum={each}" for each in (0, 0.8)),
 )
+LENET5_MOMENTA = (
+    *(f"fedbcgd:momentum={each}" for each in (0.45, 0.8)),
+    *(f"fedbcgd+:momentum={each}" for each in (0, 0.8)),
+)
+CODINGS = "fedbcgd:qsgd", "fedbcgd+:qsgd"
 FEW_RATES = {"learning_rate": (0.03, 0.1), "tuning_rounds": 60}
+RATES = {"learning_rate": (0.03, 0.1, 0.3), "tuning_rounds": 60}
 
 
 def of_cifar10(dirichlet: float, *methods: str, **more: object) -> dict[str, Any]:
@@ -43,7 +50,7 @@ def of_mnist(dirichlet: float) -> dict[str, Any]:
         "dirichlet": (dirichlet,),
         "methods": MAIN,
         "max_rounds": 60,
-        "learning_rate": (0.1,),
+        **RATES,
     }
 
 
@@ -79,14 +86,17 @@ EXPERIMENT = Experiment(
         "cifar10-0.6": Run(1100, of_cifar10(0.6, *MAIN, **FEW_RATES)),
         "whole-0.6": Run(900, of_cifar10(0.6, *WHOLE)),
         "printed-0.6": Run(500, of_cifar10(0.6, "fedbcgd+:printed", **FEW_RATES)),
-        "lenet5-momentum": Run(250, of_cifar10(0.6, "fedbcgd:momentum=0.8", **FEW_RATES)),
-        "cifar10-0.1": Run(850, of_cifar10(0.1, *MAIN, learning_rate=(0.1,))),
-        "mnist-0.6": Run(200, of_mnist(0.6)),
-        "mnist-0.1": Run(200, of_mnist(0.1)),
+        "lenet5-momentum": Run(1000, of_cifar10(0.6, *LENET5_MOMENTA, **FEW_RATES)),
+        "cifar10-0.1": Run(1000, of_cifar10(0.1, *MAIN, **RATES)),
+        "mnist-0.6": Run(350, of_mnist(0.6)),
+        "mnist-0.1": Run(350, of_mnist(0.1)),
         "convex-0.6": Run(350, of_logistic(0.6, 1000)),
         "convex-0.1": Run(350, of_logistic(0.1, 1000)),
         "momentum": Run(200, {**of_logistic(0.6, 200), "methods": MOMENTA}),
-        "blocks": Run(300, of_cifar10(0.6, "fedbcgd", blocks=(2, 10))),
+        "blocks": Run(450, of_cifar10(0.6, "fedbcgd", blocks=(2, 10), **FEW_RATES)),
+        # Of their methods' rates, 0.1 was chosen.
+        "codings": Run(450, of_cifar10(0.6, *CODINGS, learning_rate=(0.1,))),
+        "epochs": Run(1000, of_cifar10(0.6, *MAIN, epochs=5, max_rounds=50, learning_rate=(0.1,))),
         "layers": Run(150, of_cifar10(0.6, "fedbcgd", cut="layers")),
     },
     quick={
@@ -106,6 +116,7 @@ EXPERIMENT = Experiment(
         "horizontal-whole": lambda rows: by_columns(*WITH_PAPERS)(
             [row for row in rows if row["method"] in WHOLE]
         ),
+        "horizontal-changes": by_columns(*CHANGES),
         "horizontal-costs": by_columns(*COSTS),
         "horizontal-convex": by_columns(*CONVEX),
         "horizontal-momentum": by_columns(*MOMENTUM),

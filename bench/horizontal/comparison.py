@@ -232,9 +232,6 @@ def _row(
         "rounds": max(max(each["rounds"], default=0) for each in runs),
         "counted": max(max(each["counted"], default=0.0) for each in runs),
         "uploaded": max(max(each["uploaded"], default=0.0) for each in runs),
-        "wall_s_per_round": statistics.median(
-            each["wall_s"] / max(each["rounds"], default=1) for each in runs
-        ),
         "repeats": len(runs),
         "runs": runs,
     }

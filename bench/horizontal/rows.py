@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from bench.horizontal.comparison import LAST_SCORINGS
 from bench.tables import RATE, or_dash
 from securevfl.reports.page import rows_page
-from securevfl.reports.tables import Column, Row, grouped, seconds
+from securevfl.reports.tables import Column, Row, grouped
 from securevfl.shown import curve
 
 Over = Literal["uploaded", "rounds"]
@@ -31,6 +32,16 @@ def _rounds(row: Row) -> str:
 def _final(row: Row) -> str:
     spread = f" ±{100 * row['final_spread']:.1f}" if row["repeats"] > 1 else ""
     return f"{100 * row['final_accuracy']:.1f}{spread}"
+
+
+def _at_round(row: Row, at: int) -> str:
+    """The accuracy by then, over as many scorings as the final one; the median of runs."""
+    means = [
+        statistics.fmean(run["accuracies"][: run["rounds"].index(at) + 1][-LAST_SCORINGS:])
+        for run in row["runs"]
+        if at in run["rounds"]
+    ]
+    return f"{100 * statistics.median(means):.1f}" if means else "-"
 
 
 def _gap(row: Row, of: str, at: float) -> str:
@@ -71,8 +82,16 @@ COSTS: tuple[Column[Row], ...] = (
     ("counted", lambda row: _models(row["counted"])),
     ("up", lambda row: _models(row["uploaded"])),
     ("passes to the target", lambda row: or_dash(row["gradients_to_target"], _models)),
-    ("wall a round", lambda row: seconds(row["wall_s_per_round"])),
     ("seeds", lambda row: str(row["repeats"])),
+    ("% at 100 rounds", partial(_at_round, at=100)),
+)
+
+CHANGES: tuple[Column[Row], ...] = (
+    *HORIZONTAL[:5],
+    HORIZONTAL[6],
+    HORIZONTAL[8],
+    ("% at 100 rounds", partial(_at_round, at=100)),
+    HORIZONTAL[9],
 )
 
 MODELS = 50, 100, 200

@@ -16,7 +16,7 @@ from bench.horizontal.comparison import horizontal, journal_of
 from bench.horizontal.images import load_images
 from bench.horizontal.logistic import Logistic
 from bench.horizontal.one_run import Task, Variant, planned_rounds, run
-from bench.horizontal.rows import CONVEX, horizontal_page
+from bench.horizontal.rows import CHANGES, CONVEX, horizontal_page
 from bench.horizontal.settings import HorizontalSettings
 from securevfl.benchmarks.progress import silent
 from securevfl.errors import ConfigError
@@ -210,6 +210,15 @@ def test_medians_take_runs_without_the_target_as_the_longest() -> None:
     assert (beside["fewer_counted"], beside["fewer_uploaded"]) == (8, 8)
     other_split = comparison._row(settings, ("digits", 0.1, "fedbcgd", 5), 0.1, [half], [of_all])
     assert other_split["fewer_counted"] is None
+
+
+def test_accuracy_at_100_rounds_is_of_the_scorings_before_it_in_runs_that_got_there() -> None:
+    rising, short = [place / 100 for place in range(1, 31)], [0.9] * 19
+    made = [a_run(seed, accuracies) for seed, accuracies in enumerate((rising, short))]
+    row = comparison._row(changed(SMALL), ("digits", 0.6, "fedavg", 1), 0.1, made, ())
+    shown = dict(CHANGES)["% at 100 rounds"]
+    assert shown(row) == "18.0"
+    assert shown({**row, "runs": made[1:]}) == "-"
 
 
 def test_what_diverged_is_never_the_best_rate(monkeypatch: pytest.MonkeyPatch) -> None:
