@@ -146,6 +146,7 @@ EXPERIMENT = Experiment(
                 "s-3": ("fedbcd-s", 3, 0.2, 15, 170),
                 "s-5": ("fedbcd-s", 5, 0.2, 10, 160),
                 "0.6-fedsgd": ("fedsgd", 1, 0.6, 30, 130),
+                "0.6-p-3": ("fedbcd-p", 3, 0.6, 12, 130),
             },
         ),
         **_runs(
