@@ -142,7 +142,7 @@ EXPERIMENT = Experiment(
                 "fedsgd": ("fedsgd", 1, 0.2, 78, 310),
                 "p-3": ("fedbcd-p", 3, 0.2, 15, 170),
                 "p-5": ("fedbcd-p", 5, 0.2, 10, 150),
-                "s-1": ("fedbcd-s", 1, 0.2, 66, 320),
+                "s-1": ("fedbcd-s", 1, 0.2, 60, 300),
                 "s-3": ("fedbcd-s", 3, 0.2, 15, 170),
                 "s-5": ("fedbcd-s", 5, 0.2, 10, 160),
                 "0.6-fedsgd": ("fedsgd", 1, 0.6, 30, 130),
