@@ -152,10 +152,11 @@ EXPERIMENT = Experiment(
         **_runs(
             "mnist-3v8",
             {
-                "fedsgd": ("fedsgd", 1, 0.2, 60, 230),
-                "p-5": ("fedbcd-p", 5, 0.2, 16, 230),
+                "fedsgd": ("fedsgd", 1, 0.2, 60, 80),
+                "p-5": ("fedbcd-p", 5, 0.2, 16, 80),
             },
             target_aucs=(0.98, 0.985, OF_PAPER),
+            repeats=1,
         ),
     },
     quick={"dataset": "breast_cancer", "model": "mlp", "representation": 4, "rounds": 3},
