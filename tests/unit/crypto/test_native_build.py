@@ -161,7 +161,8 @@ def test_no_undefined_behaviour_and_no_access_outside_of_arrays(tmp_path: Path) 
         "PYTHONPATH": str(ROOT),
     }
     here = Path(__file__).parent
-    tests = [str(here / name) for name in ("test_native.py", "test_native_products.py")]
+    parts = ("native", "native_products", "native_tables")
+    tests = [str(here / f"test_{part}.py") for part in parts]
     command = [sys.executable, "-c", CHECKS, str(library), *tests]
     done = subprocess.run(  # noqa: S603
         command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=550, check=False
