@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from securevfl.errors import DataError
 from securevfl.lazy import Lazy
@@ -35,6 +43,22 @@ def _ascending(edges: tuple[float, ...]) -> tuple[float, ...]:
     if not all(map(math.isfinite, edges)) or list(edges) != sorted({*edges}):
         raise ValueError("expected finite edges in ascending order")
     return edges
+
+
+def _tuples(value: Any) -> Any:  # noqa: ANN401  # of a job file
+    if isinstance(value, Mapping):
+        return {key: _tuples(each) for key, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _in_one_line(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return check(_tuples(value))
+    except ValidationError:
+        raise ValueError(
+            f"expected a number from 2 to {MOST_BINS}, a list of edges in ascending order, or a "
+            "table of either by column"
+        ) from None
 
 
 Edges = Annotated[tuple[float, ...], AfterValidator(_ascending)]
@@ -71,7 +95,7 @@ class Preprocessing(BaseModel):
     rare_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     rare_count: Annotated[int, Field(ge=1)] = 10
     missing_indicator: bool = False
-    bins: Bins | Mapping[str, Bins] | None = None
+    bins: Annotated[Bins | Mapping[str, Bins] | None, WrapValidator(_in_one_line)] = None
     bin_by: Literal["quantile", "width"] = "quantile"
 
     @property
