@@ -206,13 +206,15 @@ COSTS: tuple[Column[Row], ...] = (
     ("guard", lambda row: or_dash(row["label_guard_ratio"], "{:.3f}".format)),
 )
 
-SETS = ("breast_cancer", "credit", "icu2012", "a9a", "fate-breast", "fate-default_credit")
+SETS = ("breast_cancer", "credit", "fate-breast", "fate-default_credit")
 
 EXPERIMENT = Experiment(
     name="bins",
     about=__doc__ or "",
     runs={
         **{name: Run(60, {"dataset": name}) for name in SETS},
+        "a9a": Run(30, {"dataset": "a9a", "bins": (0, 8, "auto"), "splits": 3}),
+        "icu2012": Run(120, {"dataset": "icu2012", "bins": (0, 2, 4, "auto"), "splits": 3}),
         "credit-width": Run(20, {"dataset": "credit", "bin_by": "width", "bins": (0, 8)}),
         **{
             f"{name}-{exchange}": Run(
