@@ -6,11 +6,19 @@ it in its own model file; no other party sees names of columns or categories.
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from securevfl.errors import DataError
 from securevfl.lazy import Lazy
@@ -28,6 +36,28 @@ MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-
 _DATE = r"^(\d{4}-\d{2}-\d{2})(?:[T ].*)?$"
 OTHER_LEVEL, MISSING_LEVEL = "(other)", "(missing)"
 EXACT_INTEGERS = 1 << 53
+MOST_BINS = 1000
+
+
+def _ascending(edges: Sequence[float]) -> tuple[float, ...]:
+    if not all(map(math.isfinite, edges)) or list(edges) != sorted({*edges}):
+        raise ValueError("expected finite edges in ascending order")
+    return tuple(edges)
+
+
+def _in_one_line(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError(
+            f'expected a number from 2 to {MOST_BINS}, "auto", a list of edges in ascending order, '
+            "or a table of numbers and lists by column"
+        ) from None
+
+
+Edges = Annotated[Sequence[float], AfterValidator(_ascending)]
+Bins = Annotated[int, Field(ge=2, le=MOST_BINS)] | Annotated[Edges, Field(min_length=1)]
+"""A column's bins: how many, or the edges between them."""
 
 
 class Preprocessing(BaseModel):
@@ -41,6 +71,13 @@ class Preprocessing(BaseModel):
         rare_count: categories with fewer training rows are pooled, and every pool has at least as
             many.
         missing_indicator: add a 0/1 column for missing values to columns of numbers.
+        bins: of columns of numbers, which are otherwise linear in the model: how many, or by column
+            how many or the edges between them, as in { income = 16, age = [30, 45, 60] }. "auto" is
+            up to 8, fewer for few rows for each column, and none where they would overfit. A 0/1
+            column for each edge says whether the number is at least so large, and another one
+            whether it is missing. Bins with fewer rows than `rare_count` or `rare_share` are joined
+            to a neighbour.
+        bin_by: bins of about as many training rows each (quantile), or of the same width (width).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,6 +87,15 @@ class Preprocessing(BaseModel):
     rare_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     rare_count: Annotated[int, Field(ge=1)] = 10
     missing_indicator: bool = False
+    bins: Annotated[
+        Bins | Literal["auto"] | Mapping[str, Bins] | None, WrapValidator(_in_one_line)
+    ] = None
+    bin_by: Literal["quantile", "width"] = "quantile"
+
+    @property
+    def binned(self) -> tuple[str, ...]:
+        """Names of the columns that have bins of their own."""
+        return tuple(self.bins) if isinstance(self.bins, Mapping) else ()
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -67,6 +113,8 @@ class ColumnRecipe:
             of two levels only the last.
         fill: replaces a missing number or date: the median of the training rows.
         indicator: add a 0/1 column for missing values.
+        edges: add a 0/1 column for each, which is 1 if the number, or else `fill`, is not below it;
+            ascending.
         levels: categories with a column of their own, sorted.
         missing_level: missing values have a column of their own.
         other_level: all other categories share a column.
@@ -81,13 +129,27 @@ class ColumnRecipe:
     levels: tuple[str, ...] = ()
     missing_level: bool = False
     other_level: bool = False
+    edges: Annotated[tuple[float, ...], AfterValidator(_ascending)] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of its features."""
         if self.kind != "category":
-            return (self.name, *([f"{self.name}={MISSING_LEVEL}"] * self.indicator))
+            missing = (f"{self.name}={MISSING_LEVEL}",) * self.indicator
+            return (self.name, *missing, *(f"{self.name}>={each}" for each in self.shown_edges))
         return tuple(f"{self.name}={level}" for level in self._shown)
+
+    @property
+    def numbers(self) -> int:
+        """How many of its features, the first ones, are numbers; the others are 0 or 1."""
+        return int(self.kind != "category")
+
+    @property
+    def shown_edges(self) -> tuple[str, ...]:
+        """Edges as text: the shortest that is read as the same number, or a date."""
+        if self.kind == "date":
+            return tuple(str(np.datetime64(math.ceil(edge), "D")) for edge in self.edges)
+        return tuple(repr(edge).removesuffix(".0") for edge in self.edges)
 
     @property
     def _shown(self) -> tuple[str, ...]:
@@ -96,18 +158,30 @@ class ColumnRecipe:
         return self.levels[-1:] if two else self.levels + others
 
     def write(
-        self, values: "pl.Series", missing: tuple[str, ...], out: "NDArray[np.float64]"
+        self,
+        values: "pl.Series",
+        missing: tuple[str, ...],
+        numbers: "NDArray[Any]",
+        zero_ones: "NDArray[Any]",
     ) -> None:
-        """Encode S raw values into `out`, (S, len(columns)); a ValueError for another kind."""
+        """Encode S raw values into two arrays; a ValueError for another kind.
+
+        `numbers` has shape (S, self.numbers), and `zero_ones` has the other features.
+        """
         if self.kind == "category":
-            self._write_levels(text_of(values, missing), out)
+            self._write_levels(text_of(values, missing), zero_ones)
             return
         read = numbers_of(values, missing) if self.kind == "number" else days_of(values, missing)
-        out[:, 0] = read.fill_null(self.fill).to_numpy()
-        if self.indicator:
-            out[:, 1] = read.is_null().to_numpy()
+        numbers[:, 0] = read.fill_null(self.fill).to_numpy()
+        zero_ones[:] = self.zero_ones(read)
 
-    def _write_levels(self, text: "pl.Series", out: "NDArray[np.float64]") -> None:
+    def zero_ones(self, read: "pl.Series") -> "NDArray[np.bool_]":
+        """The features beside numbers, shape (S, len(columns) - 1); of nulls where missing."""
+        filled = read.fill_null(self.fill).to_numpy()[:, None]
+        missing = read.is_null().to_numpy()[:, None][:, : int(self.indicator)]
+        return np.hstack([missing, filled >= np.array(self.edges, np.float64)])
+
+    def _write_levels(self, text: "pl.Series", out: "NDArray[Any]") -> None:
         out[:] = 0.0
         place = {level: column for column, level in enumerate(self._shown)}
         known, codes = self._codes(text)
@@ -182,7 +256,8 @@ class Recipe:
         wrong = []
         for part, place in self.places():
             try:
-                part.write(frame[part.name], self.missing, out[:, place])
+                numbers, zero_ones = np.split(out[:, place], [part.numbers], axis=1)
+                part.write(frame[part.name], self.missing, numbers, zero_ones)
             except ValueError as error:
                 wrong.append(f"column {part.name!r} {error}")
         if wrong:
@@ -210,6 +285,11 @@ class Recipe:
 def read_as_numbers(columns: Sequence[str]) -> Recipe:
     """The recipe of columns that are plain numbers."""
     return Recipe(tuple(ColumnRecipe(name, "number") for name in columns))
+
+
+def frame_of(rows: "NDArray[np.float64]", columns: Sequence[str]) -> "pl.DataFrame":
+    """Rows of numbers, shape (N, P), as a frame of raw columns."""
+    return pl.DataFrame(rows, [*columns], orient="row")
 
 
 def text_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":

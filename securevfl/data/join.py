@@ -343,18 +343,19 @@ def _check_sources(parties: Sequence[FileSource]) -> None:
 
 
 def _require_categories(held: Collection[_Held]) -> None:
-    """Refuse `categories` that no party has to which these settings apply."""
-    for settings in filter(None, {each.source.preprocess for each in held}):
+    """Refuse `categories` and `bins` that no party has to which these settings apply."""
+    for settings in [each.source.preprocess for each in held if each.source.preprocess]:
         columns = {
             rows.source.name: rows.train.columns
             for rows in held
             if rows.source.preprocess == settings and isinstance(rows.train, PartyRows)
         }
-        for name in settings.categories:
+        named = [("categories", each) for each in settings.categories]
+        for key, name in named + [("bins", each) for each in settings.binned]:
             if not any(name in each for each in columns.values()):
                 there = (f"{party!r} has {listed(each)}" for party, each in columns.items())
                 raise ConfigError(
-                    f"preprocess.categories: no column {name!r} to train on; {'; '.join(there)}"
+                    f"preprocess.{key}: no column {name!r} to train on; {'; '.join(there)}"
                 )
 
 
