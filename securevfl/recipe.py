@@ -6,7 +6,7 @@ it in its own model file; no other party sees names of columns or categories.
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,6 +28,7 @@ MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-
 _DATE = r"^(\d{4}-\d{2}-\d{2})(?:[T ].*)?$"
 OTHER_LEVEL, MISSING_LEVEL = "(other)", "(missing)"
 EXACT_INTEGERS = 1 << 53
+Direction = Literal["up", "down"]
 
 
 class Preprocessing(BaseModel):
@@ -41,6 +42,9 @@ class Preprocessing(BaseModel):
         rare_count: categories with fewer training rows are pooled, and every pool has at least as
             many.
         missing_indicator: add a 0/1 column for missing values to columns of numbers.
+        monotone: columns of numbers or dates with which scores may only rise (up) or fall (down),
+            as in { income = "down" }; for linear models with exact steps. Missing values may have
+            any score.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,6 +54,7 @@ class Preprocessing(BaseModel):
     rare_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     rare_count: Annotated[int, Field(ge=1)] = 10
     missing_indicator: bool = False
+    monotone: Mapping[str, Direction] = {}
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -70,6 +75,7 @@ class ColumnRecipe:
         levels: categories with a column of their own, sorted.
         missing_level: missing values have a column of their own.
         other_level: all other categories share a column.
+        monotone: the direction in which scores may follow the number or date; None is either.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -81,6 +87,16 @@ class ColumnRecipe:
     levels: tuple[str, ...] = ()
     missing_level: bool = False
     other_level: bool = False
+    monotone: Direction | None = None
+
+    @property
+    def signs(self) -> tuple[int, ...]:
+        """-1 or 1 for each feature whose weight must not have the other sign, else 0.
+
+        All features but that of missing values rise with the raw column.
+        """
+        sign = {"up": 1, "down": -1, None: 0}[self.monotone]
+        return tuple(sign * (name != f"{self.name}={MISSING_LEVEL}") for name in self.columns)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -169,6 +185,11 @@ class Recipe:
     def columns(self) -> tuple[str, ...]:
         """Names of the P features, such as "city=Berlin"."""
         return tuple(name for part in self.parts for name in part.columns)
+
+    @property
+    def signs(self) -> tuple[int, ...]:
+        """See `ColumnRecipe.signs`, for the P features."""
+        return tuple(sign for part in self.parts for sign in part.signs)
 
     def apply(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
         """The features of raw rows, shape (N, P), finite.

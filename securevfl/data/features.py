@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -175,8 +176,13 @@ def fit_recipe(
                 note("preprocess", name, "is read as dates, in days since 1970-01-01")
         if part is None or not part.columns:
             note("unused", name, f"is left out: {_why_unused(values.n_unique(), len(rows))}")
+        elif kind == "category" and name in settings.monotone:
+            raise DataError(
+                f"party {party!r}: monotone takes numbers and dates, and column {name!r} is a "
+                "category"
+            )
         else:
-            parts.append(part)
+            parts.append(replace(part, monotone=settings.monotone.get(name)))
     recipe = Recipe(tuple(parts), settings.markers)
     names = recipe.columns
     if not names:

@@ -5,9 +5,11 @@ ids, keep the label party's order and stay on disk. If moreover all parties hold
 the same order, and test rows are separate shards, nothing is joined and no row is copied.
 """
 
+import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
@@ -342,19 +344,20 @@ def _check_sources(parties: Sequence[FileSource]) -> None:
 
 
 def _require_categories(held: Collection[_Held]) -> None:
-    """Refuse `categories` that no party has to which these settings apply."""
-    for settings in filter(None, {each.source.preprocess for each in held}):
+    """Refuse `categories` and `monotone` of no party to which these settings apply."""
+    for settings in [each.source.preprocess for each in held if each.source.preprocess]:
         columns = {
             rows.source.name: rows.train.columns
             for rows in held
             if rows.source.preprocess == settings and isinstance(rows.train, PartyRows)
         }
-        for name in settings.categories:
+        named = [("categories", name) for name in settings.categories]
+        for key, name in named + [("monotone", name) for name in settings.monotone]:
             if not any(name in each for each in columns.values()):
                 there = (f"{party!r} has {listed(each)}" for party, each in columns.items())
-                raise ConfigError(
-                    f"preprocess.categories: no column {name!r} to train on; {'; '.join(there)}"
-                )
+                near = difflib.get_close_matches(name, chain(*columns.values()), n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; {'; '.join(there)}"
+                raise ConfigError(f"preprocess.{key}: no column {name!r} to train on{hint}")
 
 
 def _joined_places(
