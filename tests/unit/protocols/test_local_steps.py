@@ -98,7 +98,8 @@ def test_a_signed_step_is_the_least_value_that_signs_allow(
     scale: float, proximal: float, signs: list[float]
 ) -> None:
     bounds = [(0.0, inf) if s > 0 else (-inf, 0.0 if s else inf) for s in signs]
-    model, steps, inputs = party(scale=scale, proximal=proximal, signs=np.array(signs))
+    changes = {"proximal": proximal, "signs": np.array(signs)}
+    model, steps, inputs = party(scale=scale, accelerated=True, **changes)
     matrix = bend(inputs, scale, proximal)
 
     def least(point: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
@@ -110,8 +111,9 @@ def test_a_signed_step_is_the_least_value_that_signs_allow(
         return found.x[:, None], -float(np.sum(moved * (gradient + 0.5 * matrix @ moved)))
 
     gained = 0.0
-    for index in range(4):
+    for index in range(8):
         point = take(steps, model, inputs, index, KEEP if index == 2 else NOTHING)
+        assert index == 0 or (np.array(signs) * point[:, 0] >= 0).all()
         gradient = signal_of(index).value + 0.1 * point
         minimum, gain = least(point, gradient)
         gained += gain
@@ -119,7 +121,7 @@ def test_a_signed_step_is_the_least_value_that_signs_allow(
         if index == 2:
             best = point, gradient
     assert steps.gained == pytest.approx(gained)
-    take(steps, model, inputs, 4, BACK)
+    take(steps, model, inputs, 8, BACK)
     matrix = bend(inputs, 2 * scale, proximal)
     np.testing.assert_allclose(model.weights, least(*best)[0], atol=1e-7)
 
