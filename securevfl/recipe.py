@@ -8,9 +8,17 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from securevfl.errors import DataError
 from securevfl.lazy import Lazy
@@ -29,6 +37,37 @@ _DATE = r"^(\d{4}-\d{2}-\d{2})(?:[T ].*)?$"
 OTHER_LEVEL, MISSING_LEVEL = "(other)", "(missing)"
 EXACT_INTEGERS = 1 << 53
 Direction = Literal["up", "down"]
+MOST_BINS = 1000
+
+
+def _ascending(edges: tuple[float, ...]) -> tuple[float, ...]:
+    if not all(map(math.isfinite, edges)) or list(edges) != sorted({*edges}):
+        raise ValueError("expected finite edges in ascending order")
+    return edges
+
+
+def _tuples(value: Any) -> Any:  # noqa: ANN401  # of a job file
+    if isinstance(value, Mapping):
+        return {key: _tuples(each) for key, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _in_one_line(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return check(_tuples(value))
+    except ValidationError:
+        raise ValueError(
+            f"expected a number from 2 to {MOST_BINS}, a list of edges in ascending order, or a "
+            "table of either by column"
+        ) from None
+
+
+Edges = Annotated[tuple[float, ...], AfterValidator(_ascending)]
+Bins = (
+    Annotated[int, Field(ge=2, le=MOST_BINS)]
+    | Annotated[Edges, Field(min_length=1, max_length=MOST_BINS)]
+)
+"""A column's bins: how many, or the edges between them."""
 
 
 class Preprocessing(BaseModel):
@@ -45,6 +84,12 @@ class Preprocessing(BaseModel):
         monotone: columns of numbers or dates with which scores may only rise (up) or fall (down),
             as in { income = "down" }; for linear models with exact steps. Missing values may have
             any score.
+        bins: of columns of numbers, which are otherwise linear in the model: how many, or by column
+            how many or the edges between them, as in { income = 16, age = [30, 45, 60] }. A 0/1
+            column for each edge says whether the number is at least so large, and another one
+            whether it is missing. Bins with fewer rows than `rare_count` or `rare_share` are joined
+            to a neighbour.
+        bin_by: bins of about as many training rows each (quantile), or of the same width (width).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,6 +100,17 @@ class Preprocessing(BaseModel):
     rare_count: Annotated[int, Field(ge=1)] = 10
     missing_indicator: bool = False
     monotone: Mapping[str, Direction] = {}
+    bins: Annotated[Bins | Mapping[str, Bins] | None, WrapValidator(_in_one_line)] = None
+    bin_by: Literal["quantile", "width"] = "quantile"
+
+    @property
+    def binned(self) -> tuple[str, ...]:
+        """Names of the columns that have bins of their own."""
+        return tuple(self.bins) if isinstance(self.bins, Mapping) else ()
+
+    def bins_of(self, column: str) -> Bins | None:
+        """The bins of a column of numbers; None for none."""
+        return self.bins.get(column) if isinstance(self.bins, Mapping) else self.bins
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -72,6 +128,8 @@ class ColumnRecipe:
             of two levels only the last.
         fill: replaces a missing number or date: the median of the training rows.
         indicator: add a 0/1 column for missing values.
+        edges: add a 0/1 column for each, which is 1 if the number, or else `fill`, is not below it;
+            ascending.
         levels: categories with a column of their own, sorted.
         missing_level: missing values have a column of their own.
         other_level: all other categories share a column.
@@ -88,6 +146,7 @@ class ColumnRecipe:
     missing_level: bool = False
     other_level: bool = False
     monotone: Direction | None = None
+    edges: Edges = ()
 
     @property
     def signs(self) -> tuple[int, ...]:
@@ -102,8 +161,21 @@ class ColumnRecipe:
     def columns(self) -> tuple[str, ...]:
         """Names of its features."""
         if self.kind != "category":
-            return (self.name, *([f"{self.name}={MISSING_LEVEL}"] * self.indicator))
+            missing = (f"{self.name}={MISSING_LEVEL}",) * self.indicator
+            return (self.name, *missing, *(f"{self.name}>={each}" for each in self.shown_edges))
         return tuple(f"{self.name}={level}" for level in self._shown)
+
+    @property
+    def numbers(self) -> int:
+        """How many of its features, the first ones, are numbers; the others are 0 or 1."""
+        return int(self.kind != "category")
+
+    @property
+    def shown_edges(self) -> tuple[str, ...]:
+        """Edges as text: the shortest that is read as the same number, or a date."""
+        if self.kind == "date":
+            return tuple(str(np.datetime64(math.ceil(edge), "D")) for edge in self.edges)
+        return tuple(repr(edge).removesuffix(".0") for edge in self.edges)
 
     @property
     def _shown(self) -> tuple[str, ...]:
@@ -112,18 +184,30 @@ class ColumnRecipe:
         return self.levels[-1:] if two else self.levels + others
 
     def write(
-        self, values: "pl.Series", missing: tuple[str, ...], out: "NDArray[np.float64]"
+        self,
+        values: "pl.Series",
+        missing: tuple[str, ...],
+        numbers: "NDArray[Any]",
+        zero_ones: "NDArray[Any]",
     ) -> None:
-        """Encode S raw values into `out`, (S, len(columns)); a ValueError for another kind."""
+        """Encode S raw values into two arrays; a ValueError for another kind.
+
+        `numbers` has shape (S, self.numbers), and `zero_ones` has the other features.
+        """
         if self.kind == "category":
-            self._write_levels(text_of(values, missing), out)
+            self._write_levels(text_of(values, missing), zero_ones)
             return
         read = numbers_of(values, missing) if self.kind == "number" else days_of(values, missing)
-        out[:, 0] = read.fill_null(self.fill).to_numpy()
-        if self.indicator:
-            out[:, 1] = read.is_null().to_numpy()
+        numbers[:, 0] = read.fill_null(self.fill).to_numpy()
+        zero_ones[:] = self.zero_ones(read)
 
-    def _write_levels(self, text: "pl.Series", out: "NDArray[np.float64]") -> None:
+    def zero_ones(self, read: "pl.Series") -> "NDArray[np.bool_]":
+        """The features beside numbers, shape (S, len(columns) - 1); of nulls where missing."""
+        filled = read.fill_null(self.fill).to_numpy()[:, None]
+        missing = read.is_null().to_numpy()[:, None][:, : int(self.indicator)]
+        return np.hstack([missing, filled >= np.array(self.edges, np.float64)])
+
+    def _write_levels(self, text: "pl.Series", out: "NDArray[Any]") -> None:
         out[:] = 0.0
         place = {level: column for column, level in enumerate(self._shown)}
         known, codes = self._codes(text)
@@ -203,7 +287,8 @@ class Recipe:
         wrong = []
         for part, place in self.places():
             try:
-                part.write(frame[part.name], self.missing, out[:, place])
+                numbers, zero_ones = np.split(out[:, place], [part.numbers], axis=1)
+                part.write(frame[part.name], self.missing, numbers, zero_ones)
             except ValueError as error:
                 wrong.append(f"column {part.name!r} {error}")
         if wrong:
@@ -231,6 +316,11 @@ class Recipe:
 def read_as_numbers(columns: Sequence[str]) -> Recipe:
     """The recipe of columns that are plain numbers."""
     return Recipe(tuple(ColumnRecipe(name, "number") for name in columns))
+
+
+def frame_of(rows: "NDArray[np.float64]", columns: Sequence[str]) -> "pl.DataFrame":
+    """Rows of numbers, shape (N, P), as a frame of raw columns."""
+    return pl.DataFrame(rows, [*columns], orient="row")
 
 
 def text_of(values: "pl.Series", missing: tuple[str, ...]) -> "pl.Series":

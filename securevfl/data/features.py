@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from securevfl.arrays import Labels
 from securevfl.blocks import LONG_CELLS, BlockedRows
+from securevfl.data.bins import Binning
 from securevfl.data.read import ColumnsOnDisk, FileSource, PartyRows
 from securevfl.data.scaling import Scaling
-from securevfl.data.tables import Kind, Note, PartyTable, rows_digest
-from securevfl.errors import DataError
+from securevfl.data.tables import Kind, Note, PartyTable, VerticalDataset, rows_digest
+from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
 from securevfl.recipe import (
     MISSING_LEVEL,
@@ -22,6 +23,7 @@ from securevfl.recipe import (
     Preprocessing,
     Recipe,
     days_of,
+    frame_of,
     numbers_of,
     read_as_numbers,
     text_of,
@@ -73,10 +75,11 @@ def make_table(
     raw_test = None if kept is None else np.empty((len(rows[1]), len(recipe.parts)))
     wrong: list[str] = []
     for index, (part, place) in enumerate(recipe.places()):
-        outs = [each.columns(place) for each in tables] + [own[:, place]]
+        outs = [each.halves(place, part.numbers) for each in tables]
+        outs.append(np.split(own[:, place], [part.numbers], axis=1))
         for raw, places, out in zip((frame, test.frame, frame), rows, outs, strict=True):
             try:
-                part.write(raw[part.name].gather(places), recipe.missing, out)
+                part.write(raw[part.name].gather(places), recipe.missing, *out)
             except ValueError as error:
                 wrong.append(f"party {source.name!r}: column {part.name!r} {error}")
         if raw_test is not None and not wrong:
@@ -99,6 +102,35 @@ def make_table(
     return table, own, tuple(notes)
 
 
+def encoded(dataset: VerticalDataset[Any], settings: Preprocessing) -> VerticalDataset[Any]:
+    """A data set of numbers, with the recipes that `fit_recipe` fits to its training rows.
+
+    Raises:
+        ConfigError: no party has a column that the settings name.
+        DataError: see `fit_recipe`.
+    """
+    known = {name for table in dataset.parties for name in table.columns}
+    for name in (*settings.categories, *settings.binned, *settings.monotone):
+        if name not in known:
+            raise ConfigError(f"preprocess: no column {name!r} to train on in {dataset.name!r}")
+    tables: list[PartyTable[Any]] = []
+    notes = [*dataset.notes]
+    for table in dataset.parties:
+        frames = [frame_of(rows, table.columns) for rows in (table.train, table.test)]
+        rows = np.arange(frames[0].height)
+        recipe, own_notes = fit_recipe(table.name, frames[0], table.columns, rows, settings)
+        widths = _widths(recipe, frames[0].schema, settings)
+        rooms = [_Room(frame.height, widths) for frame in frames]
+        for part, place in recipe.places():
+            for frame, room in zip(frames, rooms, strict=True):
+                part.write(frame[part.name], recipe.missing, *room.halves(place, part.numbers))
+        made = replace(table, columns=recipe.columns, train=rooms[0].rows, test=rooms[1].rows)
+        raw_test = recipe.raw_numbers(frames[1])
+        tables.append(replace(made, recipe=recipe, raw_test=raw_test))
+        notes += own_notes
+    return replace(dataset, parties=tuple(tables), notes=tuple(notes))
+
+
 def _widths(
     recipe: Recipe, schema: "Mapping[str, pl.DataType]", settings: Preprocessing | None
 ) -> "list[np.dtype[Any]]":
@@ -109,9 +141,10 @@ def _widths(
         # What replaces a missing value may be between two values of the type.
         if settings is None and kind in NARROW:
             width = kind.lower()
-        if part.kind == "category" or (settings is None and kind == "Boolean"):
+        if settings is None and kind == "Boolean":
             width = "uint8"
-        found += [np.dtype(width)] * len(part.columns)
+        found += [np.dtype(width)] * part.numbers
+        found += [np.dtype("uint8")] * (len(part.columns) - part.numbers)
     return found
 
 
@@ -133,8 +166,14 @@ class _Room:
         if len(places) > 1 or kinds[0] != np.float64:
             self.rows = BlockedRows(tuple(self._parts), tuple(places))
 
-    def columns(self, place: slice) -> NDArray[Any]:
-        """Where some adjacent columns of one width are written."""
+    def halves(self, place: slice, numbers: int) -> list[NDArray[Any]]:
+        """Where some adjacent columns are written: the first ones, numbers, and the others."""
+        split = place.start + numbers
+        return [self._columns(slice(place.start, split)), self._columns(slice(split, place.stop))]
+
+    def _columns(self, place: slice) -> NDArray[Any]:
+        if place.start == place.stop:
+            return self._parts[0][:, :0]
         for part, places in zip(self._parts, self._places, strict=True):
             first = int(np.searchsorted(places, place.start))
             if first < len(places) and places[first] == place.start:
@@ -160,6 +199,7 @@ def fit_recipe(
     """
     parts: list[ColumnRecipe] = []
     notes: list[Note] = []
+    binning = Binning(settings)
 
     def note(kind: Kind, column: str, text: str) -> None:
         notes.append(Note(kind, party, column, text))
@@ -171,7 +211,7 @@ def fit_recipe(
             part, texts = _categories(name, text_of(values, settings.markers), settings)
             notes += [Note("preprocess", party, name, text) for text in texts]
         else:
-            part = _numbers(name, kind == "date", values, settings)
+            part = _numbers(name, kind == "date", values, settings, binning)
             if kind == "date":
                 note("preprocess", name, "is read as dates, in days since 1970-01-01")
         if part is None or not part.columns:
@@ -188,7 +228,7 @@ def fit_recipe(
     if not names:
         raise DataError(f"party {party!r}: no column varies over the training rows")
     _require_names(party, names)
-    return recipe, notes
+    return recipe, notes + binning.notes(party, recipe)
 
 
 def _require_names(party: str, names: Sequence[str]) -> None:
@@ -206,7 +246,7 @@ def _why_unused(values: int, rows: int) -> str:
 
 
 def _numbers(
-    name: str, is_date: bool, values: "pl.Series", settings: Preprocessing
+    name: str, is_date: bool, values: "pl.Series", settings: Preprocessing, binning: Binning
 ) -> ColumnRecipe | None:
     read = (days_of if is_date else numbers_of)(values, settings.markers)
     there = read.drop_nulls().to_numpy()
@@ -214,16 +254,19 @@ def _numbers(
         return None
     missing = len(read) - len(there)
     few = max(settings.rare_count, settings.rare_share * len(read))
-    indicator = settings.missing_indicator and missing >= few and len(there) >= few
+    wanted = settings.missing_indicator or settings.bins_of(name) is not None
+    indicator = wanted and missing >= few and len(there) >= few
     fill = float(np.median(there))
     if not indicator and (there == fill).all():
         return None
-    return ColumnRecipe(name, "date" if is_date else "number", fill, indicator)
+    return binning.added(ColumnRecipe(name, "date" if is_date else "number", fill, indicator), read)
 
 
 def _categories(
     name: str, values: "pl.Series", settings: Preprocessing
 ) -> tuple[ColumnRecipe | None, list[str]]:
+    if values.name in settings.binned:
+        raise DataError(f"preprocess.bins: column {values.name!r} is a category, expected numbers")
     few = max(settings.rare_count, settings.rare_share * len(values))
     counted = values.drop_nulls().alias("level").value_counts(name="rows")
     # Ties are broken by name, so that the order of rows does not matter.

@@ -344,7 +344,7 @@ def _check_sources(parties: Sequence[FileSource]) -> None:
 
 
 def _require_categories(held: Collection[_Held]) -> None:
-    """Refuse `categories` and `monotone` of no party to which these settings apply."""
+    """Refuse `categories`, `monotone` and `bins` of no party to which these settings apply."""
     for settings in [each.source.preprocess for each in held if each.source.preprocess]:
         columns = {
             rows.source.name: rows.train.columns
@@ -352,7 +352,8 @@ def _require_categories(held: Collection[_Held]) -> None:
             if rows.source.preprocess == settings and isinstance(rows.train, PartyRows)
         }
         named = [("categories", name) for name in settings.categories]
-        for key, name in named + [("monotone", name) for name in settings.monotone]:
+        named += [("monotone", name) for name in settings.monotone]
+        for key, name in named + [("bins", name) for name in settings.binned]:
             if not any(name in each for each in columns.values()):
                 there = (f"{party!r} has {listed(each)}" for party, each in columns.items())
                 near = difflib.get_close_matches(name, chain(*columns.values()), n=1)

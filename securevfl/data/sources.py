@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from securevfl.data.catalog import Content, entry_of, load_arrays, open_files, pair_of
+from securevfl.data.features import encoded
 from securevfl.data.icu2012 import icu2012
 from securevfl.data.libsvm import parse_libsvm
 from securevfl.data.splits import JointTable, first_fifth, last_rows, part, stratified_fifth
 from securevfl.data.tables import VerticalDataset
 from securevfl.errors import DataError
+from securevfl.recipe import Preprocessing
 
 A9A_COLUMNS = 123
 A9A_FIRST_PARTY = 67
@@ -49,7 +51,13 @@ WIKIPEDIA_LABELS = (
 TEN_DIGITS = tuple(map(str, range(10)))
 
 
-def load(name: str, *, parties: int | None = None, data_dir: Path | None = None) -> VerticalDataset:
+def load(
+    name: str,
+    *,
+    parties: int | None = None,
+    data_dir: Path | None = None,
+    preprocess: Preprocessing | None = None,
+) -> VerticalDataset[Any]:
     """Load a data set as its parties hold it.
 
     Args:
@@ -57,15 +65,18 @@ def load(name: str, *, parties: int | None = None, data_dir: Path | None = None)
         parties: number of parties; other than the data set's own, the columns (icu2012-714: the
             variables) are split into contiguous, nearly equal blocks.
         data_dir: searched before $SECUREVFL_DATA and the per-user cache.
+        preprocess: how columns are encoded; None takes them as they are.
 
     Raises:
-        ConfigError: an unknown name (the nearest are named) or an impossible number of parties.
+        ConfigError: an unknown name (the nearest are named), an impossible number of parties, or
+            no column that `preprocess` names.
         DataError: missing, changed or malformed files.
     """
     entry = entry_of(name)
     files = open_files(entry, data_dir=data_dir) if entry.file_sets else {}
     family = entry.name.split("-", maxsplit=1)[0]
-    return part(entry.name, _FAMILIES[family](entry.name, files), entry.parties, parties)
+    found = part(entry.name, _FAMILIES[family](entry.name, files), entry.parties, parties)
+    return found if preprocess is None else encoded(found, preprocess)
 
 
 def parse_idx(file: Content) -> NDArray[np.uint8]:

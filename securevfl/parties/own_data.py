@@ -7,6 +7,7 @@ Learns:
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,6 @@ from securevfl.arrays import FloatArray, IntArray, Labels
 from securevfl.data.join import Digests, Keys, OwnData, load_own, own_keys, places_in_common
 from securevfl.data.read import FileSource
 from securevfl.data.shards import is_shard, read_header
-from securevfl.data.sources import load
 from securevfl.data.tables import check_labels, fingerprint, row_digests, rows_fingerprint
 from securevfl.errors import DataError, PeerViolation
 from securevfl.files import read_arrays, reading, replace_file
@@ -30,6 +30,7 @@ from securevfl.protocols.plan import Facts
 from securevfl.protocols.session.workplace import PartyData
 from securevfl.runtime.channel import Channel, collect, expect_shape
 from securevfl.sparse import Matrix
+from securevfl.training.job_data import job_data
 from securevfl.wire.codec import Message, message_kind
 
 ALIGNED = "alignment"
@@ -160,11 +161,10 @@ class NamedRows:
     def read(cls, job: Job, name: str, data_dir: Path | None) -> "NamedRows":
         """Load the data set, and keep a party's part of what the job takes; errors as `load`."""
         assert job.job.dataset is not None  # noqa: S101
-        found = load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
+        found = job_data(job, Path(), data_dir)
         found = algorithm_of(job).rows(job, found)
         table = next(each for each in found.parties if each.name == name)
-        # A copy: a view would keep all columns alive.
-        table = replace(table, train=table.train.copy(), test=table.test.copy())
+        table = deepcopy(table)  # a view would keep all columns alive
         own = OwnData[Matrix](table)
         if name == found.label_party:
             labels = found.train_labels, found.test_labels

@@ -24,7 +24,7 @@ from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job, PartySettings
 from securevfl.models.storage import SavedModel
 from securevfl.protocols.resolving import file_source
-from securevfl.recipe import Preprocessing, Recipe, read_as_numbers
+from securevfl.recipe import Preprocessing, Recipe, frame_of, read_as_numbers
 from securevfl.scoring.joint_model import raw_columns
 from securevfl.shown import counted, listed
 
@@ -248,15 +248,23 @@ def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> Ro
         raise DataError(
             f"data set {dataset.name!r} is of {', '.join(tables)}, the model of {', '.join(parts)}"
         )
+    features: dict[str, FloatArray] = {}
+    raw: dict[str, FloatArray] = {}
     for name, part in parts.items():
-        if tables[name].columns != part.header.columns:
+        table, recipe = tables[name], part.header.recipe
+        if table.columns != raw_columns(part.header):
             raise DataError(f"party {name!r}: the model was not trained on these columns")
+        features[name] = table.test
+        if recipe is not None:
+            frame = frame_of(table.test, table.columns)
+            features[name], raw[name] = recipe.apply(frame), recipe.raw_numbers(frame)
     numbers = tuple(map(str, range(len(dataset.test_labels))))
     return RowsToScore(
         ids=numbers,
         written=numbers,
         id_column="row",
-        features={name: tables[name].test for name in parts},
+        features=features,
+        raw=raw,
         labels=_labels(dataset),
         order=np.arange(len(numbers)),
         origin="dataset",

@@ -23,7 +23,10 @@ def job_data(job: Job, beside: Path, data_dir: Path | None) -> VerticalDataset[M
         DataError: missing or malformed data.
     """
     if job.job.dataset is not None:
-        return load(job.job.dataset, parties=job.job.parties, data_dir=data_dir)
+        named = job.job
+        return load(
+            str(named.dataset), parties=named.parties, data_dir=data_dir, preprocess=job.preprocess
+        )
     return load_files(file_sources(job, beside), regression=job.job.loss == "squared")
 
 
