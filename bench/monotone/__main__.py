@@ -6,23 +6,23 @@ limit and payments lower it. Runs without them are beside.
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import polars as pl
 
 from bench.experiment import DataSettings, Experiment, Run, Several, main
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks.progress import Report, rounds_done
-from securevfl.data.features import fit_recipe
-from securevfl.data.tables import PartyTable, VerticalDataset, as_classes
+from securevfl.data.scaling import Scaling
+from securevfl.data.sources import load
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.job import Job
 from securevfl.models.losses import Logistic
 from securevfl.models.scores import auc
 from securevfl.recipe import Direction, Preprocessing
 from securevfl.reports.tables import Column, Row, size
+from securevfl.sparse import dense
 from securevfl.training import Environment, train
 
 CREDIT: Mapping[str, Direction] = {
@@ -38,46 +38,29 @@ class MonotoneSettings(DataSettings):
 
     Attributes:
         monotone: as in `[preprocess]`.
+        bins: likewise.
         rounds: at most.
     """
 
     dataset: str = "credit"
     monotone: Mapping[str, Literal["up", "down"]] = CREDIT
+    bins: int | None = None
     exchanges: Several[str] = ("plain", "bfv")
     rounds: int = 100
     repeats: int = 3
 
-    def tables(self, monotone: Mapping[str, Direction]) -> VerticalDataset:
-        """The data as a party's own recipe makes it."""
-        dataset = self.load()
-        tables = tuple(_table(table, self.preprocessing(monotone)) for table in dataset.parties)
-        return replace(dataset, parties=tables)
+    def tables(self, monotone: Mapping[str, Direction]) -> VerticalDataset[Any]:
+        """The data as the parties' recipes make them."""
+        preprocess = Preprocessing(monotone=monotone, bins=self.bins)
+        return load(
+            self.dataset, parties=self.parties, data_dir=self.data_dir, preprocess=preprocess
+        )
 
     def job(self, exchange: str, seed: int) -> Job:
         """One job; products of encryption take two round trips with directions."""
         given = {"rounds": self.rounds, "seed": seed, "eval_every": 0, "allow_label_leak": True}
         trips = {"round_trips": 2} if exchange == "bfv" else {}
         return Job.of(job={"name": "monotone", **given}, exchange={"scheme": exchange, **trips})
-
-    def preprocessing(self, monotone: Mapping[str, Direction]) -> Preprocessing:
-        """`[preprocess]` of all parties."""
-        return Preprocessing(monotone=monotone)
-
-
-def _table(table: PartyTable, settings: Preprocessing) -> PartyTable:
-    train_frame, test_frame = (
-        pl.DataFrame(rows, schema=list(table.columns), orient="row")
-        for rows in (table.train, table.test)
-    )
-    rows = np.arange(train_frame.height)
-    recipe, _ = fit_recipe(table.name, train_frame, table.columns, rows, settings)
-    return replace(
-        table,
-        columns=recipe.columns,
-        train=recipe.apply(train_frame),
-        test=recipe.apply(test_frame),
-        recipe=recipe,
-    )
 
 
 def monotone(settings: MonotoneSettings, report: Report) -> Iterator[dict[str, Any]]:
@@ -102,6 +85,7 @@ def monotone(settings: MonotoneSettings, report: Report) -> Iterator[dict[str, A
                 "parties": len(dataset.parties),
                 "exchange": exchange,
                 "monotone": dict(settings.monotone) if directed else {},
+                "bins": settings.bins,
                 "features": sum(len(table.columns) for table in dataset.parties),
                 **{key: statistics.median(run[key] for run in runs) for key in runs[0]},
                 "runs": runs,
@@ -109,7 +93,7 @@ def monotone(settings: MonotoneSettings, report: Report) -> Iterator[dict[str, A
 
 
 def _run(
-    job: Job, environment: Environment, dataset: VerticalDataset, signed: VerticalDataset
+    job: Job, environment: Environment, dataset: VerticalDataset[Any], signed: VerticalDataset[Any]
 ) -> dict[str, Any]:
     result = train(job, dataset, environment)
     total = sum(outcome.held_out for outcome in result.outcomes.values())
@@ -134,12 +118,11 @@ def _run(
     }
 
 
-def _read(dataset: VerticalDataset, weights: Mapping[str, FloatArray]) -> float:
+def _read(dataset: VerticalDataset[Any], weights: Mapping[str, FloatArray]) -> float:
     found = [0.0]
     for table in dataset.parties:
         if table.name != dataset.label_party:
-            spread = np.where(table.train.std(axis=0) > 0, table.train.std(axis=0), 1.0)
-            scaled = (table.train - table.train.mean(axis=0)) / spread
+            scaled = Scaling.fit(table.train).apply(dense(table.train))
             predicted = scaled @ weights[table.name]
             found.append(
                 float(np.abs(scaled.T @ predicted).max() / len(predicted) / predicted.std())
@@ -151,6 +134,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     ("data", lambda row: str(row["dataset"])),
     ("exchange", lambda row: str(row["exchange"])),
     ("monotone", lambda row: str(len(row["monotone"]) or "-")),
+    ("bins", lambda row: str(row["bins"] or "-")),
     ("features", lambda row: str(row["features"])),
     ("AUC", lambda row: f"{row['auc']:.4f}"),
     ("log loss", lambda row: f"{row['log_loss']:.4f}"),
@@ -164,7 +148,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 EXPERIMENT = Experiment(
     name="monotone",
     about=__doc__ or "",
-    runs={"credit": Run(90)},
+    runs={"credit": Run(30), "credit-bins": Run(120, {"bins": 8})},
     quick={
         "dataset": "breast_cancer",
         "monotone": SIZES,
