@@ -102,11 +102,7 @@ def _run(
     weights = {
         t.name: result.outcomes[t.name].model.weights[: len(t.columns), 0] for t in dataset.parties
     }
-    against = [
-        (weights[table.name] * np.array(table.recipe.signs) < 0).sum()
-        for table in signed.parties
-        if table.recipe is not None
-    ]
+    against = [(weights[table.name] * np.array(table.signs) < 0).sum() for table in signed.parties]
     return {
         "auc": auc(total, labels),
         "log_loss": Logistic().value(total, labels),

@@ -192,7 +192,7 @@ def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
     require_columns(bounds, dataset)
     standardize = dataset.standardize if wanted is None else wanted
     for table in dataset.parties:
-        if table.recipe is not None and any(table.recipe.signs):
+        if any(table.signs):
             raise ConfigError(
                 f"party {table.name!r}: an audit's attacks know no monotone columns: audit the job "
                 "without `monotone`"

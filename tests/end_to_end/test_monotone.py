@@ -56,8 +56,7 @@ def signs_of(dataset: VerticalDataset) -> FloatArray:
     """Of all weights: the label party's end with the intercept."""
     found: list[int] = []
     for table in dataset.parties:
-        assert table.recipe is not None
-        found += [*table.recipe.signs, *[0] * (table.name == dataset.label_party)]
+        found += [*table.signs, *[0] * (table.name == dataset.label_party)]
     return np.array(found, np.float64)
 
 
@@ -176,6 +175,37 @@ def test_scores_follow_the_raw_column_and_missing_values_are_free() -> None:
     assert shop.header.columns == ("visits", "since")
     assert shop.weights[0, 0] > 0.5
     assert shop.weights[1, 0] >= 0
+
+
+@pytest.mark.parametrize("scheme", ["plain", "bfv"])
+def test_a_curve_of_bins_goes_one_way(scheme: str, capsys: Capture) -> None:
+    two_organizations({"rounds": 30, "allow_feature_leak": True}, scheme)
+    generator = np.random.default_rng(3)
+    income = np.append(generator.standard_normal(380), np.full(20, np.nan))
+    risk = np.abs(np.nan_to_num(income)) + np.isnan(income) + generator.logistic(size=400) / 4 > 0.9
+    frame = pl.DataFrame({"id": range(400), "income": income, "default": risk.astype(int)})
+    frame.with_columns(pl.col("income").fill_nan(None)).write_csv("bank.csv")
+    text = Path("job.toml").read_text("utf-8")
+    grid = pl.DataFrame({"income": [*np.linspace(-4, 4, 400)]})
+    curves = {}
+    for way in ("", 'monotone = { income = "down" }', 'monotone = { income = "up" }'):
+        Path("job.toml").write_text(f"{text}[preprocess]\nbins = 6\n{way}\n", "utf-8")
+        capsys.readouterr()
+        assert run("train", "job.toml", "--quiet", "--force") == (4 if way else 0)
+        alone = "alone without `monotone` has a held-out AUC"
+        assert (alone in " ".join(capsys.readouterr().err.split())) == bool(way)
+        bank = load_model(Path("models/bank.safetensors"))
+        assert bank.header.recipe is not None
+        assert len(bank.header.columns) == 7
+        curves[way] = np.diff(bank.predict(bank.header.recipe.apply(grid))[:, 0])
+        assert bank.weights[1, 0] != 0  # of missing values
+    free, down, up = curves.values()
+    assert free.min() < -0.1
+    assert free.max() > 0.1
+    assert down.max() <= 1e-9
+    assert down.min() < -0.1
+    assert up.min() >= -1e-9
+    assert up.max() > 0.1
 
 
 def test_a_party_has_directions_of_its_own(capsys: Capture) -> None:

@@ -179,7 +179,7 @@ def _taken(rows: Matrix, as_array: bool) -> Matrix:
 
 def signs_of(plan: Plan, table: PartyTable[Matrix], intercept: bool) -> FloatArray | None:
     """The signs of a linear model's weights; a ConfigError where steps do not keep them."""
-    if table.recipe is None or not any(table.recipe.signs):
+    if not any(table.signs):
         return None
     for fits, takes in (
         (
@@ -191,7 +191,7 @@ def signs_of(plan: Plan, table: PartyTable[Matrix], intercept: bool) -> FloatArr
     ):
         if not fits:
             raise ConfigError(f"party {table.name!r}: monotone takes {takes}")
-    return np.array([*table.recipe.signs, *[0] * intercept], np.float64)
+    return np.array([*table.signs, *[0] * intercept], np.float64)
 
 
 DENSE_BYTES = 1 << 28
