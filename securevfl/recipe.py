@@ -149,15 +149,6 @@ class ColumnRecipe:
     edges: Edges = ()
 
     @property
-    def signs(self) -> tuple[int, ...]:
-        """-1 or 1 for each feature whose weight must not have the other sign, else 0.
-
-        All features but that of missing values rise with the raw column.
-        """
-        sign = {"up": 1, "down": -1, None: 0}[self.monotone]
-        return tuple(sign * (name != f"{self.name}={MISSING_LEVEL}") for name in self.columns)
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """Names of its features."""
         if self.kind != "category":
@@ -272,8 +263,14 @@ class Recipe:
 
     @property
     def signs(self) -> tuple[int, ...]:
-        """See `ColumnRecipe.signs`, for the P features."""
-        return tuple(sign for part in self.parts for sign in part.signs)
+        """-1 or 1 for each of the P features whose weight must not have the other sign, else 0."""
+        ways = {"up": 1, "down": -1, None: 0}
+        # All features but that of missing values rise with the raw column.
+        return tuple(
+            ways[part.monotone] * (name != f"{part.name}={MISSING_LEVEL}")
+            for part in self.parts
+            for name in part.columns
+        )
 
     def apply(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
         """The features of raw rows, shape (N, P), finite.

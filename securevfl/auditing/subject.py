@@ -194,8 +194,7 @@ def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
     for table in dataset.parties:
         if any(table.signs):
             raise ConfigError(
-                f"party {table.name!r}: an audit's attacks know no monotone columns: audit the job "
-                "without `monotone`"
+                f"party {table.name!r}: an audit's attacks know no `monotone` columns"
             )
         scaling = Scaling.of(table, table.train, bounds, standardize=standardize)
         train, test = scaling.apply(table.train), scaling.apply(table.test)

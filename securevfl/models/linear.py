@@ -107,11 +107,9 @@ def random_start(
     return LinearModel(weights, intercept, signs=signs)
 
 
-def zero_start(
-    columns: int, outputs: int, intercept: bool, signs: FloatArray | None = None
-) -> LinearModel:
+def zero_start(columns: int, outputs: int, intercept: bool) -> LinearModel:
     """θ⁰ = 0."""
-    return LinearModel(np.zeros((columns, outputs)), intercept, signs=signs)
+    return LinearModel(np.zeros((columns, outputs)), intercept)
 
 
 @dataclass

@@ -17,16 +17,12 @@ def signed_minimum(
     """The θ + δ with signs_j·(θ_j + δ_j) ≥ 0 that minimizes gᵀδ + ½δᵀAδ, with exact zeros.
 
     A (`bends`) is positive semidefinite, of shape (P, P); all others have shape (P,), and `signs`
-    are -1, 0 (free) or 1. A's diagonal counts 1 + `RIDGE` times, so that directions without
-    curvature have a minimum.
+    are -1, 0 (free) or 1. A's diagonal counts 1 + `RIDGE` times, so that there is one minimum.
 
     Weights change between 0 and free until no free one has the wrong sign, and no other a slope
     that would free it (block principal pivoting: Júdice and Pires, Computers and Operations
     Research 21, 1994). Where blocks do not help, the last wrong one changes alone, which ends
-    (Murty, Linear Algebra and its Applications 7, 1974).
-
-    Raises:
-        TrainingDiverged: pivots without an end, which only rounding could cause.
+    (Murty, Linear Algebra and its Applications 7, 1974), but for rounding: a TrainingDiverged.
     """
     diagonal = np.diagonal(bends)
     # Units in which the diagonal is 1 and constrained weights are positive.
@@ -37,14 +33,14 @@ def signed_minimum(
     held, fewest, tries = np.zeros_like(wanted), len(start) + 1, BLOCK_TRIES
     for _ in range(MOST_PIVOTS):
         moved, free = np.where(held, -start, 0.0), ~held
-        pull = slopes + matrix @ moved
-        moved[free] = -np.linalg.solve(matrix[np.ix_(free, free)], pull[free])
+        pull = (slopes + matrix @ moved)[free]
+        moved[free] = -np.linalg.solve(matrix[np.ix_(free, free)], pull)
         wrong = wanted & (np.where(held, slopes + matrix @ moved, start + moved) < -few)
         count = int(np.count_nonzero(wrong))
         if not count:
-            found = np.where(held, 0.0, start + moved)
-            minimum: FloatArray = units * np.where(wanted, np.maximum(found, 0.0), found)
-            return minimum + 0.0  # without negative zeros
+            found = start + moved
+            minimum: FloatArray = units * np.where(wanted, np.maximum(found, 0.0), found) + 0.0
+            return minimum  # without negative zeros
         tries = BLOCK_TRIES if count < fewest else tries - 1
         fewest = min(count, fewest)
         if tries < 0:

@@ -219,17 +219,17 @@ def test_a_party_has_directions_of_its_own(capsys: Capture) -> None:
     capsys.readouterr()
 
 
-FEDBCD = "linear models of 'fedbcd-p' or 'fedbcd-s' with local_steps = 'exact', without l1"
+EXACT = "linear models of two classes .* with local_steps = 'exact', not under 'blind'"
 REFUSED: list[tuple[str, Settings, Settings]] = [
-    (FEDBCD, {}, {"local_steps": 5}),
-    (FEDBCD, {}, {"learning_rate": 0.1}),
-    (FEDBCD, {}, {"algorithm": "fedsgd"}),
-    (FEDBCD, {}, {"algorithm": "fdml"}),
-    (FEDBCD, {}, {"algorithm": "dbcd", "l1": 0.01}),
-    (FEDBCD, {}, {"algorithm": "ftl", "learning_rate": 0.1}),
-    (FEDBCD, {}, {"l1": 0.01}),
-    (FEDBCD, {}, {"model": "mlp", "hidden": [3]}),
-    ("steps of its own, not 'blind'", {"scheme": "blind"}, {}),
+    (EXACT, {}, {"local_steps": 5}),
+    (EXACT, {}, {"learning_rate": 0.1}),
+    (EXACT, {}, {"algorithm": "fedsgd"}),
+    (EXACT, {}, {"algorithm": "fdml"}),
+    (EXACT, {}, {"algorithm": "dbcd", "l1": 0.01}),
+    (EXACT, {}, {"algorithm": "ftl", "learning_rate": 0.1}),
+    (EXACT, {}, {"l1": 0.01}),
+    (EXACT, {}, {"model": "mlp", "hidden": [3]}),
+    (EXACT, {"scheme": "blind"}, {}),
     ("two round trips a round, .*: set round_trips = 2", {**TWO_TRIPS, "round_trips": 1}, {}),
 ]
 
@@ -240,8 +240,19 @@ def test_what_keeps_no_signs_is_refused(words: str, exchange: Settings, settings
         fit(monotone(made(4, 2), 1), exchange, **{"rounds": 3, **LEAKS, **settings})
 
 
+def test_noise_does_not_change_signs() -> None:
+    dataset = monotone(made(4, 3), 5)
+    noise = {"noise_multiplier": 2.0, "clip": 2.0}
+    result = fit(dataset, "dp", rounds=10, eval_every=0, privacy=noise)
+    theta = np.concatenate([each.model.weights[:, 0] for each in result.outcomes.values()])
+    assert (signs_of(dataset) * theta >= 0).all()
+    assert (theta == 0).any()
+
+
 def test_several_classes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="monotone takes two classes, or real targets"):
+    with pytest.raises(
+        ConfigError, match="monotone takes linear models of two classes or real targets"
+    ):
         fit(monotone(digits()), None, rounds=3)
 
 
@@ -280,5 +291,5 @@ def _toml(value: object) -> str:
 
 def test_an_audit_whose_attacks_know_no_signs_is_refused() -> None:
     scaled(job_of(), made(4, 2))
-    with pytest.raises(ConfigError, match="an audit's attacks know no monotone columns"):
+    with pytest.raises(ConfigError, match="an audit's attacks know no `monotone` columns"):
         scaled(job_of(), monotone(made(4, 2)))

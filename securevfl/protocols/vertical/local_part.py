@@ -9,6 +9,7 @@ columns, stored or not: the set of columns that occur in a batch is private.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -125,7 +126,8 @@ class LocalPart:
                 data_independent=depends_on_none,
             )
         if job.job.start == "zero":
-            return zero_start(features.shape[1] + int(intercept), outputs, intercept, signs)
+            zero = zero_start(features.shape[1] + int(intercept), outputs, intercept)
+            return replace(zero, signs=signs)
         return random_start(
             features,
             outputs,
@@ -181,16 +183,12 @@ def signs_of(plan: Plan, table: PartyTable[Matrix], intercept: bool) -> FloatArr
     """The signs of a linear model's weights; a ConfigError where steps do not keep them."""
     if not any(table.signs):
         return None
-    for fits, takes in (
-        (
-            SendsSignals in plan.algorithm.needs and plan.rule.exact,
-            "linear models of 'fedbcd-p' or 'fedbcd-s' with local_steps = 'exact', without l1",
-        ),
-        (not plan.exchange.shares_parameters, f"steps of its own, not {plan.exchange.name!r}"),
-        (plan.loss.outputs == 1, "two classes, or real targets: of more, each has its own scores"),
-    ):
-        if not fits:
-            raise ConfigError(f"party {table.name!r}: monotone takes {takes}")
+    alone = SendsSignals in plan.algorithm.needs and not plan.exchange.shares_parameters
+    if not (alone and plan.rule.exact and plan.loss.outputs == 1):
+        raise ConfigError(
+            f"party {table.name!r}: monotone takes linear models of two classes or real targets, "
+            "by 'fedbcd-p' or 'fedbcd-s' with local_steps = 'exact', not under 'blind' or with l1"
+        )
     return np.array([*table.signs, *[0] * intercept], np.float64)
 
 

@@ -98,8 +98,9 @@ def test_a_signed_step_is_the_least_value_that_signs_allow(
     scale: float, proximal: float, signs: list[float]
 ) -> None:
     bounds = [(0.0, inf) if s > 0 else (-inf, 0.0 if s else inf) for s in signs]
-    changes = {"proximal": proximal, "signs": np.array(signs)}
-    model, steps, inputs = party(scale=scale, accelerated=True, **changes)
+    model, steps, inputs = party(
+        scale=scale, signs=np.array(signs), accelerated=True, proximal=proximal
+    )
     matrix = bend(inputs, scale, proximal)
 
     def least(point: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
@@ -110,7 +111,7 @@ def test_a_signed_step_is_the_least_value_that_signs_allow(
         moved = found.x[:, None] - point
         return found.x[:, None], -float(np.sum(moved * (gradient + 0.5 * matrix @ moved)))
 
-    gained = 0.0
+    gained, best = 0.0, (model.weights, model.weights)
     for index in range(8):
         point = take(steps, model, inputs, index, KEEP if index == 2 else NOTHING)
         assert index == 0 or (np.array(signs) * point[:, 0] >= 0).all()
