@@ -57,8 +57,8 @@ def _in_one_line(value: object, check: ValidatorFunctionWrapHandler) -> object:
         return check(_tuples(value))
     except ValidationError:
         raise ValueError(
-            f"expected a number from 2 to {MOST_BINS}, a list of edges in ascending order, or a "
-            "table of either by column"
+            f'expected a number from 2 to {MOST_BINS}, "auto", a list of edges in ascending order, '
+            "or a table of numbers and lists by column"
         ) from None
 
 
@@ -85,7 +85,8 @@ class Preprocessing(BaseModel):
             as in { income = "down" }; for linear models with exact steps. Missing values may have
             any score.
         bins: of columns of numbers, which are otherwise linear in the model: how many, or by column
-            how many or the edges between them, as in { income = 16, age = [30, 45, 60] }. A 0/1
+            how many or the edges between them, as in { income = 16, age = [30, 45, 60] }. "auto" is
+            up to 8, fewer for few rows for each column, and none where they would overfit. A 0/1
             column for each edge says whether the number is at least so large, and another one
             whether it is missing. Bins with fewer rows than `rare_count` or `rare_share` are joined
             to a neighbour.
@@ -100,17 +101,15 @@ class Preprocessing(BaseModel):
     rare_count: Annotated[int, Field(ge=1)] = 10
     missing_indicator: bool = False
     monotone: Mapping[str, Direction] = {}
-    bins: Annotated[Bins | Mapping[str, Bins] | None, WrapValidator(_in_one_line)] = None
+    bins: Annotated[
+        Bins | Literal["auto"] | Mapping[str, Bins] | None, WrapValidator(_in_one_line)
+    ] = None
     bin_by: Literal["quantile", "width"] = "quantile"
 
     @property
     def binned(self) -> tuple[str, ...]:
         """Names of the columns that have bins of their own."""
         return tuple(self.bins) if isinstance(self.bins, Mapping) else ()
-
-    def bins_of(self, column: str) -> Bins | None:
-        """The bins of a column of numbers; None for none."""
-        return self.bins.get(column) if isinstance(self.bins, Mapping) else self.bins
 
     @property
     def markers(self) -> tuple[str, ...]:

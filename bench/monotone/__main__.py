@@ -29,7 +29,7 @@ CREDIT: Mapping[str, Direction] = {
     **dict.fromkeys(("PAY_0", "PAY_2", "PAY_3", "PAY_4", "PAY_5", "PAY_6"), "up"),
     **{f"PAY_AMT{month}": "down" for month in range(1, 7)},
     "LIMIT_BAL": "down",
-}  # type: ignore[dict-item]
+}
 SIZES: Mapping[str, Direction] = {"mean radius": "up", "worst texture": "down"}
 
 

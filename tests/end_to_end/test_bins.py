@@ -1,5 +1,6 @@
 """Bins from job file to scores: what is a curve in a column is learned, and new rows follow it."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,10 @@ import polars as pl
 import pytest
 
 from securevfl.scoring.joint_model import load_models
-from tests.end_to_end.commands import example, rows_of, run, write_job
+from tests.end_to_end.commands import example, refused, rows_of, run, write_job
 from tests.jobs import Settings
 
+Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("clean_place")
 
 
@@ -54,6 +56,17 @@ def test_processes_bin_as_one_process_does() -> None:
     assert run("train", "job.toml", "--quiet", "--force", "--processes") == 0
     for party, found in load_models("models").coef_.items():
         assert found.shape == one[party].shape == (1, {"bank": 1, "shop": 5}[party])
+
+
+def test_where_a_guard_refuses_so_many_columns_it_says_how_many_bins_pass(capsys: Capture) -> None:
+    write_curves("blind", preprocess={"bins": 60})
+    error = refused(capsys, "train", "job.toml", "--quiet")
+    (most, bins), *_ = re.findall(r"at most (\d+) of peers pass, as with bins = (\d+)", error)
+    assert int(bins) == int(most) - 1  # the number itself, and whether it is missing
+    write_curves("blind", preprocess={"bins": int(bins) + 1})
+    assert f"at most {most} of peers" in refused(capsys, "train", "job.toml", "--quiet")
+    write_curves("blind", preprocess={"bins": int(bins)})
+    assert run("train", "job.toml", "--quiet") == 0
 
 
 def test_a_set_by_name_is_binned_and_its_test_rows_are_scored_alike() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,7 @@ from scipy.optimize import minimize
 
 from securevfl.arrays import FloatArray
 from securevfl.auditing.subject import scaled
-from securevfl.data.tables import VerticalDataset
+from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError
 from securevfl.models.losses import loss_for
 from securevfl.models.storage import load_model
@@ -23,6 +24,7 @@ from tests.jobs import (
     Settings,
     SmallKeys,
     Starts,
+    all_weights,
     breast_cancer,
     digits,
     fit,
@@ -68,7 +70,7 @@ class Joint:
         self._penalties = np.full(len(self.signs), l2)
         intercept = len(dataset.parties[0].columns)
         self._penalties[intercept] = 0.0
-        self._loss = loss_for(loss, 2, len(self.inputs))  # type: ignore[arg-type]
+        self._loss = loss_for(loss, 2, len(self.inputs))
         self._labels = dataset.train_labels
 
     def value(self, theta: FloatArray) -> tuple[float, FloatArray]:
@@ -120,14 +122,14 @@ def test_a_job_ends_at_the_joint_optimum_under_its_signs(
 
 
 def test_steps_of_parties_with_the_same_columns_go_back_and_arrive() -> None:
-    (table, *_), labels = made(3, 1).parties, made(3, 1).train_labels
+    (table, *_), labels = made(3, 1).parties, as_classes(made(3, 1).train_labels)
     dataset = monotone(dataset_of([table.train] * 5, labels), 8)
     environment = Environment(keys=SmallKeys(), record_views=True)
     result = fit(dataset, None, environment, rounds=200, tolerance=0.0, l2=0.01, eval_every=0)
     decisions = received(result, "party4", Decision)
     assert sum(each.backtrack for each in decisions) >= 1
     joint = Joint(dataset, "logistic", 0.01)
-    theta = np.concatenate([each.model.weights[:, 0] for each in result.outcomes.values()])
+    theta = all_weights(result)
     assert (joint.signs * theta >= 0).all()
     assert joint.value(theta)[0] <= joint.least() + CLOSE
 
@@ -154,7 +156,7 @@ def test_scores_follow_the_raw_column_and_missing_values_are_free() -> None:
     income, visits = generator.standard_normal(400), generator.standard_normal(400)
     unknown = generator.random(400) < 0.3
     risk = income + visits + 3 * unknown + generator.logistic(size=400) > 1
-    frames = {
+    frames: dict[str, dict[str, Any]] = {
         "bank": {"income": np.where(unknown, np.nan, income), "default": risk.astype(int)},
         "shop": {"visits": visits, "since": [f"2020-01-{1 + n % 28:02}" for n in range(400)]},
     }
@@ -240,11 +242,21 @@ def test_what_keeps_no_signs_is_refused(words: str, exchange: Settings, settings
         fit(monotone(made(4, 2), 1), exchange, **{"rounds": 3, **LEAKS, **settings})
 
 
+def test_the_label_partys_directions_fit_one_round_trip() -> None:
+    dataset = monotone(made(4, 2))
+    assert not any(dataset.parties[1].signs)
+    settings = {"rounds": 40, "eval_every": 0, **LEAKS}
+    one = fit(dataset, {**TWO_TRIPS, "round_trips": 1}, **settings)
+    assert (signs_of(dataset) * all_weights(one) >= 0).all()
+    assert (all_weights(one) == 0).any()
+    np.testing.assert_allclose(all_weights(one), all_weights(fit(dataset, **settings)), atol=1e-4)
+
+
 def test_noise_does_not_change_signs() -> None:
     dataset = monotone(made(4, 3), 5)
     noise = {"noise_multiplier": 2.0, "clip": 2.0}
     result = fit(dataset, "dp", rounds=10, eval_every=0, privacy=noise)
-    theta = np.concatenate([each.model.weights[:, 0] for each in result.outcomes.values()])
+    theta = all_weights(result)
     assert (signs_of(dataset) * theta >= 0).all()
     assert (theta == 0).any()
 

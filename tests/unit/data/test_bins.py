@@ -95,6 +95,24 @@ def test_columns_may_have_bins_of_their_own() -> None:
     assert recipe.columns == ("a", "a>=50", "b", "c", "c>=3.5", "c>=8")
 
 
+def test_auto_follows_rows_and_columns_and_never_takes_bins_for_few_rows(
+    generator: np.random.Generator,
+) -> None:
+    for rows, columns, bins in (
+        *((1999, 1, 0), (2000, 1, 2), (5000, 2, 5), (5000, 4, 4), (5000, 8, 2), (5000, 9, 0)),
+        *((30_000, 2, 8), (450, 30, 0)),
+    ):
+        values = generator.standard_normal((rows, columns))
+        frame = pl.DataFrame(values, [f"c{number}" for number in range(columns)])
+        recipe, (note,) = fitted(
+            frame.with_columns(c0=frame["c0"].set(frame["c0"] > 2, None)), bins="auto"
+        )
+        assert {len(part.edges) + 1 for part in recipe.parts} == {bins or 1}
+        assert recipe.parts[0].indicator == (bins > 0)
+        assert ("bins: none by auto" in note) == (not bins)
+        assert (f"bins = {bins} by auto: " in note) == (bins > 0)
+
+
 def test_a_missing_number_is_a_bin_of_its_own_unless_it_is_rare() -> None:
     frame = pl.DataFrame({"x": [None] * 20 + [*range(80)]})
     recipe, _ = fitted(frame, bins=2)
