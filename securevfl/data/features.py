@@ -28,7 +28,7 @@ from securevfl.recipe import (
     read_as_numbers,
     text_of,
 )
-from securevfl.shown import controls
+from securevfl.shown import controls, did_you_mean
 from securevfl.sparse import Matrix, column_of
 
 if TYPE_CHECKING:
@@ -112,7 +112,10 @@ def encoded(dataset: VerticalDataset[Any], settings: Preprocessing) -> VerticalD
     known = {name for table in dataset.parties for name in table.columns}
     for name in (*settings.categories, *settings.binned, *settings.monotone):
         if name not in known:
-            raise ConfigError(f"preprocess: no column {name!r} to train on in {dataset.name!r}")
+            hint = did_you_mean(name, known)
+            raise ConfigError(
+                f"preprocess: no column {name!r} to train on in {dataset.name!r}{hint}"
+            )
     tables: list[PartyTable[Any]] = []
     notes = [*dataset.notes]
     for table in dataset.parties:

@@ -5,7 +5,6 @@ ids, keep the label party's order and stay on disk. If moreover all parties hold
 the same order, and test rows are separate shards, nothing is joined and no row is copied.
 """
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +32,7 @@ from securevfl.data.tables import (
 )
 from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
-from securevfl.shown import listed
+from securevfl.shown import did_you_mean, listed
 from securevfl.sparse import AnyRows, Matrix
 
 if TYPE_CHECKING:
@@ -356,8 +355,7 @@ def _require_categories(held: Collection[_Held]) -> None:
         for key, name in named + [("bins", name) for name in settings.binned]:
             if not any(name in each for each in columns.values()):
                 there = (f"{party!r} has {listed(each)}" for party, each in columns.items())
-                near = difflib.get_close_matches(name, chain(*columns.values()), n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; {'; '.join(there)}"
+                hint = did_you_mean(name, chain(*columns.values())) or f"; {'; '.join(there)}"
                 raise ConfigError(f"preprocess.{key}: no column {name!r} to train on{hint}")
 
 

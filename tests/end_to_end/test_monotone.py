@@ -11,13 +11,14 @@ from scipy.optimize import minimize
 
 from securevfl.arrays import FloatArray
 from securevfl.auditing.subject import scaled
+from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import ConfigError
 from securevfl.models.losses import loss_for
 from securevfl.models.storage import load_model
 from securevfl.protocols.session.early_stopping import Decision
 from securevfl.protocols.session.gathering import Predictions
-from securevfl.recipe import ColumnRecipe, Direction, Recipe
+from securevfl.recipe import ColumnRecipe, Direction, Preprocessing, Recipe
 from securevfl.training import Environment
 from tests.end_to_end.commands import refused, run, two_organizations, weights
 from tests.jobs import (
@@ -299,6 +300,15 @@ def _toml(value: object) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f'{key} = "{each}"' for key, each in value.items()) + " }"
     return str(value).replace("'", '"')
+
+
+def test_sets_by_name_have_directions_too() -> None:
+    found = load("breast_cancer", preprocess=Preprocessing(monotone={"worst area": "down"}))
+    assert [sum(table.signs) for table in found.parties] == [0, -1]
+    with pytest.raises(
+        ConfigError, match=r"no column 'worst aria' .*; did you mean 'worst area'\?"
+    ):
+        load("breast_cancer", preprocess=Preprocessing(monotone={"worst aria": "down"}))
 
 
 def test_an_audit_whose_attacks_know_no_signs_is_refused() -> None:
