@@ -36,6 +36,7 @@ MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-
 _DATE = r"^(\d{4}-\d{2}-\d{2})(?:[T ].*)?$"
 OTHER_LEVEL, MISSING_LEVEL = "(other)", "(missing)"
 EXACT_INTEGERS = 1 << 53
+Direction = Literal["up", "down"]
 MOST_BINS = 1000
 
 
@@ -71,6 +72,9 @@ class Preprocessing(BaseModel):
         rare_count: categories with fewer training rows are pooled, and every pool has at least as
             many.
         missing_indicator: add a 0/1 column for missing values to columns of numbers.
+        monotone: columns of numbers or dates with which scores may only rise (up) or fall (down),
+            as in { income = "down" }; for linear models with exact steps. Missing values may have
+            any score.
         bins: of columns of numbers, which are otherwise linear in the model: how many, or by column
             how many or the edges between them, as in { income = 16, age = [30, 45, 60] }. "auto" is
             up to 8, fewer for few rows for each column, and none where they would overfit. A 0/1
@@ -87,6 +91,7 @@ class Preprocessing(BaseModel):
     rare_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     rare_count: Annotated[int, Field(ge=1)] = 10
     missing_indicator: bool = False
+    monotone: Mapping[str, Direction] = {}
     bins: Annotated[
         Bins | Literal["auto"] | Mapping[str, Bins] | None, WrapValidator(_in_one_line)
     ] = None
@@ -118,6 +123,7 @@ class ColumnRecipe:
         levels: categories with a column of their own, sorted.
         missing_level: missing values have a column of their own.
         other_level: all other categories share a column.
+        monotone: the direction in which scores may follow the number or date; None is either.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -129,6 +135,7 @@ class ColumnRecipe:
     levels: tuple[str, ...] = ()
     missing_level: bool = False
     other_level: bool = False
+    monotone: Direction | None = None
     edges: Annotated[tuple[float, ...], AfterValidator(_ascending)] = ()
 
     @property
@@ -243,6 +250,17 @@ class Recipe:
     def columns(self) -> tuple[str, ...]:
         """Names of the P features, such as "city=Berlin"."""
         return tuple(name for part in self.parts for name in part.columns)
+
+    @property
+    def signs(self) -> tuple[int, ...]:
+        """-1 or 1 for each of the P features whose weight must not have the other sign, else 0."""
+        ways = {"up": 1, "down": -1, None: 0}
+        # All features but that of missing values rise with the raw column.
+        return tuple(
+            ways[part.monotone] * (name != f"{part.name}={MISSING_LEVEL}")
+            for part in self.parts
+            for name in part.columns
+        )
 
     def apply(self, frame: "pl.DataFrame") -> "NDArray[np.float64]":
         """The features of raw rows, shape (N, P), finite.

@@ -1,5 +1,6 @@
 """How results are displayed: as text, as a small table in a notebook, and as a figure's data."""
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -47,6 +48,12 @@ def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
     """Names separated by commas: the first ones, and how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question at the end of an error about a name that is not known; empty if none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def counted(count: int, what: str) -> str:

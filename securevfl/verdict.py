@@ -44,13 +44,14 @@ class Alone:
     """A party's own model on its own columns, fitted to this many rows.
 
     Score and predictions, shape (test rows, C), are of the held-out rows. With `labels_lent`, the
-    party has no labels and could not compute this itself.
+    party has no labels and could not compute this itself; it ignores directions (`undirected`).
     """
 
     score: Score
     rows: int
     labels_lent: bool
     predictions: FloatArray
+    undirected: bool = False
 
 
 def alone(
@@ -102,7 +103,7 @@ def _alone(
         score = binormal_score(predictions[:, 0], dataset.test_labels)
     else:
         score = Score.of(0, predictions, dataset.test_labels)
-    return Alone(score, len(kept), not holds_labels, predictions)
+    return Alone(score, len(kept), not holds_labels, predictions, any(table.signs))
 
 
 def _ridge(features: Any, targets: Labels) -> tuple[FloatArray, FloatArray]:  # noqa: ANN401
@@ -280,6 +281,7 @@ def warned(
             better, error, what = _difference(each.predictions, joint, labels)
         if better > max(ERRORS * error, WORTH):
             lent = ", if it had the labels," if each.labels_lent else ""
+            lent += " without `monotone`" if each.undirected else ""
             yield Warned(
                 "better alone",
                 f"party {name!r} alone{lent} has a held-out {what} {better:.3f} above that of the "

@@ -192,6 +192,10 @@ def scaled(job: Job, dataset: VerticalDataset) -> tuple[Job, VerticalDataset]:
     require_columns(bounds, dataset)
     standardize = dataset.standardize if wanted is None else wanted
     for table in dataset.parties:
+        if any(table.signs):
+            raise ConfigError(
+                f"party {table.name!r}: an audit's attacks know no `monotone` columns"
+            )
         scaling = Scaling.of(table, table.train, bounds, standardize=standardize)
         train, test = scaling.apply(table.train), scaling.apply(table.test)
         dataset = with_table(dataset, replace(table, train=train, test=test))

@@ -68,6 +68,7 @@ checkpoint_every = 10
 # missing = ["-999"]           # in addition to empty cells, NA, NaN, null, ? and the like
 # rare_count = 10              # values in fewer rows are pooled
 # bins = 8                     # or {{ income = 16, age = [30, 45, 60] }}: curves in place of lines
+# monotone = {{ income = "down" }}  # the score never rises with it
 
 # [[party]]
 # name = "bank"

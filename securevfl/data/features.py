@@ -28,7 +28,7 @@ from securevfl.recipe import (
     read_as_numbers,
     text_of,
 )
-from securevfl.shown import controls
+from securevfl.shown import controls, did_you_mean
 from securevfl.sparse import Matrix, column_of
 
 if TYPE_CHECKING:
@@ -111,9 +111,12 @@ def encoded(dataset: VerticalDataset[Any], settings: Preprocessing) -> VerticalD
         DataError: see `fit_recipe`.
     """
     known = {name for table in dataset.parties for name in table.columns}
-    for name in (*settings.categories, *settings.binned):
+    for name in (*settings.categories, *settings.binned, *settings.monotone):
         if name not in known:
-            raise ConfigError(f"preprocess: no column {name!r} to train on in {dataset.name!r}")
+            hint = did_you_mean(name, known)
+            raise ConfigError(
+                f"preprocess: no column {name!r} to train on in {dataset.name!r}{hint}"
+            )
     tables: list[PartyTable[Any]] = []
     notes = [*dataset.notes]
     for table in dataset.parties:
@@ -217,8 +220,13 @@ def fit_recipe(
                 note("preprocess", name, "is read as dates, in days since 1970-01-01")
         if part is None or not part.columns:
             note("unused", name, f"is left out: {_why_unused(values.n_unique(), len(rows))}")
+        elif kind == "category" and name in settings.monotone:
+            raise DataError(
+                f"party {party!r}: monotone takes numbers and dates, and column {name!r} is a "
+                "category"
+            )
         else:
-            parts.append(part)
+            parts.append(replace(part, monotone=settings.monotone.get(name)))
     recipe = Recipe(tuple(parts), settings.markers)
     names = recipe.columns
     if not names:

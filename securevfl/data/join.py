@@ -8,6 +8,7 @@ the same order, and test rows are separate shards, nothing is joined and no row 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
@@ -31,7 +32,7 @@ from securevfl.data.tables import (
 )
 from securevfl.errors import ConfigError, DataError
 from securevfl.lazy import Lazy
-from securevfl.shown import listed
+from securevfl.shown import did_you_mean, listed
 from securevfl.sparse import AnyRows, Matrix
 
 if TYPE_CHECKING:
@@ -343,20 +344,20 @@ def _check_sources(parties: Sequence[FileSource]) -> None:
 
 
 def _require_categories(held: Collection[_Held]) -> None:
-    """Refuse `categories` and `bins` that no party has to which these settings apply."""
+    """Refuse `categories`, `monotone` and `bins` of no party to which these settings apply."""
     for settings in [each.source.preprocess for each in held if each.source.preprocess]:
         columns = {
             rows.source.name: rows.train.columns
             for rows in held
             if rows.source.preprocess == settings and isinstance(rows.train, PartyRows)
         }
-        named = [("categories", each) for each in settings.categories]
-        for key, name in named + [("bins", each) for each in settings.binned]:
+        named = [("categories", name) for name in settings.categories]
+        named += [("monotone", name) for name in settings.monotone]
+        for key, name in named + [("bins", name) for name in settings.binned]:
             if not any(name in each for each in columns.values()):
                 there = (f"{party!r} has {listed(each)}" for party, each in columns.items())
-                raise ConfigError(
-                    f"preprocess.{key}: no column {name!r} to train on; {'; '.join(there)}"
-                )
+                hint = did_you_mean(name, chain(*columns.values())) or f"; {'; '.join(there)}"
+                raise ConfigError(f"preprocess.{key}: no column {name!r} to train on{hint}")
 
 
 def _joined_places(

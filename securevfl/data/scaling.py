@@ -1,8 +1,8 @@
 """Scaling of a party's columns: by public bounds, or standardized by its own training rows."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import sqrt
 from typing import Self
 
@@ -13,6 +13,7 @@ from securevfl.arrays import FloatArray
 from securevfl.blocks import BlockedRows
 from securevfl.data.tables import Note, PartyTable, VerticalDataset
 from securevfl.errors import ConfigError, DataError
+from securevfl.shown import did_you_mean
 from securevfl.sparse import (
     Matrix,
     SameRows,
@@ -114,9 +115,7 @@ def require_columns(bounds: Bounds, dataset: VerticalDataset[Matrix]) -> None:
     for column in bounds:
         holder = next((each for each in dataset.parties if column in each.columns), None)
         if holder is None:
-            known = [name for table in dataset.parties for name in table.columns]
-            near = difflib.get_close_matches(column, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(column, chain(*(table.columns for table in dataset.parties)))
             raise ConfigError(f"job.bounds.{column}: no party has column {column!r}{hint}")
         if isinstance(holder.train, SparseRows):
             raise ConfigError(

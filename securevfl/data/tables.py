@@ -80,6 +80,11 @@ class PartyTable(Shown, Generic[AnyRows]):
         return 0 if self.weights is None else 64 + ceil(log2(self.weights.mean()))
 
     @property
+    def signs(self) -> tuple[int, ...]:
+        """Of the features' weights, see `Recipe.signs`; empty without a recipe."""
+        return () if self.recipe is None else self.recipe.signs
+
+    @property
     def held_out_rows(self) -> AnyRows | FloatArray:
         """The held-out rows that guards count: the raw ones if there is a recipe."""
         return self.test if self.raw_test is None else self.raw_test

@@ -323,7 +323,7 @@ def first_problem(
     problem = error.errors()[0]
     where = (*within, *problem["loc"])
     # Deeper parts of the location are branches of the key's type.
-    depth = 3 if "party" in where[:1] or "bounds" in where else 2
+    depth = 3 if "party" in where[:1] or {"bounds", "monotone"} & {*where} else 2
     place = ".".join(str(part) for part in where[:depth])
     if problem["type"] in ("missing", "json_invalid"):  # such as a number beyond all limits
         return f"{place} is missing" if where else problem["msg"]

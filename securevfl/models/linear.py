@@ -19,12 +19,14 @@ Rule = Callable[[FloatArray, FloatArray], FloatArray]
 class LinearModel:
     """One party's part of a (generalized) linear model, with θ_k of shape (P, C).
 
-    The last row of θ_k may belong to a constant column of ones, which L2 excludes.
+    The last row of θ_k may belong to a constant column of ones, which L2 excludes. `signs`, shape
+    (P,), are -1 or 1 where exact steps keep a weight from the other sign, and 0 elsewhere.
     """
 
     weights: FloatArray
     intercept: bool = False
     is_linear: bool = True
+    signs: FloatArray | None = None
 
     def inputs(self, features: SameRows) -> SameRows:
         """X as the weights expect it: features (S, P) plus the constant column, if any."""
@@ -80,6 +82,7 @@ def random_start(
     *,
     deviation: float = 1.0,
     data_independent: bool = False,
+    signs: FloatArray | None = None,
 ) -> LinearModel:
     """A private random θ⁰ with std(H⁰) = `deviation` over the rows, which hides the first d.
 
@@ -92,13 +95,16 @@ def random_start(
     weights = generator.standard_normal((columns + int(intercept), outputs))
     if intercept:
         weights[-1] = 0.0
+    if signs is not None:
+        weights = np.where(signs[:, None] == 0, weights, np.abs(weights) * signs[:, None])
     predictions = features @ weights[:columns]
     spread = np.std(predictions, axis=0)
     # Predictions from constant columns vary by rounding only.
     spread[spread < LEAST_SPREAD * np.abs(predictions).max(axis=0)] = 0.0
     if data_independent:
         spread = np.linalg.norm(weights, axis=0)
-    return LinearModel(deviation * weights / np.where(spread > 0, spread, 1.0), intercept)
+    weights = deviation * weights / np.where(spread > 0, spread, 1.0)
+    return LinearModel(weights, intercept, signs=signs)
 
 
 def zero_start(columns: int, outputs: int, intercept: bool) -> LinearModel:

@@ -19,7 +19,8 @@ on a majorizer of (7) that agrees with it in the first step
 
 *Exact steps* (`local_steps = "exact"`) go to the minimum of the quadratic that local steps of the
 curvature rule approach, over all rows of the party: θ = θ⁰ − (γΓ + μI)⁻¹(G + λθ⁰) from the
-exchanged point θ⁰, with Γ = c·XᵀX/N + λI. With γ ≥ K, blocks that move together majorize any loss
+exchanged point θ⁰, with Γ = c·XᵀX/N + λI; *signed* ones to its minimum among weights of given signs
+(docs/decisions/0071-monotone-columns.md). With γ ≥ K, blocks that move together majorize any loss
 with f″ ≤ c; early stopping finds smaller γ that suffice (`session.early_stopping`).
 
 *Acceleration* exchanges at θ + α(θ − θ_before), α from Nesterov's sequence.
@@ -44,6 +45,7 @@ from securevfl.models.curvature import Curvature, largest_curvature
 from securevfl.models.linear import soft_threshold
 from securevfl.models.local_model import LocalModel
 from securevfl.models.losses import Loss
+from securevfl.models.sign_constraints import signed_minimum
 from securevfl.protocols.session.early_stopping import Decision
 from securevfl.sparse import Matrix
 
@@ -290,6 +292,7 @@ class LocalSteps:
 
     Attributes:
         gained: the total decrease of the quadratics that its exact steps minimized.
+        signs: that exact steps keep, see `LinearModel`.
     """
 
     def __init__(self, model: LocalModel, inputs: Matrix, rule: LocalRule, pace: Pace) -> None:
@@ -305,6 +308,7 @@ class LocalSteps:
         self.gained = 0.0
         self._curvature: Curvature | None = None
         self._largest: float | None = None
+        self.signs: FloatArray | None = getattr(model, "signs", None)  # linear models only
         if model.is_linear and pace.derived:
             self._curvature = Curvature(model, inputs, rule.loss.curvature, rule.l2)
 
@@ -325,7 +329,10 @@ class LocalSteps:
         self._noise = self._noise_of(batch_rows)
         self._iterate = self._model.weights
         if self._beta > 0 and moves:
-            self._model.weights = self._iterate + self._beta * (self._iterate - self._before)
+            ahead = self._iterate + self._beta * (self._iterate - self._before)
+            if self.signs is not None:  # the nearest point with them
+                ahead = self._minimum(ahead, np.zeros_like(ahead))
+            self._model.weights = ahead
 
     def mark_best(self) -> None:
         """Remember this point as the best so far."""
@@ -337,7 +344,7 @@ class LocalSteps:
         self._momentum, self._beta = 1.0, 0.0
         self._model.weights = self._before = self._best
         if self._best_gradient is not None:
-            self._model.weights = self._best - self._inverse() @ self._best_gradient
+            self._model.weights = self._minimum(self._best, self._best_gradient)
 
     def take(
         self, decision: Decision, inputs: Matrix, *, predictions: FloatArray, signal: Signal
@@ -372,8 +379,10 @@ class LocalSteps:
         if rule.exact:
             with np.errstate(over="ignore", invalid="ignore"):
                 gradient = signal.gradient(block) + model.penalty_gradient(rule.l2)
-                model.weights = model.weights - self._inverse() @ gradient
-            self.gained += 0.5 * float(np.sum(gradient * (block.start - model.weights)))
+                model.weights = self._minimum(block.start, gradient)
+                moved = model.weights - block.start
+                slope = gradient + 0.5 * self._bends @ moved
+            self.gained -= float(np.sum(moved * slope))
             if self._is_best:
                 self._best_gradient = gradient
             if not np.isfinite(model.weights).all():
@@ -442,6 +451,19 @@ class LocalSteps:
         following = (1 + sqrt(1 + 4 * self._momentum**2)) / 2
         most = max(0.0, 1 - MOMENTUM_MARGIN * sqrt(self._noise))
         return following, min((self._momentum - 1) / following, most)
+
+    def _minimum(self, point: FloatArray, gradient: FloatArray) -> FloatArray:
+        """Where the quadratic of exact steps with this gradient at a point is least."""
+        if self.signs is None:
+            return point - self._inverse() @ gradient
+        minimum = signed_minimum(self._bends, gradient[:, 0], point[:, 0], self.signs)
+        return minimum[:, None]
+
+    @property
+    def _bends(self) -> FloatArray:
+        assert self._curvature is not None  # noqa: S101
+        matrix = self._curvature.matrix
+        return self._scale_now * matrix + self.rule.proximal * np.eye(len(matrix))
 
     def _inverse(self) -> FloatArray:
         assert self._curvature is not None  # noqa: S101

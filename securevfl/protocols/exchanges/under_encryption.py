@@ -178,6 +178,11 @@ class UnderEncryption(Exchange):
             side = EncryptedBothSide(party, affine, own, peers, agreement.masks)
         elif one_trip:
             assert session.lookahead is not None  # noqa: S101
+            if own is None and session.lookahead.steps.signs is not None:
+                raise ConfigError(
+                    f"party {party.name!r}: monotone takes two round trips a round, as encrypted "
+                    "steps keep no signs: set round_trips = 2"
+                )
             if own is not None:
                 side = OneTripLabelSide(party, gathering, own, session.lookahead)
             else:

@@ -9,6 +9,7 @@ columns, stored or not: the set of columns that occur in a batch is private.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from securevfl.models.linear import random_start, zero_start
 from securevfl.models.local_model import LocalModel, MakeModule, Network
 from securevfl.models.storage import ModelHeader, SavedModel, saved_model
 from securevfl.privacy.streams import KEY_BYTES, NoiseStream
+from securevfl.protocols.exchange import SendsSignals
 from securevfl.protocols.plan import Plan
 from securevfl.sparse import Matrix, SparseRows, dense, scaled_for
 
@@ -99,6 +101,7 @@ class LocalPart:
 
     def _start(self, features: Matrix, intercept: bool, start: np.random.Generator) -> LocalModel:
         job, outputs, network = self._plan.job, self._plan.given, self._network
+        signs = signs_of(self._plan, self._table, intercept)
         # Predictions show θ⁰, so an end-to-end guarantee must cover it.
         private = job.privacy.gradient_clip is not None
         depends_on_none = private or self._plan.representation is not None
@@ -123,7 +126,8 @@ class LocalPart:
                 data_independent=depends_on_none,
             )
         if job.job.start == "zero":
-            return zero_start(features.shape[1] + int(intercept), outputs, intercept)
+            zero = zero_start(features.shape[1] + int(intercept), outputs, intercept)
+            return replace(zero, signs=signs)
         return random_start(
             features,
             outputs,
@@ -131,6 +135,7 @@ class LocalPart:
             start,
             deviation=self._plan.start_deviation(self._table.name),
             data_independent=private,
+            signs=signs,
         )
 
     def _with_head(self, model: LocalModel, start: np.random.Generator) -> HeadedModel:
@@ -172,6 +177,19 @@ def _taken(rows: Matrix, as_array: bool) -> Matrix:
     if as_array:
         return dense(rows) if isinstance(rows, BlockedRows) else rows
     return blocked(rows) if isinstance(rows, np.ndarray) else rows
+
+
+def signs_of(plan: Plan, table: PartyTable[Matrix], intercept: bool) -> FloatArray | None:
+    """The signs of a linear model's weights; a ConfigError where steps do not keep them."""
+    if not any(table.signs):
+        return None
+    alone = SendsSignals in plan.algorithm.needs and not plan.exchange.shares_parameters
+    if not (alone and plan.rule.exact and plan.loss.outputs == 1):
+        raise ConfigError(
+            f"party {table.name!r}: monotone takes linear models of two classes or real targets, "
+            "by 'fedbcd-p' or 'fedbcd-s' with local_steps = 'exact', not under 'blind' or with l1"
+        )
+    return np.array([*table.signs, *[0] * intercept], np.float64)
 
 
 DENSE_BYTES = 1 << 28

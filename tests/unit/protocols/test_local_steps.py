@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import lsq_linear
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import TrainingDiverged
@@ -40,11 +41,12 @@ def party(
     growth: float = 1.0,
     plain: bool = False,
     rule: LocalRule | None = None,
+    signs: FloatArray | None = None,
     **changes: Any,  # noqa: ANN401
 ) -> tuple[LinearModel, LocalSteps, FloatArray]:
     generator = np.random.default_rng(5)
     inputs = generator.standard_normal((ROWS, COLUMNS))
-    model = LinearModel(generator.standard_normal((COLUMNS, 1)))
+    model = LinearModel(generator.standard_normal((COLUMNS, 1)), signs=signs)
     usual = rule or LocalRule(Logistic(), 1, l2=0.1, exact=True)
     pace = Pace(scale, most, columns, ROWS, lambda i: 1 / (i + 1), derived, growth, plain)
     return model, LocalSteps(model, inputs, replace(usual, **changes), pace), inputs
@@ -88,6 +90,41 @@ def bend(inputs: FloatArray, scale: float = 1.0, proximal: float = 0.0) -> Float
 
 def close(first: FloatArray, second: FloatArray) -> bool:
     return bool(np.allclose(first, second, rtol=0, atol=1e-10))
+
+
+@pytest.mark.parametrize(("scale", "proximal"), [(1.0, 0.0), (3.0, 0.0), (2.0, 0.4)])
+@pytest.mark.parametrize("signs", [[-1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]])
+def test_a_signed_step_is_the_least_value_that_signs_allow(
+    scale: float, proximal: float, signs: list[float]
+) -> None:
+    bounds = [(0.0, inf) if s > 0 else (-inf, 0.0 if s else inf) for s in signs]
+    model, steps, inputs = party(
+        scale=scale, signs=np.array(signs), accelerated=True, proximal=proximal
+    )
+    matrix = bend(inputs, scale, proximal)
+
+    def least(point: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
+        """Another solver's minimum, and how far it lies below the point's value."""
+        root = np.linalg.cholesky(matrix).T
+        target = root @ point - np.linalg.solve(root.T, gradient)
+        found = lsq_linear(root, target[:, 0], np.array(bounds).T, method="bvls", tol=1e-15)
+        moved = found.x[:, None] - point
+        return found.x[:, None], -float(np.sum(moved * (gradient + 0.5 * matrix @ moved)))
+
+    gained, best = 0.0, (model.weights, model.weights)
+    for index in range(8):
+        point = take(steps, model, inputs, index, KEEP if index == 2 else NOTHING)
+        assert index == 0 or (np.array(signs) * point[:, 0] >= 0).all()
+        gradient = signal_of(index).value + 0.1 * point
+        minimum, gain = least(point, gradient)
+        gained += gain
+        np.testing.assert_allclose(model.weights, minimum, atol=1e-7)
+        if index == 2:
+            best = point, gradient
+    assert steps.gained == pytest.approx(gained)
+    take(steps, model, inputs, 8, BACK)
+    matrix = bend(inputs, 2 * scale, proximal)
+    np.testing.assert_allclose(model.weights, least(*best)[0], atol=1e-7)
 
 
 @pytest.mark.parametrize(("scale", "proximal"), [(1.0, 0.0), (3.0, 0.0), (2.0, 0.4)])
