@@ -381,8 +381,9 @@ class LocalSteps:
                 gradient = signal.gradient(block) + model.penalty_gradient(rule.l2)
                 model.weights = self._minimum(block.start, gradient)
                 moved = model.weights - block.start
-                slope = gradient + 0.5 * self._bends @ moved
-            self.gained -= float(np.sum(moved * slope))
+                # Without signs the bends are as steep as the gradient, downwards.
+                bends = -gradient if self.signs is None else self._bends @ moved
+            self.gained -= float(np.sum(moved * (gradient + 0.5 * bends)))
             if self._is_best:
                 self._best_gradient = gradient
             if not np.isfinite(model.weights).all():
