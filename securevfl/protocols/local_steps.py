@@ -383,7 +383,7 @@ class LocalSteps:
                 moved = model.weights - block.start
                 # Without signs the bends are as steep as the gradient, downwards.
                 bends = -gradient if self.signs is None else self._bends @ moved
-            self.gained -= float(np.sum(moved * (gradient + 0.5 * bends)))
+                self.gained -= float(np.sum(moved * (gradient + 0.5 * bends)))
             if self._is_best:
                 self._best_gradient = gradient
             if not np.isfinite(model.weights).all():
