@@ -168,7 +168,7 @@ class ColumnRecipe:
         zero_ones[:] = self.zero_ones(read)
 
     def zero_ones(self, read: "pl.Series") -> "NDArray[np.bool_]":
-        """The features beside numbers, shape (S, len(columns) - numbers); of nulls where missing."""
+        """The features that are 0 or 1, shape (S, len(columns) - numbers), of nulls if missing."""
         filled = read.fill_null(self.fill).to_numpy()[:, None]
         missing = read.is_null().to_numpy()[:, None][:, : int(self.indicator)]
         return np.hstack([missing, filled >= np.array(self.edges, np.float64)])

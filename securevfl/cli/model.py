@@ -1,19 +1,23 @@
 """`securevfl model`: what saved models hold."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from securevfl.cli import options
+from securevfl.errors import ConfigError
 from securevfl.reports.results import keep
 from securevfl.shown import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from securevfl.models.storage import SavedModel
     from securevfl.scoring.description import ModelRow
+    from securevfl.scoring.scorecard import Points
 
 MOST_CLASSES_NAMED = 12
 Entry = tuple[str, str, int, tuple[float, ...]]
@@ -28,19 +32,43 @@ def show(
         list[Path], typer.Argument(metavar="FILE...", help="One party's part, or several.")
     ],
     *,
+    scorecard: Annotated[
+        bool, typer.Option("--scorecard", help="Show the points of every bin and category.")
+    ] = False,
+    base: Annotated[float, typer.Option(help="Points at the odds of --odds.")] = 600,
+    odds: Annotated[
+        float, typer.Option(metavar="N", help="N good to 1 bad row where points are --base.")
+    ] = 50,
+    pdo: Annotated[float, typer.Option(help="Points that double the odds.")] = 20,
+    good: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="More points speak for it; the first class by default."),
+    ] = None,
     json: options.Json = None,
+    html: options.Html = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write all points to this file, a row a bin.")
+    ] = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Say what a saved part holds: coefficients by name, scaling, classes, architecture.
 
-    Several parts of one model are shown together, the largest coefficients first.
+    Several parts of one model are shown together, the largest coefficients first. A scorecard, its
+    page and its CSV file are of linear models of two classes.
     """
     from rich.console import Console
 
     from securevfl.models.storage import load_model
     from securevfl.scoring.description import model_row
+    from securevfl.scoring.scorecard import Points
 
     parts = [load_model(path, describe_only=True) for path in files]
+    points = Points(base, odds, pdo, good)
+    if scorecard:
+        _show_scorecard(files, parts, points, json=json, html=html, csv=csv, quiet=quiet)
+        return
+    if html is not None or csv is not None or points != Points():
+        raise ConfigError("--html, --csv, --base, --odds, --pdo and --good: only with --scorecard")
     unit = next((each.header.target_scale for each in parts if each.header.target_scale), None)
     rows = [model_row(each, unit) for each in parts]
     settings = {"files": [str(path) for path in files]}
@@ -58,6 +86,43 @@ def show(
             "column as it is",
             highlight=False,
         )
+
+
+def _show_scorecard(
+    files: Sequence[Path],
+    parts: "Sequence[SavedModel]",
+    points: "Points",
+    *,
+    json: Path | None,
+    html: Path | None,
+    csv: Path | None,
+    quiet: bool,
+) -> None:
+    from rich.console import Console
+
+    from securevfl.files import replace_file
+    from securevfl.reports import scorecard as reports
+    from securevfl.reports.predictions import scores_as
+    from securevfl.reports.tables import table
+    from securevfl.scoring.scorecard import scorecards
+
+    cards = scorecards(parts, points)
+    rows = reports.card_rows(cards)
+    settings = {"files": [str(path) for path in files], **asdict(points)}
+    page = reports.scorecard_page
+    keep(json, html, page, command="model show", seed=0, settings=settings, rows=cards)
+    if csv is not None:
+        columns = {key: [row[key] for row in rows] for key in rows[0]}
+        replace_file(csv, scores_as(".csv", columns), "scorecard")
+    if quiet:
+        return
+    console = Console()
+    for card in cards:
+        for line in reports.card_lines(card):
+            console.print(line, highlight=False, markup=False)
+        rows = reports.card_rows([card])
+        column = ("column", lambda row: str(row["column"]))
+        console.print(table([column, *reports.columns_of(rows)], rows))
 
 
 def model_lines(row: "ModelRow") -> Iterator[str]:

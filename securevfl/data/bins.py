@@ -58,9 +58,8 @@ class Binning:
         new = np.array([self._is_new(column) for column in part.zero_ones(read).T], np.bool_)
         self._doubled[part.name] = int((~new).sum())
         indicator, others = new[: int(part.indicator)].any(), new[int(part.indicator) :]
-        edges = tuple(kept[others].tolist())
-        raw = settings.bin_raw or not edges
-        return replace(part, indicator=bool(indicator), edges=edges, raw=raw)
+        part = replace(part, indicator=bool(indicator), edges=tuple(kept[others].tolist()))
+        return replace(part, raw=settings.bin_raw or not part.edges)
 
     def notes(self, party: str, recipe: Recipe) -> list[Note]:
         """What became of all columns of the party; nothing without bins."""
