@@ -48,8 +48,12 @@ def predict(
         float | None,
         typer.Option(metavar="SHARE", help="Show the cut-off that flags at most this share."),
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option(help="Each column's contribution to each score: a .csv or .parquet file."),
+    ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite an existing --out file.")
+        bool, typer.Option("--force", help="Overwrite an existing --out or --explain file.")
     ] = False,
     data_dir: options.DataDir = None,
     json: options.Json = None,
@@ -63,17 +67,13 @@ def predict(
     described = read_job(job)
     catalogue.check_names(described)
     given = _given(rows or [])
-    check_out(out, json, force=force)
+    check_out(out, json, explain=explain, force=force)
     costs = [each for each in (cost_false_positive, cost_false_negative) if each is not None]
-    if len(costs) == 1:
-        raise ConfigError("--cost-false-positive and --cost-false-negative: give both")
-    if not all(0 < each < inf for each in costs):
-        raise ConfigError("--cost-false-positive and --cost-false-negative: expected above 0")
-    if flag is not None and not 0 < flag <= 1:
-        raise ConfigError(f"--flag {flag:g}: expected a share above 0, at most 1, as in 0.1")
+    _check_asked(costs, flag)
     from securevfl.data.sources import load
     from securevfl.reports.predictions import predict_row, warnings
     from securevfl.reports.results import keep
+    from securevfl.scoring.explanation import explain as explanation
     from securevfl.scoring.joint_model import load_parts
     from securevfl.scoring.outputs import cutoffs, known_labels, metrics, score_columns
     from securevfl.scoring.running import score, scoring_plan, trained_in
@@ -96,6 +96,7 @@ def predict(
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     # Before scores are sent and counted.
     known_labels(header, found.labels)
+    why = None if explain is None else explanation(plan, parts, found)
     asked = costs or flag is not None
     new = found.new_labels
     if asked:
@@ -115,6 +116,9 @@ def predict(
     quality = metrics(header, scored.predictions, new if any(new) else found.labels)
     write_scores(out, columns)
     row = predict_row(scored, found, parts, quality, out)
+    if explain is not None and why is not None:
+        write_scores(explain, why.columns)
+        row |= {"explained": str(explain), "importance": why.importances}
     if asked:
         row["cutoffs"] = cutoffs(header, scored.predictions, new, costs=costs, share=flag)
     keep(
@@ -129,6 +133,15 @@ def predict(
     shown = () if out.suffix.lower() == ".parquet" else ids
     for warning in warnings(found.dropped, found.unknown, shown):
         sys.stderr.write(f"securevfl: {warning}\n")
+
+
+def _check_asked(costs: Sequence[float], flag: float | None) -> None:
+    if len(costs) == 1:
+        raise ConfigError("--cost-false-positive and --cost-false-negative: give both")
+    if not all(0 < each < inf for each in costs):
+        raise ConfigError("--cost-false-positive and --cost-false-negative: expected above 0")
+    if flag is not None and not 0 < flag <= 1:
+        raise ConfigError(f"--flag {flag:g}: expected a share above 0, at most 1, as in 0.1")
 
 
 def _check_cutoffs(classes: int, occur: int) -> None:
@@ -155,7 +168,7 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
-    from securevfl.reports.predictions import columns_of, predict_notes
+    from securevfl.reports.predictions import IMPORTANCE, MOST_SHOWN, columns_of, predict_notes
 
     # Whoever takes scores from standard output wants nothing else there.
     apart = row["out"] == str(STANDARD_OUTPUT)
@@ -164,5 +177,8 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     tables.print_tables(console, columns_of(row), [row], title, names=1)
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)
+    if row["explained"] is not None:
+        console.print(tables.table(IMPORTANCE, row["importance"][:MOST_SHOWN]))
+        console.print(f"contributions: {row['explained']}", highlight=False, markup=False)
     if not apart:
         console.print(f"scores: {row['out']}", highlight=False, markup=False)

@@ -16,8 +16,9 @@ from securevfl.reports.rows import (
 from securevfl.reports.tables import COSTS, Column, epsilon_text, interval_notes
 
 if TYPE_CHECKING:
-    from securevfl.models.ranking import Cutoff, Ranking
+    from securevfl.models.ranking import Cutoff, Interval, Ranking
     from securevfl.models.storage import SavedModel
+    from securevfl.scoring.explanation import Importance
     from securevfl.scoring.outputs import Metrics
     from securevfl.scoring.running import Scored
     from securevfl.scoring.sources import RowsToScore
@@ -58,11 +59,17 @@ class PredictRow(CostFigures, CalibrationFigures):
     same_job: bool | None
     model_rounds: int
     out: str
+    explained: str | None
+    importance: "Sequence[Importance]"
     wall_s: float
 
 
 def _figure(value: float | None, digits: str = ".4g") -> str:
     return "-" if value is None else f"{value:{digits}}"
+
+
+def _interval(ends: "Interval | None") -> str:
+    return "-" if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}"
 
 
 SCORED: tuple[Column[PredictRow], ...] = (
@@ -79,6 +86,14 @@ TARGETS: tuple[Column[PredictRow], ...] = (
     ("R²", lambda row: _figure(row["r2"], ".4f")),
     ("RMSE", lambda row: _figure(row["rmse"])),
     ("MAE", lambda row: _figure(row["mae"])),
+)
+
+MOST_SHOWN = 20
+"""Columns whose importance is printed."""
+IMPORTANCE: "tuple[Column[Importance], ...]" = (
+    ("column", lambda row: f"{row['party']}.{row['column']}"),
+    ("mean |contribution|", lambda row: _figure(row["mean"])),
+    ("95 % interval", lambda row: _interval(row["interval"])),
 )
 
 
@@ -128,6 +143,8 @@ def predict_row(
         "same_job": trained_in(plan, parts[plan.label_party]),
         "model_rounds": header.rounds,
         "out": str(out),
+        "explained": None,
+        "importance": [],
         "wall_s": scored.wall_s,
     }
 

@@ -9,6 +9,7 @@ Source: Lundberg and Lee, NeurIPS (2017), corollary 1.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -36,17 +37,6 @@ class Importance(TypedDict):
     interval: Interval | None
 
 
-def require_explained(plan: ScoringPlan, parts: Mapping[str, SavedModel]) -> None:
-    """Refuse models without contributions, and scores that they would not sum to."""
-    if plan.exchange.adds_noise:
-        raise ConfigError(
-            f"--explain: scores under scheme = {plan.job.exchange.scheme!r} have noise, and "
-            "contributions do not sum to them"
-        )
-    for each in parts.values():
-        standardized(each)
-
-
 def term(model: SavedModel, place: slice, features: FloatArray) -> FloatArray:
     """What adjacent features, unscaled, shape (S, their number), add to H, shape (S, C)."""
     theta, _ = standardized(model)
@@ -55,70 +45,76 @@ def term(model: SavedModel, place: slice, features: FloatArray) -> FloatArray:
     return scaled @ theta[place]
 
 
-def contributions(
-    parts: Mapping[str, SavedModel], features: Mapping[str, sparse.Matrix]
-) -> dict[tuple[str, str], FloatArray]:
-    """By party and raw column what it adds to H of every row, shape (S, C).
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Why some rows have their scores.
 
-    Real targets are in their own units, if the label party's part is there, else in deviations.
+    Attributes:
+        contributions: by party and raw column what it adds to H, or to real targets, shape (S, C).
+        columns: of a file: id, base at the label party, and contributions, in its rows' order.
+    """
 
-    Args:
-        parts: of some parties, or all.
-        features: by party, unscaled, shape (S, P).
+    contributions: Mapping[tuple[str, str], FloatArray]
+    columns: Columns
+
+    @property
+    def importances(self) -> list[Importance]:
+        """The columns by their mean absolute contribution, the largest first."""
+        sizes = [np.abs(values).mean(axis=1) for values in self.contributions.values()]
+        each, rows = np.column_stack(sizes), len(sizes[0])
+        drawn: Iterable[Interval | None] = [None] * len(sizes)
+        if rows >= FEWEST_ROWS:
+            drawn = map(interval, resampled(lambda counts: counts[0] @ each / rows, [rows]).T)
+        found = [
+            Importance(party=party, column=column, mean=mean, interval=within)
+            for (party, column), mean, within in zip(
+                self.contributions, each.mean(axis=0).tolist(), drawn, strict=True
+            )
+        ]
+        return sorted(found, key=lambda one: -one["mean"])
+
+
+def explain(plan: ScoringPlan, parts: Mapping[str, SavedModel], rows: RowsToScore) -> Explanation:
+    """The contributions of these parties' columns, of all parties or one.
+
+    Real targets are in their own units, without the label party's part in deviations.
 
     Raises:
-        ConfigError: a network, or sparse rows.
+        ConfigError: a network, sparse rows, noise that no contributions sum to, or two columns of
+            the same name in a file.
     """
-    units = [each.header.target_scale for each in parts.values() if each.header.target_scale]
-    unit = units[0] if units else 1.0
-    found = {}
+    if plan.exchange.adds_noise:
+        raise ConfigError(
+            f"--explain: scores under scheme = {plan.job.exchange.scheme!r} have noise, and "
+            "contributions do not sum to them"
+        )
+    unit = max(each.header.target_scale or 0.0 for each in parts.values()) or 1.0
+    found: dict[tuple[str, str], FloatArray] = {}
+    named: list[tuple[str, FloatArray]] = []
+    classes: Sequence[str] | None = None
     for name, model in parts.items():
+        _, intercept = standardized(model)
+        features = sparse.require_dense(rows.features[name], f"--explain of party {name!r}")
+        if model.header.holds_labels:
+            base = np.tile(model.in_target_units(intercept), (len(rows.ids), 1))
+            named.insert(0, (BASE, base))
+            classes = model.header.class_names
         recipe = model.header.recipe or read_as_numbers(model.header.columns)
         for part, place in recipe.places():
-            numbers = range(place.start, place.stop)
-            own = np.column_stack([sparse.column_of(features[name], each) for each in numbers])
-            found[name, part.name] = unit * term(model, place, own)
-    return found
+            found[name, part.name] = unit * term(model, place, features[:, place])
+            named.append((f"{name}.{part.name}", found[name, part.name]))
+    return Explanation(found, _columns(named, classes, rows))
 
 
-def explanation_columns(
-    parts: Mapping[str, SavedModel], found: Mapping[tuple[str, str], FloatArray], rows: RowsToScore
+def _columns(
+    named: Sequence[tuple[str, FloatArray]], classes: Sequence[str] | None, rows: RowsToScore
 ) -> Columns:
-    """The columns of a file: the id, what every row begins with, and the contributions to it.
-
-    The base is the label party's, which alone knows the names of classes.
-
-    Raises:
-        ConfigError: two columns have the same name.
-    """
-    each: list[tuple[str, FloatArray]] = []
-    classes: Sequence[str] | None = None
-    for model in parts.values():
-        if model.header.holds_labels:
-            base = model.in_target_units(standardized(model)[1])
-            each.append((BASE, np.tile(base, (len(rows.ids), 1))))
-            classes = model.header.class_names
-    each += [(f"{party}.{column}", values[rows.order]) for (party, column), values in found.items()]
     columns: Columns = {rows.id_column: [rows.written[row] for row in rows.order]}
-    for name, values in each:
-        for output, own in enumerate(values.T):
-            of_class = f"[{classes[output] if classes else output}]" if len(values.T) > 1 else ""
-            if name + of_class in columns:
-                raise ConfigError(f"--explain: two columns would have the name {name + of_class!r}")
-            columns[name + of_class] = own
+    for name, values in named:
+        for output, own in enumerate(values[rows.order].T):
+            several = values.shape[1] > 1
+            full = f"{name}[{classes[output] if classes else output}]" if several else name
+            if full in columns:
+                raise ConfigError(f"--explain: two columns would have the name {full!r}")
+            columns[full] = own
     return columns
-
-
-def importances(found: Mapping[tuple[str, str], FloatArray]) -> list[Importance]:
-    """The columns by their mean absolute contribution, the largest first."""
-    sizes = np.column_stack([np.abs(values).mean(axis=1) for values in found.values()])
-    rows = len(sizes)
-    means = sizes.mean(axis=0).tolist()
-    drawn: Iterable[Interval | None] = [None] * len(means)
-    if rows >= FEWEST_ROWS:
-        drawn = map(interval, resampled(lambda counts: counts[0] @ sizes / rows, [rows]).T)
-    each = [
-        Importance(party=party, column=column, mean=mean, interval=within)
-        for (party, column), mean, within in zip(found, means, drawn, strict=True)
-    ]
-    return sorted(each, key=lambda one: -one["mean"])
