@@ -1,7 +1,6 @@
 """`securevfl model`: what saved models hold."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +14,7 @@ from securevfl.shown import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from securevfl.models.storage import SavedModel
     from securevfl.scoring.description import ModelRow
-    from securevfl.scoring.scorecard import Points
 
 MOST_CLASSES_NAMED = 12
 Entry = tuple[str, str, int, tuple[float, ...]]
@@ -59,70 +56,46 @@ def show(
     from rich.console import Console
 
     from securevfl.models.storage import load_model
-    from securevfl.scoring.description import model_row
-    from securevfl.scoring.scorecard import Points
 
     parts = [load_model(path, describe_only=True) for path in files]
-    points = Points(base, odds, pdo, good)
+    console = Console(quiet=quiet)
+    settings: dict[str, object] = {"files": [str(path) for path in files]}
     if scorecard:
-        _show_scorecard(files, parts, points, json=json, html=html, csv=csv, quiet=quiet)
+        from securevfl.files import replace_file
+        from securevfl.reports import scorecard as reports
+        from securevfl.reports.predictions import scores_as
+        from securevfl.reports.tables import grouped, table
+        from securevfl.scoring.scorecard import scorecard as points_of
+
+        good, points = points_of(parts, base=base, odds=odds, pdo=pdo, good=good)
+        settings |= {"base": base, "odds": odds, "pdo": pdo, "good": good}
+        page = reports.scorecard_page
+        keep(json, html, page, command="model show", seed=0, settings=settings, rows=points)
+        if csv is not None:
+            columns = {key: [row[key] for row in points] for key in points[0]}
+            replace_file(csv, scores_as(".csv", columns), "scorecard")
+        console.print(reports.meaning(settings), highlight=False, markup=False)
+        for name, own in grouped(points, "party").items():
+            first = ("column", lambda row: str(row["column"]))
+            console.print(table([first, *reports.columns_of(own)], own, name))
         return
-    if html is not None or csv is not None or points != Points():
+    if (html, csv, good, base, odds, pdo) != (None, None, None, 600, 50, 20):
         raise ConfigError("--html, --csv, --base, --odds, --pdo and --good: only with --scorecard")
+    from securevfl.scoring.description import model_row
+
     unit = next((each.header.target_scale for each in parts if each.header.target_scale), None)
     rows = [model_row(each, unit) for each in parts]
-    settings = {"files": [str(path) for path in files]}
     keep(json, command="model show", seed=0, settings=settings, rows=rows)
-    if quiet:
-        return
-    console = Console()
     for row in rows:
         for line in model_lines(row):
             console.print(line, highlight=False, markup=False)
-    if (table := coefficient_table(rows)) is not None:
-        console.print(table)
+    if (found := coefficient_table(rows)) is not None:
+        console.print(found)
         console.print(
             "per deviation: of a column that is standardized as training had it; per unit: of the "
             "column as it is",
             highlight=False,
         )
-
-
-def _show_scorecard(
-    files: Sequence[Path],
-    parts: "Sequence[SavedModel]",
-    points: "Points",
-    *,
-    json: Path | None,
-    html: Path | None,
-    csv: Path | None,
-    quiet: bool,
-) -> None:
-    from rich.console import Console
-
-    from securevfl.files import replace_file
-    from securevfl.reports import scorecard as reports
-    from securevfl.reports.predictions import scores_as
-    from securevfl.reports.tables import table
-    from securevfl.scoring.scorecard import scorecards
-
-    cards = scorecards(parts, points)
-    rows = reports.card_rows(cards)
-    settings = {"files": [str(path) for path in files], **asdict(points)}
-    page = reports.scorecard_page
-    keep(json, html, page, command="model show", seed=0, settings=settings, rows=cards)
-    if csv is not None:
-        columns = {key: [row[key] for row in rows] for key in rows[0]}
-        replace_file(csv, scores_as(".csv", columns), "scorecard")
-    if quiet:
-        return
-    console = Console()
-    for card in cards:
-        for line in reports.card_lines(card):
-            console.print(line, highlight=False, markup=False)
-        rows = reports.card_rows([card])
-        column = ("column", lambda row: str(row["column"]))
-        console.print(table([column, *reports.columns_of(rows)], rows))
 
 
 def model_lines(row: "ModelRow") -> Iterator[str]:

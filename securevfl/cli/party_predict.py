@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.console import Console
 
 from securevfl.cli import options
 from securevfl.cli.party_run import Run, Telling, seat_of
@@ -20,12 +21,11 @@ from securevfl.parties.quota import count_scores
 from securevfl.parties.scoring import ScoredRows, ScoringSeat, own_part, score
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.predicting import ScoringPlan
-from securevfl.reports.predictions import IMPORTANCE, MOST_SHOWN, warnings
+from securevfl.reports.predictions import IMPORTANCE, warnings
 from securevfl.reports.tables import table
-from securevfl.scoring.explanation import Explanation
-from securevfl.scoring.explanation import explain as explanation
+from securevfl.scoring.explanation import explained, importances
 from securevfl.scoring.outputs import known_labels, metrics, rounded, score_columns
-from securevfl.scoring.sources import RowsToScore, own_rows
+from securevfl.scoring.sources import own_rows
 
 if TYPE_CHECKING:
     from securevfl.models.storage import ModelHeader
@@ -58,15 +58,20 @@ def score_rows(
         telling = Telling(agreement, own.name, path, say, bar)
         seat = _seat(own, agreement, seat_of(own, telling, patience, "scorings"), rows)
         header = seat.model.header
-        _require_results(seat, out, explain)
+        if out is not None:
+            known_labels(header, seat.rows.labels)  # before scores are sent and counted
+        if explain is not None:
+            explained(seat.plan, {own.name: seat.model}, seat.rows)
         save = partial(_save, own, seat, out, explain)
         run = Run(own, agreement, identity, telling, patience, PURPOSE)
         scored = run.until_the_end(lambda links: score(seat, links, save))
     if out == STANDARD_OUTPUT:  # once, whatever was interrupted
         _write(own, header, out, scored)
     typer.echo(f"{own.name}: {_ending(scored, header, out)}", err=out == STANDARD_OUTPUT)
-    if explain is not None:
-        _tell_why(explain, seat, scored, apart=out == STANDARD_OUTPUT, quiet=quiet)
+    if explain is not None and not quiet:
+        options.say(f"{own.name}: contributions of its own columns: {explain}")
+        _, sizes = explained(seat.plan, {own.name: seat.model}, scored.rows)
+        Console(stderr=True).print(table(IMPORTANCE, importances(sizes)[:20]))
     dropped = {own.name: len(seat.rows.ids) - len(scored.rows.ids)}
     shown = scored.rows.written if out is not None and out.suffix.lower() != ".parquet" else ()
     for warning in warnings(dropped, scored.rows.unknown, shown):
@@ -116,40 +121,13 @@ def _write(own: OwnFile, header: "ModelHeader", out: Path | None, scored: Scored
     write_scores(out, rounded(columns, own.policy.score_digits))
 
 
-def _require_results(seat: ScoringSeat, out: Path | None, explain: Path | None) -> None:
-    """Refuse what would have no result, before scores are sent and counted."""
-    if out is not None:
-        known_labels(seat.model.header, seat.rows.labels)
-    if explain is not None:
-        _why(seat, seat.rows)
-
-
 def _save(
     own: OwnFile, seat: ScoringSeat, out: Path | None, explain: Path | None, scored: ScoredRows
 ) -> None:
     if out != STANDARD_OUTPUT:
         _write(own, seat.model.header, out, scored)
     if explain is not None:
-        write_scores(explain, _why(seat, scored.rows).columns)
-
-
-def _why(seat: ScoringSeat, rows: RowsToScore) -> Explanation:
-    return explanation(seat.plan, {seat.name: seat.model}, rows)
-
-
-def _tell_why(
-    explain: Path, seat: ScoringSeat, scored: ScoredRows, *, apart: bool, quiet: bool
-) -> None:
-    """Say how much each of this party's own columns moves scores."""
-    from rich.console import Console
-
-    header, units = seat.model.header, ""
-    if not header.classes and header.target_scale is None:
-        units = ", in deviations of the target, whose scale the label party knows"
-    typer.echo(f"{seat.name}: contributions of its own columns{units}: {explain}", err=apart)
-    if not quiet:
-        importances = _why(seat, scored.rows).importances[:MOST_SHOWN]
-        Console(stderr=apart).print(table(IMPORTANCE, importances))
+        write_scores(explain, explained(seat.plan, {own.name: seat.model}, scored.rows)[0])
 
 
 def _ending(scored: ScoredRows, header: "ModelHeader", out: Path | None) -> str:

@@ -73,7 +73,7 @@ def predict(
     from securevfl.data.sources import load
     from securevfl.reports.predictions import predict_row, warnings
     from securevfl.reports.results import keep
-    from securevfl.scoring.explanation import explain as explanation
+    from securevfl.scoring.explanation import explained, importances
     from securevfl.scoring.joint_model import load_parts
     from securevfl.scoring.outputs import cutoffs, known_labels, metrics, score_columns
     from securevfl.scoring.running import score, scoring_plan, trained_in
@@ -96,7 +96,7 @@ def predict(
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     # Before scores are sent and counted.
     known_labels(header, found.labels)
-    why = None if explain is None else explanation(plan, parts, found)
+    why = None if explain is None else explained(plan, parts, found)
     asked = costs or flag is not None
     new = found.new_labels
     if asked:
@@ -117,8 +117,8 @@ def predict(
     write_scores(out, columns)
     row = predict_row(scored, found, parts, quality, out)
     if explain is not None and why is not None:
-        write_scores(explain, why.columns)
-        row |= {"explained": str(explain), "importance": why.importances}
+        write_scores(explain, why[0])
+        row |= {"explained": str(explain), "importance": importances(why[1])}
     if asked:
         row["cutoffs"] = cutoffs(header, scored.predictions, new, costs=costs, share=flag)
     keep(
@@ -168,7 +168,7 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     from rich.console import Console
 
     from securevfl.reports import tables
-    from securevfl.reports.predictions import IMPORTANCE, MOST_SHOWN, columns_of, predict_notes
+    from securevfl.reports.predictions import IMPORTANCE, columns_of, predict_notes
 
     # Whoever takes scores from standard output wants nothing else there.
     apart = row["out"] == str(STANDARD_OUTPUT)
@@ -178,7 +178,7 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)
     if row["explained"] is not None:
-        console.print(tables.table(IMPORTANCE, row["importance"][:MOST_SHOWN]))
+        console.print(tables.table(IMPORTANCE, row["importance"][:20]))
         console.print(f"contributions: {row['explained']}", highlight=False, markup=False)
     if not apart:
         console.print(f"scores: {row['out']}", highlight=False, markup=False)

@@ -16,7 +16,7 @@ from securevfl.reports.rows import (
 from securevfl.reports.tables import COSTS, Column, epsilon_text, interval_notes
 
 if TYPE_CHECKING:
-    from securevfl.models.ranking import Cutoff, Interval, Ranking
+    from securevfl.models.ranking import Cutoff, Ranking
     from securevfl.models.storage import SavedModel
     from securevfl.scoring.explanation import Importance
     from securevfl.scoring.outputs import Metrics
@@ -68,10 +68,6 @@ def _figure(value: float | None, digits: str = ".4g") -> str:
     return "-" if value is None else f"{value:{digits}}"
 
 
-def _interval(ends: "Interval | None") -> str:
-    return "-" if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}"
-
-
 SCORED: tuple[Column[PredictRow], ...] = (
     ("exchange", lambda row: f"{row['exchange']} both" if row["hide"] else row["exchange"]),
     ("K", lambda row: str(row["parties"])),
@@ -87,13 +83,10 @@ TARGETS: tuple[Column[PredictRow], ...] = (
     ("RMSE", lambda row: _figure(row["rmse"])),
     ("MAE", lambda row: _figure(row["mae"])),
 )
-
-MOST_SHOWN = 20
-"""Columns whose importance is printed."""
 IMPORTANCE: "tuple[Column[Importance], ...]" = (
-    ("column", lambda row: f"{row['party']}.{row['column']}"),
+    ("column", lambda row: row["column"]),
     ("mean |contribution|", lambda row: _figure(row["mean"])),
-    ("95 % interval", lambda row: _interval(row["interval"])),
+    ("95 % interval", lambda row: " to ".join(map(_figure, row["interval"] or (None,)))),
 )
 
 

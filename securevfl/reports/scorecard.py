@@ -1,106 +1,73 @@
-"""A scorecard's parts as a table, a page with a curve for each column, and a file of rows."""
+"""A scorecard as a table, and as a page with the curve of each column."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 from securevfl.reports.page import lines, render
-from securevfl.reports.tables import Column, Row
+from securevfl.reports.tables import Column, Row, grouped
 from securevfl.shown import curve
 
-if TYPE_CHECKING:
-    from securevfl.scoring.scorecard import Card, CardColumn
-
-EVERY_ROW = "(every row)"
-MOST_DRAWN = 40
-"""Of a party's columns, those that move points most; drawing takes a tenth of a second each."""
 YEAR, FIRST_YEAR = 365.2425, 1970
-POINTS: tuple[Column[Row], ...] = (
+COLUMNS: tuple[Column[Row], ...] = (
+    ("values", lambda row: row["bin"]),
     ("points", lambda row: f"{row['rounded']}"),
     ("exact", lambda row: f"{row['points']:.3f}"),
-)
-SLOPED: tuple[Column[Row], ...] = (
-    ("at", lambda row: f"{row['at']:.10g}" if row["per_unit"] else ""),
     ("per unit", lambda row: f"{row['per_unit']:.4g}" if row["per_unit"] else ""),
 )
 
 
 def columns_of(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """The columns of a table of bins; slopes only where there are any."""
-    slopes = SLOPED if any(row["per_unit"] for row in rows) else ()
-    return (("values", lambda row: row["bin"]), *POINTS, *slopes)
+    return COLUMNS if any(row["per_unit"] for row in rows) else COLUMNS[:3]
 
 
-def card_lines(card: "Card") -> Iterator[str]:
-    """What a part's points are of, a line each."""
-    yield (
-        f"{card['party']}: {card['base']:g} points at odds of {card['odds']:g} : 1 for class "
-        f"{card['good']!r}, doubled by {card['pdo']:g} points more"
+def meaning(settings: Row) -> str:
+    """What a point is, in a sentence."""
+    return (
+        f"{settings['base']:g} points at odds of {settings['odds']:g} : 1 for class "
+        f"{settings['good']!r}; the odds double every {settings['pdo']:g} points"
     )
-    if card["constant"] is not None:
-        yield (
-            f"{EVERY_ROW}: {card['constant']:.3f} points, of them offset {card['offset']:.3f}; the "
-            "sum is rounded last, or column by column"
-        )
 
 
-def card_rows(cards: Sequence["Card"]) -> list[dict[str, Any]]:
-    """All points, a row each: with party and column, and the constant of the label party first."""
-    rows = []
-    for card in cards:
-        if (own := card["constant"]) is not None:
-            every = dict.fromkeys(("low", "high", "at")) | {"points": own, "rounded": round(own)}
-            rows.append(
-                {"party": card["party"], "column": EVERY_ROW, "bin": "", **every, "per_unit": 0.0}
-            )
-        for column in card["columns"]:
-            given = {"party": card["party"], "column": column["column"]}
-            rows += [{**given, **each} for each in column["bins"]]
-    return rows
+def effect(bins: Sequence[Row]) -> dict[str, Any] | None:
+    """A column's points over its values: numbers by bin, categories from many points to few.
 
-
-def effect(column: "CardColumn") -> dict[str, Any]:
-    """The points of a column's values as a curve: numbers in their bins, categories by points."""
-    name = column["column"]
-    if not column["drawn"]:
-        bins = sorted(column["bins"], key=lambda each: -each["points"])
-        places, points = list(range(len(bins))), [each["points"] for each in bins]
-        found = curve(name, name, "points", places, {"points": points})
-        return {**found, "ticks": [each["bin"] for each in bins], "shape": "dots"}
-    x, y = [], []
-    start, stop = column["drawn"]
-    for each in column["bins"]:
-        if each["at"] is None:
-            continue
-        low, high = each["low"], each["high"]
-        for place in (start if low is None else low, stop if high is None else high):
-            x.append(place)
-            y.append(each["points"] + each["per_unit"] * (place - each["at"]))
-    label = name
-    if column["kind"] == "date":
-        x, label = [FIRST_YEAR + place / YEAR for place in x], f"{name}, in years"
-    return {**curve(name, label, "points", x, {"points": y}), "shape": "line"}
+    None of numbers without bins, whose points are a line.
+    """
+    numbers = [row for row in bins if row["at"] is not None]
+    if bins[0]["kind"] == "category":
+        ordered = sorted(bins, key=lambda row: -row["points"])
+        points = [row["points"] for row in ordered]
+        found = curve(bins[0]["column"], "", "points", range(len(bins)), {"points": points})
+        return {**found, "ticks": [row["bin"] for row in ordered], "shape": "dots"}
+    if len(numbers) <= 1:
+        return None
+    cuts = [row["low"] for row in numbers[1:]]
+    gaps = [b - a for a, b in pairwise(cuts)] or [abs(cuts[0]) / 2 or 1.0]
+    ends = [cuts[0] - gaps[0], *cuts, cuts[-1] + gaps[-1]]
+    x = [end for pair in pairwise(ends) for end in pair]
+    twice = [row for row in numbers for _ in range(2)]
+    y = [r["points"] + r["per_unit"] * (end - r["at"]) for r, end in zip(twice, x, strict=True)]
+    if bins[0]["kind"] == "date":
+        x = [FIRST_YEAR + end / YEAR for end in x]
+    return {**curve(bins[0]["column"], "", "points", x, {"points": y}), "shape": "line"}
 
 
 def scorecard_page(result: Mapping[str, Any]) -> str:
     """The page of `model show --scorecard`, from what its JSON holds."""
-    parties = []
-    for card in result["rows"]:
-        columns = []
-        for column in card["columns"]:
-            figure = effect(column)
-            points = figure["series"]["points"]
-            shown = columns_of(column["bins"])
-            columns.append(
-                {
-                    "spread": max(points) - min(points),
-                    "name": column["column"],
-                    "headings": [heading for heading, _ in shown],
-                    "lines": lines(shown, column["bins"]),
-                    "curve": figure,
-                }
-            )
+    parties: dict[str, list[dict[str, Any]]] = {}
+    every: dict[str, Row] = {}
+    for (party, name), bins in grouped(result["rows"], "party", "column").items():
+        figure, shown = effect(bins), columns_of(bins)
+        points = figure["series"]["points"] if figure else [0.0]
+        own = {"name": name, "curve": figure, "spread": max(points) - min(points)}
+        own |= {"headings": [heading for heading, _ in shown], "lines": lines(shown, bins)}
+        if bins[0]["kind"]:
+            parties.setdefault(party, []).append(own)
+        else:
+            every[party] = bins[0]
+    for columns in parties.values():
         columns.sort(key=lambda each: -each["spread"])
-        for each in columns[MOST_DRAWN:]:
-            each["curve"] = None
-        parties.append({"name": card["party"], "said": list(card_lines(card)), "columns": columns})
-    return render("scorecard.html", result=result, parties=parties)
+    said = meaning(result["settings"])
+    return render("scorecard.html", result=result, meaning=said, every=every, parties=parties)
