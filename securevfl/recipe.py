@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from securevfl.errors import DataError
 from securevfl.lazy import Lazy
@@ -37,6 +45,22 @@ def _ascending(edges: tuple[float, ...]) -> tuple[float, ...]:
     return edges
 
 
+def _tuples(value: Any) -> Any:  # noqa: ANN401  # of a job file
+    if isinstance(value, Mapping):
+        return {key: _tuples(each) for key, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _in_one_line(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return check(_tuples(value))
+    except ValidationError:
+        raise ValueError(
+            f'expected a number from 2 to {MOST_BINS}, "auto", a list of edges in ascending order, '
+            "or a table of numbers and lists by column"
+        ) from None
+
+
 Edges = Annotated[tuple[float, ...], AfterValidator(_ascending)]
 Bins = (
     Annotated[int, Field(ge=2, le=MOST_BINS)]
@@ -57,7 +81,8 @@ class Preprocessing(BaseModel):
             many.
         missing_indicator: add a 0/1 column for missing values to columns of numbers.
         bins: of columns of numbers, which are otherwise linear in the model: how many, or by column
-            how many or the edges between them, as in { income = 16, age = [30, 45, 60] }. A 0/1
+            how many or the edges between them, as in { income = 16, age = [30, 45, 60] }. "auto" is
+            up to 8, fewer for few rows for each column, and none where they would overfit. A 0/1
             column for each edge says whether the number is at least so large, and another one
             whether it is missing. Bins with fewer rows than `rare_count` or `rare_share` are joined
             to a neighbour.
@@ -73,7 +98,9 @@ class Preprocessing(BaseModel):
     rare_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     rare_count: Annotated[int, Field(ge=1)] = 10
     missing_indicator: bool = False
-    bins: Bins | Mapping[str, Bins] | None = None
+    bins: Annotated[
+        Bins | Literal["auto"] | Mapping[str, Bins] | None, WrapValidator(_in_one_line)
+    ] = None
     bin_by: Literal["quantile", "width"] = "quantile"
     bin_raw: bool = True
 
@@ -81,10 +108,6 @@ class Preprocessing(BaseModel):
     def binned(self) -> tuple[str, ...]:
         """Names of the columns that have bins of their own."""
         return tuple(self.bins) if isinstance(self.bins, Mapping) else ()
-
-    def bins_of(self, column: str) -> Bins | None:
-        """The bins of a column of numbers; None for none."""
-        return self.bins.get(column) if isinstance(self.bins, Mapping) else self.bins
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -67,6 +67,7 @@ checkpoint_every = 10
 # categories = ["zip"]         # numbers that stand for categories
 # missing = ["-999"]           # in addition to empty cells, NA, NaN, null, ? and the like
 # rare_count = 10              # values in fewer rows are pooled
+# bins = 8                     # or {{ income = 16, age = [30, 45, 60] }}: curves in place of lines
 
 # [[party]]
 # name = "bank"

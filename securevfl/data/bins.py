@@ -6,7 +6,7 @@ and no message.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,18 +18,35 @@ from securevfl.data.tables import Note
 from securevfl.recipe import Bins, ColumnRecipe, Preprocessing, Recipe
 from securevfl.shown import counted, listed
 
+# docs/decisions/0070-bins.md
+MOST_AUTO, ROWS_A_COLUMN, ROWS_A_BIN = 8, 300, 1000
+
 if TYPE_CHECKING:
     import polars as pl
 
 
 class Binning:
-    """Adds bins to the columns of one party, one after the other."""
+    """Adds bins to the columns of one party, one after the other.
 
-    def __init__(self, settings: Preprocessing) -> None:
+    Args:
+        settings: of the party.
+        rows: number of training rows.
+        columns: number of raw columns.
+    """
+
+    def __init__(self, settings: Preprocessing, rows: int, columns: int) -> None:
         self._settings = settings
+        self._bins = None if settings.bins == "auto" else settings.bins
+        most = min(MOST_AUTO, rows // (ROWS_A_COLUMN * columns), rows // ROWS_A_BIN)
+        if settings.bins == "auto" and most > 1:
+            self._bins = most
         self._seen: set[bytes] = set()
         self._joined: dict[str, int] = {}
         self._doubled: dict[str, int] = {}
+
+    def bins_of(self, column: str) -> Bins | None:
+        """The bins that a column of numbers should have; None for none."""
+        return self._bins.get(column) if isinstance(self._bins, Mapping) else self._bins
 
     def added(self, part: ColumnRecipe, read: "pl.Series") -> ColumnRecipe:
         """A column's recipe, with bins if it has any.
@@ -41,8 +58,7 @@ class Binning:
             read: the numbers of the training rows, null where missing; not all of them are.
         """
         settings = self._settings
-        bins = settings.bins_of(part.name)
-        if bins is None:
+        if (bins := self.bins_of(part.name)) is None:
             return part
         few = max(settings.rare_count, settings.rare_share * len(read))
         values, counts = np.unique(read.drop_nulls().to_numpy(), return_counts=True)
@@ -64,14 +80,15 @@ class Binning:
 
     def notes(self, party: str, recipe: Recipe) -> list[Note]:
         """What became of all columns of the party; nothing without bins."""
+        auto = self._settings.bins == "auto"
         if not self._joined:
-            return []
-        binned, edges = 0, 0
-        for part in recipe.parts:
-            binned, edges = binned + bool(part.edges), edges + len(part.edges)
+            none = "bins: none by auto, as rows are few for so many columns"
+            return [Note("preprocess", party, None, none)] * auto
+        binned = [part for part in recipe.parts if part.edges]
+        edges = counted(sum(len(part.edges) for part in binned), "threshold")
         text = (
-            f"bins: {counted(edges, 'threshold')} of {counted(binned, 'column')} as 0/1 columns; "
-            f"{counted(len(recipe.raw_columns), 'column')} of the file become "
+            f"bins{f' = {self._bins} by auto' * auto}: {edges} of {counted(len(binned), 'column')} "
+            f"as 0/1 columns; {counted(len(recipe.raw_columns), 'column')} of the file become "
             f"{len(recipe.columns)}, and guards count each of them"
         )
         for what, counts in (

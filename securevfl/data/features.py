@@ -199,7 +199,7 @@ def fit_recipe(
     """
     parts: list[ColumnRecipe] = []
     notes: list[Note] = []
-    binning = Binning(settings)
+    binning = Binning(settings, len(rows), len(columns))
 
     def note(kind: Kind, column: str, text: str) -> None:
         notes.append(Note(kind, party, column, text))
@@ -249,7 +249,7 @@ def _numbers(
         return None
     missing = len(read) - len(there)
     few = max(settings.rare_count, settings.rare_share * len(read))
-    wanted = settings.missing_indicator or settings.bins_of(name) is not None
+    wanted = settings.missing_indicator or binning.bins_of(name) is not None
     indicator = wanted and missing >= few and len(there) >= few
     fill = float(np.median(there))
     if not indicator and (there == fill).all():

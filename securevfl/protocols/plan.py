@@ -1,6 +1,6 @@
 """A resolved job: everything that follows from its settings and the public facts of the data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, sqrt
@@ -47,6 +47,8 @@ class Facts:
         row_digests: identify the training rows, and fix the batches.
         standardize: whether each party standardizes its features by default.
         unbounded: by party, the number of its columns to which the job gives no bounds.
+        thresholds: by party, how many thresholds each of its raw columns has, where one place has
+            all tables.
     """
 
     names: tuple[str, ...]
@@ -57,6 +59,7 @@ class Facts:
     row_digests: NDArray[np.uint64] = field(compare=False)
     standardize: bool = True
     unbounded: Mapping[str, int] = field(default_factory=dict)
+    thresholds: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def real_targets(self) -> bool:
@@ -78,7 +81,21 @@ class Facts:
                 table.name: sum(column not in job.job.bounds for column in table.columns)
                 for table in dataset.parties
             },
+            thresholds={
+                table.name: [len(part.edges) for part in table.recipe.parts]
+                for table in dataset.parties
+                if table.recipe is not None
+            },
         )
+
+    def fewer_bins(self, columns: Mapping[str, int], most: int) -> str:
+        """The bins with which parties of so many columns would have `most`, to end a clause."""
+        counts = [count for party in columns for count in self.thresholds.get(party, ())]
+        for bins in range(max(counts, default=0), 0, -1):
+            fewer = sum(max(count - bins + 1, 0) for count in counts)
+            if sum(columns.values()) - fewer <= most:
+                return f", as with bins = {bins}" if bins > 1 else ", as without bins"
+        return ""
 
     def fitted(self, job: Job, algorithm: Algorithm) -> dict[str, str]:
         """By party that adds noise, what it fits to its own rows without any; empty if nothing."""

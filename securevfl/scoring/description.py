@@ -51,12 +51,13 @@ class ColumnRow(TypedDict):
 
 
 class RawColumn(TypedDict):
-    """One raw column and its features; `fill` replaces missing values."""
+    """One raw column and its features; `fill` replaces missing values, `edges` part its bins."""
 
     name: str
     kind: str
     columns: Sequence[str]
     fill: float | None
+    edges: Sequence[float]
 
 
 class ModelRow(TypedDict):
@@ -132,6 +133,7 @@ def model_row(model: SavedModel, target_scale: float | None = None) -> ModelRow:
                 "kind": part.kind,
                 "columns": part.columns,
                 "fill": None if part.kind == "category" else part.fill,
+                "edges": part.edges,
             }
             for part in header.recipe.parts
         ],

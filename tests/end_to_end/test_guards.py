@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from securevfl import files
+from securevfl.data.features import encoded
 from securevfl.data.partition import fixed_partition
 from securevfl.data.tables import VerticalDataset, as_classes
 from securevfl.errors import DataError, FeatureLeakRefused, LabelLeakRefused, PeerViolation
 from securevfl.protocols.guards.person_record import label_variance
 from securevfl.protocols.vertical import runner
+from securevfl.recipe import Preprocessing
 from tests.guarded import run, written
 from tests.jobs import Killed, Settings, breast_cancer, picked
 from tests.made_data import dataset_of
@@ -349,6 +351,15 @@ def test_the_most_columns(tmp_path: Path, batch_size: object) -> None:
     assert ('batch_size = "full"' in text) == (batch_size != "full")
     refused(tmp_path, rows_of(most + 1, rows=240))
     passes(tmp_path, rows_of(most, rows=240))
+
+
+def test_the_most_bins(tmp_path: Path) -> None:
+    def binned(bins: int) -> VerticalDataset:
+        return encoded(rows_of(1, rows=240), Preprocessing(bins=bins, rare_count=1))
+
+    bins = number(r"of peers pass, as with bins = (\d+)\)", refused(tmp_path, binned(60)))
+    refused(tmp_path, binned(bins + 1))
+    passes(tmp_path, binned(bins))
 
 
 def test_the_most_rounds(tmp_path: Path) -> None:

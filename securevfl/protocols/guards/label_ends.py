@@ -161,7 +161,9 @@ class End:
         held, passes = round(self.bits / BITS - self.room), "more rows, or an earlier job as it was"
         if columns:
             more = ceil(rows * self.columns / room)
-            passes = f"fewer columns (at most {columns} of peers pass), or {more} rows as balanced"
+            bins = self.plan.facts.fewer_bins(self.agreement.columns, columns)
+            fewer = f"fewer columns (at most {columns} of peers pass{bins})"
+            passes = f"{fewer}, or {more} rows as balanced"
         return (
             f"label guard: final models, those of earlier jobs among them, would tell {held} "
             f"numbers of the labels of {rows} rows, which count as {held * BITS} bits: these "

@@ -327,8 +327,9 @@ def _fewer_columns(trial: _Trial, plan: Plan) -> str:
     most = least(columns, 0, lambda each: not each or trial.of_columns(each).passes(whole))
     others = "more rows, or the rows and columns of an earlier job"
     what = "" if plan.full_batches else 'batch_size = "full" with '
+    bins = plan.facts.fewer_bins(trial.agreement.columns, most)
     return (
-        f"take {what}fewer columns (at most {most} of peers pass), {others}"
+        f"take {what}fewer columns (at most {most} of peers pass{bins}), {others}"
         if most
         else (f"no column of peers passes: take {others}")
     )
