@@ -31,21 +31,20 @@ def meaning(settings: Row) -> str:
 
 
 def effect(bins: Sequence[Row]) -> dict[str, Any] | None:
-    """A column's points over its values: numbers by bin, categories from many points to few.
-
-    None of numbers without bins, whose points are a line.
-    """
+    """A column's points over its values, numbers by bin, categories from many points to few."""
     numbers = [row for row in bins if row["at"] is not None]
     if bins[0]["kind"] == "category":
         ordered = sorted(bins, key=lambda row: -row["points"])
         points = [row["points"] for row in ordered]
         found = curve(bins[0]["column"], "", "points", range(len(bins)), {"points": points})
         return {**found, "ticks": [row["bin"] for row in ordered], "shape": "dots"}
-    if len(numbers) <= 1:
+    if not numbers:  # what every row has
         return None
-    cuts = [row["low"] for row in numbers[1:]]
-    gaps = [b - a for a, b in pairwise(cuts)] or [abs(cuts[0]) / 2 or 1.0]
-    ends = [cuts[0] - gaps[0], *cuts, cuts[-1] + gaps[-1]]
+    inner = [row["low"] for row in numbers[1:]]
+    gaps = [b - a for a, b in pairwise(inner)] or [abs(numbers[0]["at"]) / 2 or 1.0]
+    if numbers[0]["deviation"] is not None:
+        gaps = [2 * numbers[0]["deviation"]]
+    ends = [numbers[0]["at"] - gaps[0], *inner, numbers[-1]["at"] + gaps[-1]]
     x = [end for pair in pairwise(ends) for end in pair]
     twice = [row for row in numbers for _ in range(2)]
     y = [r["points"] + r["per_unit"] * (end - r["at"]) for r, end in zip(twice, x, strict=True)]

@@ -37,7 +37,8 @@ MOST = float(np.finfo(np.float64).max)
 class Bin(NamedTuple):
     """Values of a column: in words, from `low` to below `high`; `at` is where its points are.
 
-    `per_unit` is the slope of H. A category has only its name.
+    `per_unit` is the slope of H; `deviation` is a number's without bins. A category has only its
+    name.
     """
 
     bin: str
@@ -45,6 +46,7 @@ class Bin(NamedTuple):
     high: float | None = None
     at: float | None = None
     per_unit: float = 0.0
+    deviation: float | None = None
 
 
 def scorecard(
@@ -130,6 +132,7 @@ def _of_number(
     slope = float(model.weights[place.start, 0]) / scale if part.raw else 0.0
     slopes = [slope * (low <= each < high) for each in (first, *cuts)]
     bins = [*map(Bin, names, [None, *cuts], [*cuts, None], at, slopes)]
+    bins = bins if cuts else [bins[0]._replace(deviation=scale)]
     # Missing numbers are refused without a recipe.
     missing = [Bin(MISSING_LEVEL)] if model.header.recipe is recipe else []
     read = pl.Series([first, *cuts, *(None for _ in missing)], dtype=pl.Float64)
