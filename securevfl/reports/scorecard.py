@@ -31,14 +31,9 @@ def meaning(settings: Row) -> str:
 
 
 def effect(bins: Sequence[Row]) -> dict[str, Any] | None:
-    """A column's points over its values, numbers by bin, categories from many points to few."""
+    """A column's points over its numbers; None of categories, which a table shows as well."""
     numbers = [row for row in bins if row["at"] is not None]
-    if bins[0]["kind"] == "category":
-        ordered = sorted(bins, key=lambda row: -row["points"])
-        points = [row["points"] for row in ordered]
-        found = curve(bins[0]["column"], "", "points", range(len(bins)), {"points": points})
-        return {**found, "ticks": [row["bin"] for row in ordered], "shape": "dots"}
-    if not numbers:  # what every row has
+    if not numbers:
         return None
     inner = [row["low"] for row in numbers[1:]]
     gaps = [b - a for a, b in pairwise(inner)] or [abs(numbers[0]["at"]) / 2 or 1.0]
@@ -50,22 +45,22 @@ def effect(bins: Sequence[Row]) -> dict[str, Any] | None:
     y = [r["points"] + r["per_unit"] * (end - r["at"]) for r, end in zip(twice, x, strict=True)]
     if bins[0]["kind"] == "date":
         x = [FIRST_YEAR + end / YEAR for end in x]
-    return {**curve(bins[0]["column"], "", "points", x, {"points": y}), "shape": "line"}
+    return {**curve(bins[0]["column"], "", "points", x, {"points": y}), "markers": False}
 
 
 def scorecard_page(result: Mapping[str, Any]) -> str:
     """The page of `model show --scorecard`, from what its JSON holds."""
+    rows: Sequence[Row] = result["rows"]
+    every = {row["party"]: row for row in rows if not row["kind"]}
     parties: dict[str, list[dict[str, Any]]] = {}
-    every: dict[str, Row] = {}
-    for (party, name), bins in grouped(result["rows"], "party", "column").items():
+    for (party, name), bins in grouped(
+        [row for row in rows if row["kind"]], "party", "column"
+    ).items():
         figure, shown = effect(bins), columns_of(bins)
-        points = figure["series"]["points"] if figure else [0.0]
+        points = figure["series"]["points"] if figure else [row["points"] for row in bins]
         own = {"name": name, "curve": figure, "spread": max(points) - min(points)}
         own |= {"headings": [heading for heading, _ in shown], "lines": lines(shown, bins)}
-        if bins[0]["kind"]:
-            parties.setdefault(party, []).append(own)
-        else:
-            every[party] = bins[0]
+        parties.setdefault(party, []).append(own)
     for columns in parties.values():
         columns.sort(key=lambda each: -each["spread"])
     said = meaning(result["settings"])
