@@ -155,5 +155,5 @@ def test_a_page_says_how_it_was_made(shown: tuple[Page, list[str]]) -> None:
     page, _ = shown
     footer = page.inner_text("footer")
     assert page.inner_text("footer pre").startswith("securevfl ")
-    for word in ("version", "commit", "date", "seed", "processor", "dataset"):
+    for word in ("version", "commit", "date", "seed", "processor", "(dataset|files)"):
         assert re.search(rf"\n(job\.)?{word}\n", footer), word

@@ -123,7 +123,7 @@ def test_each_party_explains_its_own_columns_and_the_sum_is_the_score(
         assert run(*asked["bank"]) == 0
         assert "shop: contributions of its own columns: shop/why.csv" in ends(shop)
     said = capfd.readouterr()
-    assert re.search(r"bank\.bank_a +0\.\d+ +0\.\d+ to 0\.\d+", said.err)
+    assert re.search(r"bank\.bank_a +\d\.\d+ +\d\.\d+ to \d\.\d+", said.err)
     why = {name: pl.read_csv(f"{name}/why.csv").sort("id") for name in who.names}
     assert why["bank"].columns == ["id", "(base)", "bank.bank_a", "bank.bank_b"]
     assert why["shop"].columns == ["id", "shop.shop_a", "shop.shop_b"]

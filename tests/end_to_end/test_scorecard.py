@@ -4,6 +4,7 @@ import csv
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from securevfl.errors import ConfigError
+from securevfl.job import read_job
 from securevfl.models.storage import load_model
-from securevfl.scoring.explanation import term
+from securevfl.scoring.explanation import explained, term
 from securevfl.scoring.joint_model import load_models
+from securevfl.scoring.running import scoring_plan
+from securevfl.scoring.sources import RowsToScore
+from securevfl.sparse import SparseRows
 from tests.end_to_end.commands import refused, result_in, rows_of, run, write_job
 from tests.jobs import Settings
 
@@ -359,6 +365,22 @@ def test_what_cannot_be_explained_is_refused_before_rows_are_scored(
     asked = options or ("--explain", "why.csv")
     assert said in refused(capsys, "predict", path, "--out", "out.csv", *asked)
     assert not Path("out.csv").exists()
+
+
+def test_a_file_has_no_two_columns_of_a_name_and_sparse_rows_are_refused() -> None:
+    job = trained(bins=4)
+    parts = load_models("models").parts
+    plan = scoring_plan(read_job(Path(job)), parts)
+    features = {name: np.zeros((2, len(each.header.columns))) for name, each in parts.items()}
+    ids = ("a", "b")
+    rows = RowsToScore(ids, ids, "id", features, (None, None), np.arange(2))
+    assert len(explained(plan, parts, rows)[1]) == 6
+    with pytest.raises(ConfigError, match="two columns would have the name 'bank.income'"):
+        explained(plan, parts, replace(rows, id_column="bank.income"))
+    cells = np.zeros(0, np.uint16)
+    empty: Any = SparseRows(np.zeros(3, np.int64), cells, None, len(features["shop"][0]))
+    with pytest.raises(ConfigError, match="--explain of party 'shop' needs dense columns"):
+        explained(plan, parts, replace(rows, features={**features, "shop": empty}))
 
 
 def test_terms_are_of_one_column_alone() -> None:
