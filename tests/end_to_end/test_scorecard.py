@@ -375,7 +375,7 @@ def test_a_file_has_no_two_columns_of_a_name_and_sparse_rows_are_refused() -> No
     ids = ("a", "b")
     rows = RowsToScore(ids, ids, "id", features, (None, None), np.arange(2))
     assert len(explained(plan, parts, rows)[1]) == 6
-    with pytest.raises(ConfigError, match="two columns would have the name 'bank.income'"):
+    with pytest.raises(ConfigError, match="two columns would have the name"):
         explained(plan, parts, replace(rows, id_column="bank.income"))
     cells = np.zeros(0, np.uint16)
     empty: Any = SparseRows(np.zeros(3, np.int64), cells, None, len(features["shop"][0]))
