@@ -39,21 +39,15 @@ EXACT_INTEGERS = 1 << 53
 MOST_BINS = 1000
 
 
-def _ascending(edges: tuple[float, ...]) -> tuple[float, ...]:
+def _ascending(edges: Sequence[float]) -> tuple[float, ...]:
     if not all(map(math.isfinite, edges)) or list(edges) != sorted({*edges}):
         raise ValueError("expected finite edges in ascending order")
-    return edges
-
-
-def _tuples(value: Any) -> Any:  # noqa: ANN401  # of a job file
-    if isinstance(value, Mapping):
-        return {key: _tuples(each) for key, each in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(edges)
 
 
 def _in_one_line(value: object, check: ValidatorFunctionWrapHandler) -> object:
     try:
-        return check(_tuples(value))
+        return check(value)
     except ValidationError:
         raise ValueError(
             f'expected a number from 2 to {MOST_BINS}, "auto", a list of edges in ascending order, '
@@ -61,11 +55,8 @@ def _in_one_line(value: object, check: ValidatorFunctionWrapHandler) -> object:
         ) from None
 
 
-Edges = Annotated[tuple[float, ...], AfterValidator(_ascending)]
-Bins = (
-    Annotated[int, Field(ge=2, le=MOST_BINS)]
-    | Annotated[Edges, Field(min_length=1, max_length=MOST_BINS)]
-)
+Edges = Annotated[Sequence[float], AfterValidator(_ascending)]
+Bins = Annotated[int, Field(ge=2, le=MOST_BINS)] | Annotated[Edges, Field(min_length=1)]
 """A column's bins: how many, or the edges between them."""
 
 
@@ -142,7 +133,7 @@ class ColumnRecipe:
     levels: tuple[str, ...] = ()
     missing_level: bool = False
     other_level: bool = False
-    edges: Edges = ()
+    edges: Annotated[tuple[float, ...], AfterValidator(_ascending)] = ()
     raw: bool = True
 
     @property

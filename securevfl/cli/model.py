@@ -29,29 +29,20 @@ def show(
         list[Path], typer.Argument(metavar="FILE...", help="One party's part, or several.")
     ],
     *,
-    scorecard: Annotated[
-        bool, typer.Option("--scorecard", help="Show the points of every bin and category.")
-    ] = False,
+    scorecard: Annotated[bool, typer.Option("--scorecard", help="Show points instead.")] = False,
     base: Annotated[float, typer.Option(help="Points at the odds of --odds.")] = 600,
-    odds: Annotated[
-        float, typer.Option(metavar="N", help="N good to 1 bad row where points are --base.")
-    ] = 50,
+    odds: Annotated[float, typer.Option(help="Good people to a bad one, at --base.")] = 50,
     pdo: Annotated[float, typer.Option(help="Points that double the odds.")] = 20,
-    good: Annotated[
-        str | None,
-        typer.Option(metavar="CLASS", help="More points speak for it; the first class by default."),
-    ] = None,
+    good: Annotated[str | None, typer.Option(help="Class that points are for; the first.")] = None,
     json: options.Json = None,
     html: options.Html = None,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write all points to this file, a row a bin.")
-    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write points to this file.")] = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Say what a saved part holds: coefficients by name, scaling, classes, architecture.
 
-    Several parts of one model are shown together, the largest coefficients first. A scorecard, its
-    page and its CSV file are of linear models of two classes.
+    Several parts of one model are shown together, the largest coefficients first. Points, as on a
+    scorecard, are of linear models of two classes; --html and --csv are theirs.
     """
     from rich.console import Console
 

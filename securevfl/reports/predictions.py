@@ -18,7 +18,6 @@ from securevfl.reports.tables import COSTS, Column, epsilon_text, interval_notes
 if TYPE_CHECKING:
     from securevfl.models.ranking import Cutoff, Ranking
     from securevfl.models.storage import SavedModel
-    from securevfl.scoring.explanation import Importance
     from securevfl.scoring.outputs import Metrics
     from securevfl.scoring.running import Scored
     from securevfl.scoring.sources import RowsToScore
@@ -60,7 +59,7 @@ class PredictRow(CostFigures, CalibrationFigures):
     model_rounds: int
     out: str
     explained: str | None
-    importance: "Sequence[Importance]"
+    importance: Sequence[Mapping[str, Any]]
     wall_s: float
 
 
@@ -83,7 +82,7 @@ TARGETS: tuple[Column[PredictRow], ...] = (
     ("RMSE", lambda row: _figure(row["rmse"])),
     ("MAE", lambda row: _figure(row["mae"])),
 )
-IMPORTANCE: "tuple[Column[Importance], ...]" = (
+IMPORTANCE: tuple[Column[Mapping[str, Any]], ...] = (
     ("column", lambda row: row["column"]),
     ("mean |contribution|", lambda row: _figure(row["mean"])),
     ("95 % interval", lambda row: " to ".join(map(_figure, row["interval"] or (None,)))),

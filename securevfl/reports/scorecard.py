@@ -53,9 +53,8 @@ def scorecard_page(result: Mapping[str, Any]) -> str:
     rows: Sequence[Row] = result["rows"]
     every = {row["party"]: row for row in rows if not row["kind"]}
     parties: dict[str, list[dict[str, Any]]] = {}
-    for (party, name), bins in grouped(
-        [row for row in rows if row["kind"]], "party", "column"
-    ).items():
+    of_columns = grouped([row for row in rows if row["kind"]], "party", "column")
+    for (party, name), bins in of_columns.items():
         figure, shown = effect(bins), columns_of(bins)
         points = figure["series"]["points"] if figure else [row["points"] for row in bins]
         own = {"name": name, "curve": figure, "spread": max(points) - min(points)}

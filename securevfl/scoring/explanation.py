@@ -9,9 +9,9 @@ Source: Lundberg and Lee, A Unified Approach to Interpreting Model Predictions, 
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from securevfl import sparse
 from securevfl.arrays import FloatArray
@@ -25,14 +25,6 @@ from securevfl.scoring.outputs import Columns
 from securevfl.scoring.sources import RowsToScore
 
 
-class Importance(TypedDict):
-    """A column's mean absolute contribution over rows (and classes), and 95 % of it."""
-
-    column: str
-    mean: float
-    interval: Interval | None
-
-
 def term(model: SavedModel, place: slice, features: FloatArray) -> FloatArray:
     """What adjacent features, unscaled, shape (S, their number), add to H, shape (S, C)."""
     theta, _ = standardized(model)
@@ -41,15 +33,17 @@ def term(model: SavedModel, place: slice, features: FloatArray) -> FloatArray:
     return scaled @ theta[place]
 
 
-def importances(sizes: Mapping[str, FloatArray]) -> list[Importance]:
-    """The columns, the largest first, from absolute contributions to rows, shape (S,)."""
+def importances(sizes: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
+    """By column the mean of absolute contributions, shape (S,), and 95 % of it over resamples.
+
+    The largest come first. There is no interval of fewer than ten rows, or of rows all alike.
+    """
     each = np.column_stack([*sizes.values()])
-    rows, means = len(each), each.mean(axis=0).tolist()
-    drawn: Iterable[Interval | None] = [None] * len(means)
-    if rows >= FEWEST_ROWS:
-        drawn = map(interval, resampled(lambda counts: counts[0] @ each / rows, [rows]).T)
-    found = zip(sizes, means, drawn, strict=True)
-    every = [Importance(column=name, mean=mean, interval=own) for name, mean, own in found]
+    drawn: Iterable[Interval | None] = [None] * len(sizes)
+    if len(each) >= FEWEST_ROWS:
+        drawn = map(interval, resampled(lambda counts: counts[0] @ each, [len(each)]).T / len(each))
+    found = zip(sizes, each.mean(axis=0).tolist(), drawn, strict=True)
+    every = [{"column": name, "mean": mean, "interval": own} for name, mean, own in found]
     return sorted(every, key=lambda one: -one["mean"])
 
 

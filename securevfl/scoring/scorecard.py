@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 else:
     pl = Lazy("polars")
 
-EVERY_ROW = "(every row)"
 MOST = float(np.finfo(np.float64).max)
 
 
@@ -76,17 +75,16 @@ def _rows(model: SavedModel, offset: float, factor: float) -> Iterator[dict[str,
     header, (_, intercept) = model.header, standardized(model)
     found: list[tuple[str, str, list[Bin], FloatArray]] = []
     if header.holds_labels:
-        found = [(EVERY_ROW, "", [Bin("offset and intercept")], offset + factor * intercept)]
+        found = [("(every row)", "", [Bin("offset and intercept")], offset + factor * intercept)]
     recipe = header.recipe or read_as_numbers(header.columns)
     for part, place in recipe.places():
-        of_kind = _of_category if part.kind == "category" else _of_number
-        bins, features = of_kind(part, place, model, recipe)
-        found.append((part.name, part.kind, bins, factor * term(model, place, features)[:, 0]))
+        made = _levels(part, recipe) if part.kind == "category" else _bins(part, place, model)
+        found.append((part.name, part.kind, made[0], factor * term(model, place, made[1])[:, 0]))
     for column, kind, bins, points in found:
+        row = {"party": header.party, "column": column, "kind": kind}
         for each, own in zip(bins, points.tolist(), strict=True):
             slope = factor * each.per_unit + 0.0  # no -0.0
-            row = {"party": header.party, "column": column, "kind": kind, **each._asdict()}
-            yield {**row, "per_unit": slope, "points": own, "rounded": round(own)}
+            yield row | each._asdict() | {"per_unit": slope, "points": own, "rounded": round(own)}
 
 
 def _classes(parts: Sequence[SavedModel]) -> Sequence[str]:
@@ -102,39 +100,34 @@ def _classes(parts: Sequence[SavedModel]) -> Sequence[str]:
     return next((each.header.class_names for each in parts if each.header.class_names), ("0", "1"))
 
 
-def _of_category(
-    part: ColumnRecipe, place: slice, model: SavedModel, recipe: Recipe
-) -> tuple[list[Bin], FloatArray]:
-    del place, model
+def _levels(part: ColumnRecipe, recipe: Recipe) -> tuple[list[Bin], FloatArray]:
     names = [*part.levels, OTHER_LEVEL, MISSING_LEVEL]
     features = np.empty((len(names), len(part.columns)))
     # No category of its own has the name of the others.
     values = pl.Series([*names[:-1], None], dtype=pl.String)
     part.write(values, recipe.missing, features[:, :0], features)
-    return [Bin(name) for name in names], features
+    return [*map(Bin, names)], features
 
 
-def _of_number(
-    part: ColumnRecipe, place: slice, model: SavedModel, recipe: Recipe
-) -> tuple[list[Bin], FloatArray]:
+def _bins(part: ColumnRecipe, place: slice, model: SavedModel) -> tuple[list[Bin], FloatArray]:
     mean, scale = float(model.mean[place.start]), float(model.scale[place.start])
     low, high = -MOST, MOST
     if part.raw and model.bounds is not None:
         low, high = model.bounds[:, place.start].tolist()
-    # Without bins at about the mean.
-    first = round(mean, 1 - floor(log10(scale))) + 0.0
     cuts = sorted({*part.edges, *(each for each in (low, high) if abs(each) < MOST)})
     shown = replace(part, edges=tuple(cuts)).shown_edges
-    names = [f"from {a} to < {b}" for a, b in pairwise(shown)]
-    names = [f"below {shown[0]}", *names, f"from {shown[-1]}"] if cuts else [f"at {first:.15g}"]
-    at = [cuts[0] if cuts else first, *cuts]
-    first = nextafter(cuts[0], -inf) if cuts else first
+    missing = [] if model.header.recipe is None else [Bin(MISSING_LEVEL)]  # else they are refused
+    if cuts:
+        first = nextafter(cuts[0], -inf)
+        inner = [f"from {a} to < {b}" for a, b in pairwise(shown)]
+        names = [f"below {shown[0]}", *inner, f"from {shown[-1]}"]
+    else:  # at about the mean
+        first = round(mean, 1 - floor(log10(scale))) + 0.0
+        names = [f"at {first:.15g}" if part.raw else "any number"]
     slope = float(model.weights[place.start, 0]) / scale if part.raw else 0.0
     slopes = [slope * (low <= each < high) for each in (first, *cuts)]
-    bins = [*map(Bin, names, [None, *cuts], [*cuts, None], at, slopes)]
-    bins = bins if cuts else [bins[0]._replace(deviation=scale)]
-    # Missing numbers are refused without a recipe.
-    missing = [Bin(MISSING_LEVEL)] if model.header.recipe is recipe else []
+    at, deviations = [*(cuts[:1] or [first]), *cuts], [None if cuts else scale] * len(names)
+    bins = [*map(Bin, names, [None, *cuts], [*cuts, None], at, slopes, deviations)]
     read = pl.Series([first, *cuts, *(None for _ in missing)], dtype=pl.Float64)
     numbers = read.fill_null(part.fill).to_numpy()[:, None][:, : part.numbers]
     return bins + missing, np.hstack([numbers, part.zero_ones(read)])
