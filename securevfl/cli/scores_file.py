@@ -26,8 +26,10 @@ def check_out(
         if path is None or (path == STANDARD_OUTPUT and option == "--out"):
             continue
         if path.suffix.lower() not in (".csv", ".parquet"):
-            more = ", or - for standard output" if option == "--out" else ""
-            raise ConfigError(f"{option} {path}: expected .csv or .parquet{more}")
+            known = (
+                ".csv, .parquet, or - for standard output" if path == out else ".csv or .parquet"
+            )
+            raise ConfigError(f"{option} {path}: expected {known}")
         if path.exists() and not force:
             raise ConfigError(f"{option} {path} exists: name another file, or give --force")
 
