@@ -11,24 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import floor, inf, log, log10, nextafter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError
-from securevfl.lazy import Lazy
 from securevfl.models.losses import Logistic
 from securevfl.models.storage import SavedModel
 from securevfl.recipe import MISSING_LEVEL, OTHER_LEVEL, ColumnRecipe, Recipe, read_as_numbers
 from securevfl.scoring.description import standardized
 from securevfl.scoring.explanation import term
 from securevfl.scoring.joint_model import require_together
-
-if TYPE_CHECKING:
-    import polars as pl
-else:
-    pl = Lazy("polars")
 
 MOST = float(np.finfo(np.float64).max)
 

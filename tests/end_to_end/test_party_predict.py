@@ -42,9 +42,11 @@ def write_new_rows(who: Organizations, rows: int = 50) -> None:
         Path(f"{name}/new.csv").write_text("\n".join(lines), encoding="utf-8")
 
 
-def trained(names: str = "bank shop", scheme: str = "plain") -> tuple[Organizations, str]:
+def trained(
+    names: str = "bank shop", scheme: str = "plain", **settings: object
+) -> tuple[Organizations, str]:
     """Organizations that have trained a model, and their agreement."""
-    who = Organizations(names, scheme)
+    who = Organizations(names, scheme, "", **settings)
     job = who.agree()
     with running(who, job, *who.names[1:]) as others:
         assert run("party", "run", job, *who.own("bank"), "--quiet") == 0
@@ -139,6 +141,15 @@ def test_each_party_explains_its_own_columns_and_the_sum_is_the_score(
     }
     np.testing.assert_allclose(total, load_models("together").decision_function(both), atol=1e-9)
     assert "shop/why.csv exists" in one_line(capfd, *asked["shop"])
+
+
+def test_a_network_is_not_explained_and_no_peer_is_asked(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    who, job = trained(model="mlp")
+    asked = [*command(who, job, "bank"), "--explain", "why.csv"]
+    assert "the part of 'bank' is a network (mlp)" in one_line(capfd, *asked)
+    assert not Path("scores.csv").exists()
 
 
 def test_a_party_that_dies_is_waited_for_and_scores_when_it_is_back() -> None:
