@@ -13,16 +13,21 @@ import numpy as np
 import polars as pl
 import pytest
 
-from securevfl.errors import ConfigError
-from securevfl.job import read_job
+from securevfl.data.features import encoded
+from securevfl.errors import ConfigError, DataError
+from securevfl.job import Job, read_job
 from securevfl.models.storage import load_model
+from securevfl.recipe import Preprocessing
 from securevfl.scoring.explanation import explained, term
 from securevfl.scoring.joint_model import load_models
 from securevfl.scoring.running import scoring_plan
-from securevfl.scoring.sources import RowsToScore
+from securevfl.scoring.sources import RowsToScore, rows_to_score
 from securevfl.sparse import SparseRows
+from securevfl.training import train
 from tests.end_to_end.commands import refused, result_in, rows_of, run, write_job
 from tests.jobs import Settings
+from tests.made_data import made
+from tests.scoring_jobs import parts_of
 
 Capture = pytest.CaptureFixture[str]
 Row = Mapping[str, Any]
@@ -199,6 +204,30 @@ def test_a_column_without_its_number_has_bins_alone() -> None:
     assert columns["flag"] == ("flag>=1",)
     assert len(columns["spent"]) == 4  # three edges, and whether it is missing
     assert not any(name in each for name, each in columns.items() if name != "city")
+
+
+def test_rows_of_a_set_by_name_are_scored_without_the_columns_that_its_recipe_leaves_out() -> None:
+    dataset = made([0], 2, rows=80, columns=3, standardize=True)
+    bank, shop = dataset.parties
+    flags = [(rows[:, :1] > 0).astype(float) for rows in (shop.train, shop.test)]
+    train_rows, test_rows = (
+        np.hstack([rows, flag, 1 - flag])
+        for rows, flag in zip((shop.train, shop.test), flags, strict=True)
+    )
+    columns = (*shop.columns, "flag", "twin")
+    shop = replace(shop, columns=columns, train=train_rows, test=test_rows)
+    dataset = replace(dataset, parties=(bank, shop))
+    job = Job.of(job={"rounds": 2}, exchange={"scheme": "plain"})
+    binned = encoded(dataset, Preprocessing(bins=2, bin_raw=False))
+    parts = parts_of(train(job, binned))
+    header = parts[shop.name].header
+    assert header.recipe is not None
+    assert header.recipe.raw_columns == columns[:-1]
+    found = rows_to_score(job, parts, Path(), given={}, dataset=dataset)
+    assert found.features[shop.name].tolist() == binned.parties[1].test.tolist()
+    other = replace(dataset, parties=(bank, replace(shop, columns=("other", *columns[1:]))))
+    with pytest.raises(DataError, match="was not trained on these columns"):
+        rows_to_score(job, parts, Path(), given={}, dataset=other)
 
 
 def test_files_and_tables_hold_the_same_points(capsys: Capture) -> None:
