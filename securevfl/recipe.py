@@ -72,8 +72,8 @@ class Preprocessing(BaseModel):
             many.
         missing_indicator: add a 0/1 column for missing values to columns of numbers.
         bins: of columns of numbers, which are otherwise linear in the model: how many, or by column
-            how many or the edges between them, as in { income = 16, age = [30, 45, 60] }. "auto" is
-            up to 8, fewer for few rows for each column, and none where they would overfit. A 0/1
+            how many or the edges between them, as in { income = 16, age = [30, 45, 60] }. "auto"
+            takes up to 8, by the number of rows for each column, and none for few rows. A 0/1
             column for each edge says whether the number is at least so large, and another one
             whether it is missing. Bins with fewer rows than `rare_count` or `rare_share` are joined
             to a neighbour.

@@ -16,7 +16,6 @@ import numpy as np
 
 from bench.documents import by_columns
 from bench.experiment import Experiment, Run, Settings, Several, main
-from bench.scale.peak_memory import forget_peak, peak_bytes
 from bench.tables import or_dash
 from securevfl.benchmarks.in_one_place import one_table
 from securevfl.benchmarks.progress import Report, rounds_done
@@ -120,9 +119,8 @@ def bins(settings: BinsSettings, report: Report) -> Iterator[dict[str, Any]]:
     boosted = [trees(dataset, settings.seed) for dataset in sets]
     raw: list[dict[str, float]] = []
     for count in settings.bins:
-        runs, results, held, peaks = [], [], [], []
+        runs, results, held = [], [], []
         for number, dataset in enumerate(sets):
-            forget_peak()
             given = Preprocessing(bins=count, bin_by=settings.bin_by) if count else None
             made = encoded(dataset, given) if given else dataset
             most = {} if settings.max_rounds is None else {"rounds": settings.max_rounds}
@@ -133,7 +131,6 @@ def bins(settings: BinsSettings, report: Report) -> Iterator[dict[str, Any]]:
             what = f"bins = {count}, split {number}"
             tell = partial(rounds_done, report, what, job.job.rounds)
             results.append(train(job, made, Environment(progress=tell)))
-            peaks.append(peak_bytes())
             runs.append(of_result(results[-1]))
             held.append([sum(len(t.columns) for t in made.parties), _bytes(made)])
         raw = raw or runs
@@ -145,7 +142,6 @@ def bins(settings: BinsSettings, report: Report) -> Iterator[dict[str, Any]]:
             "bins": count,
             "columns": statistics.median(columns for columns, _ in held),
             "table_bytes": statistics.median(size for _, size in held),
-            "peak_bytes": max(filter(None, peaks), default=None),
             "rounds": statistics.median(result.rounds for result in results),
             "bytes_sent": statistics.median(cost.bytes_sent for cost in costs),
             "compute_s": statistics.median(cost.compute_s for cost in costs),
@@ -202,7 +198,6 @@ COSTS: tuple[Column[Row], ...] = (
     ("sent", lambda row: size(row["bytes_sent"])),
     ("compute", lambda row: seconds(row["compute_s"])),
     ("tables", lambda row: size(row["table_bytes"])),
-    ("peak", lambda row: or_dash(row["peak_bytes"], size)),
     ("guard", lambda row: or_dash(row["label_guard_ratio"], "{:.3f}".format)),
 )
 
@@ -231,7 +226,7 @@ EXPERIMENT = Experiment(
     below=lambda rows: [("what it costs", COSTS, rows)],
     notes=lambda _: (
         "means over splits, and the least and the most of differences on the same split",
-        "tables: training rows as they are held; peak: the process's memory",
+        "tables: all parties' training rows as they are held; guard: the label guard's ratio",
     ),
 )
 

@@ -179,6 +179,7 @@ def _show(row: "PredictRow", class_names: Sequence[str]) -> None:
         console.print(note, highlight=False, markup=False)
     if row["explained"] is not None:
         console.print(tables.table(IMPORTANCE, row["importance"][:20]))
-        console.print(f"contributions: {row['explained']}", highlight=False, markup=False)
+        told = f"contributions, as sensitive as the columns: {row['explained']}"
+        console.print(told, highlight=False, markup=False)
     if not apart:
         console.print(f"scores: {row['out']}", highlight=False, markup=False)

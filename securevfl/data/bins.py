@@ -19,7 +19,7 @@ from securevfl.recipe import Bins, ColumnRecipe, Preprocessing, Recipe
 from securevfl.shown import counted, listed
 
 # docs/decisions/0070-bins.md
-MOST_AUTO, ROWS_A_COLUMN, ROWS_A_BIN = 8, 300, 1000
+LEAST_AUTO, MOST_AUTO, ROWS_A_COLUMN, ROWS_A_BIN = 3, 8, 300, 1000
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,7 +38,7 @@ class Binning:
         self._settings = settings
         self._bins = None if settings.bins == "auto" else settings.bins
         most = min(MOST_AUTO, rows // (ROWS_A_COLUMN * columns), rows // ROWS_A_BIN)
-        if settings.bins == "auto" and most > 1:
+        if settings.bins == "auto" and most >= LEAST_AUTO:
             self._bins = most
         self._seen: set[bytes] = set()
         self._joined: dict[str, int] = {}

@@ -367,10 +367,9 @@ def _is_id(column: str, values: NDArray[np.float64]) -> bool:
     whole = len(values) >= FEWEST and all(
         (part == np.rint(part)).all() for part in (values[:FIRST], values[FIRST:])
     )
-    if not whole:
-        return False
-    if len(np.unique(values)) < len(values):
-        return False
     with np.errstate(over="ignore"):
-        dense = values.max() - values.min() < 2 * len(values)
-    return bool(dense or _ID_NAME.search(column))
+        spread = values.max() - values.min()
+    # As many whole numbers as rows lie at least so far apart; to sort all 0/1 columns takes long.
+    if not whole or spread < len(values) - 1 or len(np.unique(values)) < len(values):
+        return False
+    return bool(spread < 2 * len(values) or _ID_NAME.search(column))

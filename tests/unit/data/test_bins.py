@@ -99,7 +99,7 @@ def test_auto_follows_rows_and_columns_and_never_takes_bins_for_few_rows(
     generator: np.random.Generator,
 ) -> None:
     for rows, columns, bins in (
-        *((1999, 1, 0), (2000, 1, 2), (5000, 2, 5), (5000, 4, 4), (5000, 8, 2), (5000, 9, 0)),
+        *((2999, 1, 0), (3000, 1, 3), (5000, 2, 5), (5000, 4, 4), (5000, 5, 3), (5000, 6, 0)),
         *((30_000, 2, 8), (450, 30, 0)),
     ):
         values = generator.standard_normal((rows, columns))
