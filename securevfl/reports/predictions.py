@@ -33,6 +33,7 @@ class PredictRow(CostFigures, CalibrationFigures):
     the model was not trained on; metrics of all with a label if there are no others. AUC, accuracy,
     ranking and calibration are of classes, R², RMSE and MAE of real targets, in their units. The
     job hash is of the job that the model was trained in, `same_job` whether it is this one.
+    `importance` is that of columns, where contributions were `explained` in a file.
     """
 
     exchange: str
