@@ -86,7 +86,8 @@ def _classes(parts: Sequence[SavedModel]) -> Sequence[str]:
     """Names of the two classes of parts that have log odds; a feature party knows their numbers."""
     if len(parts) > 1:
         require_together({each.header.party: each for each in parts})
-    for header in (each.header for each in parts):
+    for model in parts:
+        header, _ = model.header, standardized(model)  # whatever its loss, a network is named first
         if (header.classes, header.loss) != (2, Logistic.name):
             raise ConfigError(
                 f"--scorecard needs two classes and logistic loss; {header.party!r} has "
