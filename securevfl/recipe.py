@@ -82,6 +82,8 @@ class Preprocessing(BaseModel):
             whether it is missing. Bins with fewer rows than `rare_count` or `rare_share` are joined
             to a neighbour.
         bin_by: bins of about as many training rows each (quantile), or of the same width (width).
+        bin_raw: keep the number itself beside its bins. Without it, a column's curve is flat within
+            a bin, as in a scorecard.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -96,6 +98,7 @@ class Preprocessing(BaseModel):
         Bins | Literal["auto"] | Mapping[str, Bins] | None, WrapValidator(_in_one_line)
     ] = None
     bin_by: Literal["quantile", "width"] = "quantile"
+    bin_raw: bool = True
 
     @property
     def binned(self) -> tuple[str, ...]:
@@ -124,6 +127,7 @@ class ColumnRecipe:
         missing_level: missing values have a column of their own.
         other_level: all other categories share a column.
         monotone: the direction in which scores may follow the number or date; None is either.
+        raw: whether a number or date is itself a feature, the first one.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -137,19 +141,21 @@ class ColumnRecipe:
     other_level: bool = False
     monotone: Direction | None = None
     edges: Annotated[tuple[float, ...], AfterValidator(_ascending)] = ()
+    raw: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of its features."""
         if self.kind != "category":
             missing = (f"{self.name}={MISSING_LEVEL}",) * self.indicator
-            return (self.name, *missing, *(f"{self.name}>={each}" for each in self.shown_edges))
+            raw = (self.name,) * self.raw
+            return (*raw, *missing, *(f"{self.name}>={each}" for each in self.shown_edges))
         return tuple(f"{self.name}={level}" for level in self._shown)
 
     @property
     def numbers(self) -> int:
         """How many of its features, the first ones, are numbers; the others are 0 or 1."""
-        return int(self.kind != "category")
+        return int(self.raw and self.kind != "category")
 
     @property
     def shown_edges(self) -> tuple[str, ...]:
@@ -179,11 +185,11 @@ class ColumnRecipe:
             self._write_levels(text_of(values, missing), zero_ones)
             return
         read = numbers_of(values, missing) if self.kind == "number" else days_of(values, missing)
-        numbers[:, 0] = read.fill_null(self.fill).to_numpy()
+        numbers[:] = read.fill_null(self.fill).to_numpy()[:, None]  # one column, or none
         zero_ones[:] = self.zero_ones(read)
 
     def zero_ones(self, read: "pl.Series") -> "NDArray[np.bool_]":
-        """The features beside numbers, shape (S, len(columns) - 1); of nulls where missing."""
+        """The features that are 0 or 1, shape (S, len(columns) - numbers), of nulls if missing."""
         filled = read.fill_null(self.fill).to_numpy()[:, None]
         missing = read.is_null().to_numpy()[:, None][:, : int(self.indicator)]
         return np.hstack([missing, filled >= np.array(self.edges, np.float64)])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from securevfl.cli import options
+from securevfl.errors import ConfigError
 from securevfl.reports.results import keep
 from securevfl.shown import counted
 
@@ -28,31 +29,59 @@ def show(
         list[Path], typer.Argument(metavar="FILE...", help="One party's part, or several.")
     ],
     *,
+    scorecard: Annotated[bool, typer.Option("--scorecard", help="Show points instead.")] = False,
+    base: Annotated[float, typer.Option(help="Points at the odds of --odds.")] = 600,
+    odds: Annotated[float, typer.Option(help="Good people to a bad one, at --base.")] = 50,
+    pdo: Annotated[float, typer.Option(help="Points that double the odds.")] = 20,
+    good: Annotated[str | None, typer.Option(help="Class that points are for; the first.")] = None,
     json: options.Json = None,
+    html: options.Html = None,
+    csv: Annotated[Path | None, typer.Option(help="Write points to this file.")] = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Say what a saved part holds: coefficients by name, scaling, classes, architecture.
 
-    Several parts of one model are shown together, the largest coefficients first.
+    Several parts of one model are shown together, the largest coefficients first. Points, as on a
+    scorecard, are of linear models of two classes; --html and --csv are theirs.
     """
     from rich.console import Console
 
     from securevfl.models.storage import load_model
-    from securevfl.scoring.description import model_row
 
     parts = [load_model(path, describe_only=True) for path in files]
+    console = Console(quiet=quiet)
+    settings: dict[str, object] = {"files": [str(path) for path in files]}
+    if scorecard:
+        from securevfl.files import replace_file
+        from securevfl.reports import scorecard as reports
+        from securevfl.reports.predictions import scores_as
+        from securevfl.reports.tables import grouped, table
+        from securevfl.scoring.scorecard import scorecard as points_of
+
+        good, points = points_of(parts, base=base, odds=odds, pdo=pdo, good=good)
+        settings |= {"base": base, "odds": odds, "pdo": pdo, "good": good}
+        page = reports.scorecard_page
+        keep(json, html, page, command="model show", seed=0, settings=settings, rows=points)
+        if csv is not None:
+            columns = {key: [row[key] for row in points] for key in points[0]}
+            replace_file(csv, scores_as(".csv", columns), "scorecard")
+        console.print(reports.meaning(settings), highlight=False, markup=False)
+        for name, own in grouped(points, "party").items():
+            first = ("column", lambda row: str(row["column"]))
+            console.print(table([first, *reports.columns_of(own)], own, name))
+        return
+    if (html, csv, good, base, odds, pdo) != (None, None, None, 600, 50, 20):
+        raise ConfigError("--html, --csv, --base, --odds, --pdo and --good: only with --scorecard")
+    from securevfl.scoring.description import model_row
+
     unit = next((each.header.target_scale for each in parts if each.header.target_scale), None)
     rows = [model_row(each, unit) for each in parts]
-    settings = {"files": [str(path) for path in files]}
     keep(json, command="model show", seed=0, settings=settings, rows=rows)
-    if quiet:
-        return
-    console = Console()
     for row in rows:
         for line in model_lines(row):
             console.print(line, highlight=False, markup=False)
-    if (table := coefficient_table(rows)) is not None:
-        console.print(table)
+    if (found := coefficient_table(rows)) is not None:
+        console.print(found)
         console.print(
             "per deviation: of a column that is standardized as training had it; per unit: of the "
             "column as it is",

@@ -290,10 +290,14 @@ def predict(
         Path | None,
         typer.Option(help="At the label party: .csv, .parquet, or - to print the scores."),
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option(help="Your own columns' contributions to scores: a .csv or .parquet file."),
+    ] = None,
     own_path: OwnPath = OWN,
     patience: Patience = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite an existing --out file.")
+        bool, typer.Option("--force", help="Overwrite an existing --out or --explain file.")
     ] = False,
     quiet: options.Quiet = False,
     passphrase_fd: PassphraseFd = None,
@@ -305,7 +309,7 @@ def predict(
     from securevfl.cli.party_predict import score_rows
 
     with _taking_part(job, own_path, passphrase_fd, patience) as part:
-        score_rows(*part, rows=rows, out=out, force=force, quiet=quiet)
+        score_rows(*part, rows=rows, out=out, explain=explain, force=force, quiet=quiet)
 
 
 @party.command("status")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.console import Console
 
 from securevfl.cli import options
 from securevfl.cli.party_run import Run, Telling, seat_of
@@ -20,7 +21,9 @@ from securevfl.parties.quota import count_scores
 from securevfl.parties.scoring import ScoredRows, ScoringSeat, own_part, score
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.predicting import ScoringPlan
-from securevfl.reports.predictions import warnings
+from securevfl.reports.predictions import IMPORTANCE, warnings
+from securevfl.reports.tables import table
+from securevfl.scoring.explanation import explained, importances
 from securevfl.scoring.outputs import known_labels, metrics, rounded, score_columns
 from securevfl.scoring.sources import own_rows
 
@@ -38,11 +41,13 @@ def score_rows(
     *,
     rows: Path | None,
     out: Path | None,
+    explain: Path | None,
     force: bool,
     quiet: bool,
 ) -> None:
     """Take part in a scoring, to its end; the caller holds this party's place in the job."""
-    _check_out(own, agreement, out, force=force)
+    _check_out(own, agreement, out)
+    check_out(out, explain=explain, force=force)
 
     def say(line: str) -> None:
         if not quiet:
@@ -55,27 +60,30 @@ def score_rows(
         header = seat.model.header
         if out is not None:
             known_labels(header, seat.rows.labels)  # before scores are sent and counted
-        write = partial(_write, own, header, out)
-        save = (lambda scored: None) if out == STANDARD_OUTPUT else write
+        if explain is not None:
+            explained(seat.plan, {own.name: seat.model}, seat.rows)
+        save = partial(_save, own, seat, out, explain)
         run = Run(own, agreement, identity, telling, patience, PURPOSE)
         scored = run.until_the_end(lambda links: score(seat, links, save))
     if out == STANDARD_OUTPUT:  # once, whatever was interrupted
-        write(scored)
+        _write(own, header, out, scored)
     typer.echo(f"{own.name}: {_ending(scored, header, out)}", err=out == STANDARD_OUTPUT)
+    if explain is not None and not quiet:
+        options.say(f"{own.name}: contributions of its own columns: {explain}")
+        _, sizes = explained(seat.plan, {own.name: seat.model}, scored.rows)
+        Console(stderr=True).print(table(IMPORTANCE, importances(sizes)[:20]))
     dropped = {own.name: len(seat.rows.ids) - len(scored.rows.ids)}
     shown = scored.rows.written if out is not None and out.suffix.lower() != ".parquet" else ()
     for warning in warnings(dropped, scored.rows.unknown, shown):
         sys.stderr.write(f"securevfl: {warning}\n")
 
 
-def _check_out(own: OwnFile, agreement: Agreement, out: Path | None, *, force: bool) -> None:
+def _check_out(own: OwnFile, agreement: Agreement, out: Path | None) -> None:
     label = agreement.label_party
     if own.name != label and out is not None:
         raise ConfigError(f"--out: only {label}, which holds the labels, gets scores")
     if own.name == label and out is None:
         raise ConfigError("--out is missing: a .csv or .parquet file for the scores, or -")
-    if out is not None:
-        check_out(out, force=force)
 
 
 def _seat(
@@ -111,6 +119,15 @@ def _write(own: OwnFile, header: "ModelHeader", out: Path | None, scored: Scored
     ids = [rows.written[row] for row in rows.order]
     columns = score_columns(header, rows.id_column, ids, predictions)
     write_scores(out, rounded(columns, own.policy.score_digits))
+
+
+def _save(
+    own: OwnFile, seat: ScoringSeat, out: Path | None, explain: Path | None, scored: ScoredRows
+) -> None:
+    if out != STANDARD_OUTPUT:
+        _write(own, seat.model.header, out, scored)
+    if explain is not None:
+        write_scores(explain, explained(seat.plan, {own.name: seat.model}, scored.rows)[0])
 
 
 def _ending(scored: ScoredRows, header: "ModelHeader", out: Path | None) -> str:

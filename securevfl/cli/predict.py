@@ -52,8 +52,12 @@ def predict(
         float | None,
         typer.Option(help="Adds a column `flagged`: 1 from this probability on, else 0."),
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option(help="Each column's contribution to each score: a .csv or .parquet file."),
+    ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite an existing --out file.")
+        bool, typer.Option("--force", help="Overwrite an existing --out or --explain file.")
     ] = False,
     data_dir: options.DataDir = None,
     json: options.Json = None,
@@ -67,12 +71,13 @@ def predict(
     described = read_job(job)
     catalogue.check_names(described)
     given = _given(rows or [])
-    check_out(out, json, force=force)
+    check_out(out, json, explain=explain, force=force)
     costs = [each for each in (cost_false_positive, cost_false_negative) if each is not None]
     _check_choice(costs, flag)
     from securevfl.data.sources import load
     from securevfl.reports.predictions import predict_row, warnings
     from securevfl.reports.results import keep
+    from securevfl.scoring.explanation import explained, importances
     from securevfl.scoring.joint_model import load_parts
     from securevfl.scoring.outputs import cutoffs, known_labels, metrics, score_columns
     from securevfl.scoring.running import score, scoring_plan, trained_in
@@ -95,6 +100,7 @@ def predict(
     found = rows_to_score(described, parts, job.parent, given=given, dataset=dataset)
     # Before scores are sent and counted.
     known_labels(header, found.labels)
+    why = None if explain is None else explained(plan, parts, found)
     new, asked = found.new_labels, bool(costs) or flag is not None
     _check_cutoffs(header, new, chosen=asked, given=cut_off)
     scored = score(
@@ -111,6 +117,9 @@ def predict(
     quality = metrics(header, scored.predictions, new if any(new) else found.labels)
     write_scores(out, columns)
     row = predict_row(scored, found, parts, quality, out)
+    if explain is not None and why is not None:
+        write_scores(explain, why[0])
+        row |= {"explained": str(explain), "importance": importances(why[1])}
     if asked:
         row["cutoffs"] = cutoffs(header, scored.predictions, new, costs=costs, share=flag)
     settings = described.model_dump(mode="json")
@@ -161,7 +170,7 @@ def _show(row: "PredictRow", class_names: Sequence[str], columns: "Columns") -> 
     from rich.console import Console
 
     from securevfl.reports import tables
-    from securevfl.reports.predictions import columns_of, predict_notes
+    from securevfl.reports.predictions import IMPORTANCE, columns_of, predict_notes
 
     # Whoever takes scores from standard output wants nothing else there.
     apart = row["out"] == str(STANDARD_OUTPUT)
@@ -172,5 +181,9 @@ def _show(row: "PredictRow", class_names: Sequence[str], columns: "Columns") -> 
         console.print(note, highlight=False, markup=False)
     if (flagged := columns.get("flagged")) is not None:
         console.print(f"flagged: {list(flagged).count(1)} of {len(flagged)} rows", highlight=False)
+    if row["explained"] is not None:
+        console.print(tables.table(IMPORTANCE, row["importance"][:20]))
+        told = f"contributions, as sensitive as the columns: {row['explained']}"
+        console.print(told, highlight=False, markup=False)
     if not apart:
         console.print(f"scores: {row['out']}", highlight=False, markup=False)

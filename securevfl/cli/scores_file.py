@@ -12,18 +12,26 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT, LEAST_BYTES = Path("-"), 10_000
 
 
-def check_out(out: Path, json: Path | None = None, *, force: bool) -> None:
-    """Refuse places where scores and their row cannot go, before any work."""
+def check_out(
+    out: Path | None, json: Path | None = None, *, explain: Path | None = None, force: bool
+) -> None:
+    """Refuse places where scores, reasons and their row cannot go, before any work."""
     from securevfl.files import require_room
 
-    to_files = [path for path in (out, json) if path not in (None, STANDARD_OUTPUT)]
+    to_files = [path for path in (out, explain, json) if path not in (None, STANDARD_OUTPUT)]
     require_room({path: LEAST_BYTES for path in to_files if path is not None}, "result folder")
-    if out == STANDARD_OUTPUT:
-        return
-    if out.suffix.lower() not in (".csv", ".parquet"):
-        raise ConfigError(f"--out {out}: expected .csv, .parquet, or - for standard output")
-    if out.exists() and not force:
-        raise ConfigError(f"--out {out} exists: name another file, or give --force")
+    if explain is not None and explain == out:
+        raise ConfigError(f"--explain {explain}: scores go there; name another file")
+    for option, path in (("--out", out), ("--explain", explain)):
+        if path is None or (path == STANDARD_OUTPUT and option == "--out"):
+            continue
+        if path.suffix.lower() not in (".csv", ".parquet"):
+            known = (
+                ".csv, .parquet, or - for standard output" if path == out else ".csv or .parquet"
+            )
+            raise ConfigError(f"{option} {path}: expected {known}")
+        if path.exists() and not force:
+            raise ConfigError(f"{option} {path} exists: name another file, or give --force")
 
 
 def write_scores(out: Path, columns: "Columns") -> None:

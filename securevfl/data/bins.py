@@ -63,7 +63,8 @@ class Binning:
         few = max(settings.rare_count, settings.rare_share * len(read))
         values, counts = np.unique(read.drop_nulls().to_numpy(), return_counts=True)
         edges = kept = np.zeros(0)
-        if len(values) > 2:  # noqa: PLR2004  # an edge of two values would be the column itself
+        # With the number, an edge of two values would be the column itself.
+        if len(values) > 2 or not settings.bin_raw:  # noqa: PLR2004
             edges = _edges(values, counts, bins, by_width=settings.bin_by == "width")
             edges = np.unique(np.ceil(edges)) if part.kind == "date" else edges
             kept = _without_rare(edges, values, counts, few)
@@ -74,7 +75,8 @@ class Binning:
         new = np.array([self._is_new(column) for column in part.zero_ones(read).T], np.bool_)
         self._doubled[part.name] = int((~new).sum())
         indicator, others = new[: int(part.indicator)].any(), new[int(part.indicator) :]
-        return replace(part, indicator=bool(indicator), edges=tuple(kept[others].tolist()))
+        part = replace(part, indicator=bool(indicator), edges=tuple(kept[others].tolist()))
+        return replace(part, raw=settings.bin_raw or not len(kept))
 
     def notes(self, party: str, recipe: Recipe) -> list[Note]:
         """What became of all columns of the party; nothing without bins."""

@@ -246,7 +246,7 @@ def _require_names(party: str, names: Sequence[str]) -> None:
 def _why_unused(values: int, rows: int) -> str:
     if values > rows / 2:
         return f"{values} different values in {rows} training rows, like an id or free text"
-    return "the same in all training rows, or all but a few"
+    return "the same in all training rows, or all but a few, or what another column says"
 
 
 def _numbers(

@@ -11,7 +11,7 @@ Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 1
 docs/decisions/0069-weights-and-intervals.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -63,13 +63,14 @@ def ranking(scores: FloatArray, labels: Labels, beside: FloatArray | None = None
     }
     if min(positives, len(labels) - positives) >= FEWEST_ROWS:
         drawn = resampled_aucs(models, labels)
-        found["auc_interval"] = _interval(drawn[:, 0])
+        found["auc_interval"] = interval(drawn[:, 0])
         if beside is not None:
-            found["auc_gain_interval"] = _interval(drawn[:, 0] - drawn[:, 1])
+            found["auc_gain_interval"] = interval(drawn[:, 0] - drawn[:, 1])
     return found
 
 
-def _interval(values: FloatArray) -> Interval | None:
+def interval(values: FloatArray) -> Interval | None:
+    """95 % of a statistic's resamples; None if all are the same."""
     low, high = np.quantile(values, TAILS).tolist()
     return (low, high) if low < high else None
 
@@ -86,22 +87,34 @@ def resampled_aucs(models: Sequence[FloatArray], labels: Labels) -> FloatArray:
             (order, *(np.searchsorted(ordered, scores[ones], s) for s in ("left", "right")))
         )
 
-    def aucs(some: slice) -> FloatArray:
-        chance = np.random.default_rng(some.start)  # whichever thread it is
-        found: FloatArray = np.empty((some.stop - some.start, len(models)))
-        below = np.zeros(len(zeros) + 1, np.int64)
-        for row in found:
-            # How often each row is drawn.
-            own, others = (
-                np.bincount(chance.integers(len(each), size=len(each)), minlength=len(each))
-                for each in (ones, zeros)
-            )
-            for model, (order, left, right) in enumerate(places):
-                np.cumsum(others[order], out=below[1:])
-                row[model] = own @ (below[left] + below[right])
+    def aucs(counts: Sequence[IntArray]) -> FloatArray:
+        own, others = counts
+        found, below = np.empty(len(models)), np.zeros(len(zeros) + 1, np.int64)
+        for model, (order, left, right) in enumerate(places):
+            np.cumsum(others[order], out=below[1:])
+            found[model] = own @ (below[left] + below[right])
         return found / (2 * len(ones) * len(zeros))
 
-    return np.concatenate(by_block(aucs, RESAMPLES, AT_ONCE))
+    return resampled(aucs, (len(ones), len(zeros)))
+
+
+def resampled(
+    statistic: Callable[[Sequence[IntArray]], FloatArray], sizes: Sequence[int]
+) -> FloatArray:
+    """A statistic, shape (n,), of 1,000 resamples, shape (1000, n).
+
+    It is given how often each row of each group is drawn, as many of a group as there are.
+    """
+
+    def some(block: slice) -> FloatArray:
+        chance = np.random.default_rng(block.start)  # whichever thread it is
+        draws = (
+            [np.bincount(chance.integers(size, size=size), minlength=size) for size in sizes]
+            for _ in range(block.start, block.stop)
+        )
+        return np.array([statistic(counts) for counts in draws])
+
+    return np.concatenate(by_block(some, RESAMPLES, AT_ONCE))
 
 
 class Cutoff(TypedDict):

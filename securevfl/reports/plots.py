@@ -46,8 +46,9 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
     """One figure as an `<svg>` element: every series over x, levels as broken lines.
 
     A curve is as `securevfl.shown.curve` makes it; its `bands` are half widths by series,
-    its `ticks` texts that name every x, which then stand evenly. The element has no XML header and
-    refers to nothing outside. Its colours are the page's, or their own where it stands alone.
+    its `ticks` texts that name every x, which then stand evenly; `markers` are false for a line
+    alone. The element has no XML header and refers to nothing outside. Its colours are the page's,
+    or their own where it stands alone.
     """
     from matplotlib import rc_context  # noqa: PLC0415
 
@@ -94,6 +95,7 @@ def drawing(curve: Mapping[str, Any]) -> "Figure":
     axes = figure.add_subplot()
     x = range(len(curve["x"])) if "ticks" in curve else curve["x"]
     log_x, log_y = logarithmic(curve, "x"), logarithmic(curve, "y")
+    marked = curve.get("markers", len(x) <= MOST_MARKERS)
     for index, (name, values) in enumerate(curve["series"].items()):
         points = [
             (place, y)
@@ -105,7 +107,7 @@ def drawing(curve: Mapping[str, Any]) -> "Figure":
             colour = SERIES[place]
             axes.plot(
                 *zip(*points, strict=True),
-                marker=MARKERS[place] if len(x) <= MOST_MARKERS else "",
+                marker=MARKERS[place] if marked else "",
                 markersize=4,
                 linestyle="--" if again else "-",
                 label=name,

@@ -33,6 +33,7 @@ class PredictRow(CostFigures, CalibrationFigures):
     the model was not trained on; metrics of all with a label if there are no others. AUC, accuracy,
     ranking and calibration are of classes, R², RMSE and MAE of real targets, in their units. The
     job hash is of the job that the model was trained in, `same_job` whether it is this one.
+    `importance` is that of columns, where contributions were `explained` in a file.
     """
 
     exchange: str
@@ -58,6 +59,8 @@ class PredictRow(CostFigures, CalibrationFigures):
     same_job: bool | None
     model_rounds: int
     out: str
+    explained: str | None
+    importance: Sequence[Mapping[str, Any]]
     wall_s: float
 
 
@@ -79,6 +82,11 @@ TARGETS: tuple[Column[PredictRow], ...] = (
     ("R²", lambda row: _figure(row["r2"], ".4f")),
     ("RMSE", lambda row: _figure(row["rmse"])),
     ("MAE", lambda row: _figure(row["mae"])),
+)
+IMPORTANCE: tuple[Column[Mapping[str, Any]], ...] = (
+    ("column", lambda row: row["column"]),
+    ("mean |contribution|", lambda row: _figure(row["mean"])),
+    ("95 % interval", lambda row: " to ".join(map(_figure, row["interval"] or (None,)))),
 )
 
 
@@ -128,6 +136,8 @@ def predict_row(
         "same_job": trained_in(plan, parts[plan.label_party]),
         "model_rounds": header.rounds,
         "out": str(out),
+        "explained": None,
+        "importance": [],
         "wall_s": scored.wall_s,
     }
 

@@ -16,7 +16,11 @@ def standardized(model: SavedModel) -> tuple[FloatArray, FloatArray]:
     """θ_k per deviation of each column, (P, C), and the intercept, (C,); linear parts only."""
     header, weights = model.header, model.weights
     if header.network is not None or header.representation is not None:
-        raise ConfigError(f"the part of {header.party!r} is not linear: it has no coefficients")
+        kind = f"a network ({header.network.kind})" if header.network else "linear"
+        into = f" into {header.representation} numbers a row" if header.representation else ""
+        raise ConfigError(
+            f"the part of {header.party!r} is {kind}{into}, which has no coefficients"
+        )
     if header.intercept:
         return weights[:-1], weights[-1]
     return weights, np.zeros(weights.shape[1])

@@ -252,7 +252,8 @@ def _of_dataset(dataset: VerticalDataset, parts: Mapping[str, SavedModel]) -> Ro
     raw: dict[str, FloatArray] = {}
     for name, part in parts.items():
         table, recipe = tables[name], part.header.recipe
-        if table.columns != raw_columns(part.header):
+        used = raw_columns(part.header)  # a recipe may leave out some
+        if table.columns != used and (recipe is None or not {*used} <= {*table.columns}):
             raise DataError(f"party {name!r}: the model was not trained on these columns")
         features[name] = table.test
         if recipe is not None:

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from securevfl.reports.page import audit_page
+from securevfl.reports.scorecard import scorecard_page
 from securevfl.reports.sweep import sweep_page
 from securevfl.reports.trained import tradeoff_page, train_page
 from tests.end_to_end.commands import example, run
@@ -27,6 +28,7 @@ PAGES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "noise/lr": sweep_page,
     "tradeoff": tradeoff_page,
     "train": train_page,
+    "scorecard": scorecard_page,
     "blind": train_page,
 }
 
@@ -46,6 +48,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("XDG_STATE_HOME", str(folder))
         job = example(('"bfv"', '"plain"'))
         assert run("train", job, "--json", "train.json", "--quiet") == 0
+        card = ("--scorecard", "--json", "scorecard.json", "--quiet")
+        assert run("model", "show", *map(str, Path("models").glob("*.safetensors")), *card) == 0
         job = example(('"bfv"', '"blind"'))
         assert run("train", job, "--json", "blind.json", "--quiet", "--force") in {0, 4}
         grid = ("--local-steps", "1,exact", "--max-rounds", "9", "--quiet")
@@ -151,5 +155,5 @@ def test_a_page_says_how_it_was_made(shown: tuple[Page, list[str]]) -> None:
     page, _ = shown
     footer = page.inner_text("footer")
     assert page.inner_text("footer pre").startswith("securevfl ")
-    for word in ("version", "commit", "date", "seed", "processor", "dataset"):
+    for word in ("version", "commit", "date", "seed", "processor", "(dataset|files)"):
         assert re.search(rf"\n(job\.)?{word}\n", footer), word

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
+from securevfl.scoring.joint_model import load_models
 from tests.end_to_end.commands import LONG, run, started
 from tests.end_to_end.test_party_command import ends, one_line, running
 from tests.organizations import Organizations
@@ -39,9 +42,11 @@ def write_new_rows(who: Organizations, rows: int = 50) -> None:
         Path(f"{name}/new.csv").write_text("\n".join(lines), encoding="utf-8")
 
 
-def trained(names: str = "bank shop", scheme: str = "plain") -> tuple[Organizations, str]:
+def trained(
+    names: str = "bank shop", scheme: str = "plain", **settings: object
+) -> tuple[Organizations, str]:
     """Organizations that have trained a model, and their agreement."""
-    who = Organizations(names, scheme)
+    who = Organizations(names, scheme, "", **settings)
     job = who.agree()
     with running(who, job, *who.names[1:]) as others:
         assert run("party", "run", job, *who.own("bank"), "--quiet") == 0
@@ -109,6 +114,42 @@ def test_organizations_score_what_one_operator_would(
             capfd, *command(who, job, "bank"), "--quiet"
         )
         assert "at most 49 a day (policy.scores_per_day)" in ends(others[-1], 2)
+
+
+def test_each_party_explains_its_own_columns_and_the_sum_is_the_score(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    who, job = trained()
+    asked = {name: [*command(who, job, name), "--explain", f"{name}/why.csv"] for name in who.names}
+    with started(*asked["shop"]) as shop:
+        assert run(*asked["bank"]) == 0
+        assert "shop: contributions of its own columns: shop/why.csv" in ends(shop)
+    said = capfd.readouterr()
+    assert re.search(r"bank\.bank_a +\d\.\d+ +\d\.\d+ to \d\.\d+", said.err)
+    why = {name: pl.read_csv(f"{name}/why.csv").sort("id") for name in who.names}
+    assert why["bank"].columns == ["id", "(base)", "bank.bank_a", "bank.bank_b"]
+    assert why["shop"].columns == ["id", "shop.shop_a", "shop.shop_b"]
+    assert why["bank"]["id"].equals(why["shop"]["id"])
+    total = sum(each.drop("id").to_numpy().sum(axis=1) for each in why.values())
+    Path("together").mkdir()
+    for name in who.names:
+        shutil.copy(f"{name}/models/{name}.safetensors", "together")
+    rows = {name: pl.read_csv(f"{name}/new.csv") for name in who.names}
+    both = {
+        name: each.filter(pl.col("id").is_in(why["bank"]["id"])).sort("id")
+        for name, each in rows.items()
+    }
+    np.testing.assert_allclose(total, load_models("together").decision_function(both), atol=1e-9)
+    assert "shop/why.csv exists" in one_line(capfd, *asked["shop"])
+
+
+def test_a_network_is_not_explained_and_no_peer_is_asked(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    who, job = trained(model="mlp")
+    asked = [*command(who, job, "bank"), "--explain", "why.csv"]
+    assert "the part of 'bank' is a network (mlp)" in one_line(capfd, *asked)
+    assert not Path("scores.csv").exists()
 
 
 def test_a_party_that_dies_is_waited_for_and_scores_when_it_is_back() -> None:
