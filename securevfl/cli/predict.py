@@ -180,7 +180,8 @@ def _show(row: "PredictRow", class_names: Sequence[str], columns: "Columns") -> 
     for note in predict_notes(row, class_names):
         console.print(note, highlight=False, markup=False)
     if (flagged := columns.get("flagged")) is not None:
-        console.print(f"flagged: {list(flagged).count(1)} of {len(flagged)} rows", highlight=False)
+        rows = f"{list(flagged).count(1):,} of {len(flagged):,} rows"
+        console.print(f"flagged: {rows}", highlight=False)
     if row["explained"] is not None:
         console.print(tables.table(IMPORTANCE, row["importance"][:20]))
         told = f"contributions, as sensitive as the columns: {row['explained']}"
