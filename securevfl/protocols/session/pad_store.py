@@ -39,6 +39,7 @@ from safetensors.numpy import load, save
 from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
 from securevfl.errors import ConfigError, CryptoError, DataError, PeerViolation
 from securevfl.files import (
+    content_if_there,
     reading,
     remove_unfinished,
     replace_file,
@@ -298,12 +299,7 @@ class PadStore:
 
     def _key(self, header: PadsHeader) -> bytes:
         place = self._key_of(header)
-        try:
-            key = place.read_bytes()
-        except FileNotFoundError:
-            key = None
-        except OSError as error:
-            raise DataError(f"key of pads {self.path} cannot be read: {error.strerror}") from error
+        key = content_if_there(place, "key of pads")
         # All zeros where a crash came between destroying the key and writing the marker.
         if place.with_suffix(TAKEN).exists() or (key is not None and not any(key)):
             self._refuse("they have been taken already, and no pad is used twice")
