@@ -259,7 +259,8 @@ def _run(result: TrainingResult, target: float | None) -> dict[str, Any]:
         "reached": target is None or score >= target,
         "rounds": rounds,
         "auc": score,
-        "party_bytes": max(end.bytes_sent - end.offline.bytes_sent for end in ends) / rounds,
+        "party_bytes": max(end.traffic.bytes_sent - end.offline.bytes_sent for end in ends)
+        / rounds,
         "party_compute_s": max(computing) / result.rounds,
         "rounds_s": rounds_s,
         "round_s": rounds_s / rounds,

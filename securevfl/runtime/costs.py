@@ -118,9 +118,7 @@ class Snapshot:
     """A ledger at the end of one round; `offline` is the part of its traffic sent offline."""
 
     path: Path
-    messages: int
-    bytes_sent: int
-    ciphertext_bytes: int
+    traffic: Traffic
     hops: int
     hidden_s: float
     offline: Traffic
@@ -241,17 +239,8 @@ class Costs:
 
     def end_round(self, rounds: int = 1) -> None:
         """Record the ledger at the end of a round, or of several that end together."""
-        traffic = self._traffic
-        snapshot = Snapshot(
-            dict(self.path),
-            traffic.messages,
-            traffic.bytes_sent,
-            traffic.ciphertext_bytes,
-            self.hops,
-            self.hidden_s,
-            self._traffic_offline,
-        )
-        self.snapshots += [snapshot] * rounds
+        path, traffic, offline = dict(self.path), self._traffic, self._traffic_offline
+        self.snapshots += [Snapshot(path, traffic, self.hops, self.hidden_s, offline)] * rounds
 
     def work_for(self, wait_seconds: float) -> float:
         """Fill a wait of known length with offline work; returns the overrun in seconds."""
@@ -393,19 +382,19 @@ def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
     if CORRELATED_RANDOMNESS in last:
         phases[CORRELATED_RANDOMNESS] = last[CORRELATED_RANDOMNESS]
     communication_offline = last.get(OFFLINE_COMMUNICATION, 0.0)
+    traffic = sum((snapshot.traffic for snapshot in snapshots), Traffic())
+    offline = sum((snapshot.offline for snapshot in snapshots), Traffic())
     return JobCosts(
         compute_s=sum(phases.values()),
         communication_s=last.get(COMMUNICATION, 0.0) + communication_offline,
         compute_by_phase_s=phases,
         setup_s=last.get(SETUP, 0.0),
         round_trips=max(snapshot.hops for snapshot in snapshots) / 2,
-        bytes_sent=sum(snapshot.bytes_sent for snapshot in snapshots),
-        ciphertext_bytes=sum(snapshot.ciphertext_bytes for snapshot in snapshots),
-        messages=sum(snapshot.messages for snapshot in snapshots),
+        **asdict(traffic),
         offline_hidden_s=sum(snapshot.hidden_s for snapshot in snapshots),
         offline_compute_s=phases.get(CORRELATED_RANDOMNESS, 0.0),
         offline_communication_s=communication_offline,
-        offline_bytes=sum(snapshot.offline.bytes_sent for snapshot in snapshots),
-        offline_ciphertext_bytes=sum(snapshot.offline.ciphertext_bytes for snapshot in snapshots),
-        offline_messages=sum(snapshot.offline.messages for snapshot in snapshots),
+        offline_bytes=offline.bytes_sent,
+        offline_ciphertext_bytes=offline.ciphertext_bytes,
+        offline_messages=offline.messages,
     )

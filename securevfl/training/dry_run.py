@@ -195,7 +195,9 @@ class _Run:
     def sent(self) -> NDArray[np.int64]:
         """Bytes that each party has sent after 0, 1, … rounds."""
         done, ledgers = self.rounds, self.ledgers.values()
-        return np.array([[0, *(s.bytes_sent for s in e.snapshots[:done])] for e in ledgers]).T
+        return np.array(
+            [[0, *(s.traffic.bytes_sent for s in e.snapshots[:done])] for e in ledgers]
+        ).T
 
     @property
     def growth(self) -> NDArray[np.int64]:

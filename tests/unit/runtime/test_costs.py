@@ -126,9 +126,9 @@ def test_a_rounds_traffic_leaves_out_set_up_and_scoring() -> None:
     send(costs, SETUP_MESSAGE, CLEAR, *CIPHERTEXTS, MASKED, *SCORED)
     costs.end_round()
     (snapshot,) = costs.snapshots
-    assert snapshot.messages == 4
-    assert snapshot.bytes_sent == size(CLEAR, *CIPHERTEXTS, MASKED)
-    assert snapshot.ciphertext_bytes == size(*CIPHERTEXTS)
+    assert snapshot.traffic.messages == 4
+    assert snapshot.traffic.bytes_sent == size(CLEAR, *CIPHERTEXTS, MASKED)
+    assert snapshot.traffic.ciphertext_bytes == size(*CIPHERTEXTS)
 
 
 def two_ledgers() -> dict[str, Costs]:
