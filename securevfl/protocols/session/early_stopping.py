@@ -224,11 +224,6 @@ class SelectedState:
     last: float = 0.0
     lost: int | None = None
 
-    @property
-    def went_wrong(self) -> bool:
-        """Whether the end is worse than an earlier state, whichever was selected."""
-        return self.seen is not None or self.lost is not None
-
 
 def snapshot_rounds(eligible: Sequence[int], numbers: int) -> frozenset[int]:
     """Rounds after which all parties take a snapshot: close together early on, then evenly spaced.
