@@ -49,7 +49,7 @@ from securevfl.files import (
     wipe_file,
 )
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import collect
+from securevfl.runtime.channel import exchange_with
 from securevfl.wire.codec import Message, message_kind
 
 MAGIC, WITHIN, SEALED = b"SVFLPAD2", "within", "sealed"
@@ -424,9 +424,7 @@ async def agree_on_pads(party: Party, held: str | None) -> str:
     own = NamePads(
         held is not None, secrets.token_bytes(NAME_BYTES) if held is None else bytes.fromhex(held)
     )
-    for name in party.others:
-        await party.channel.send(name, own)
-    names = {party.name: own, **await collect(party.channel, party.others, NamePads)}
+    names = {party.name: own, **await exchange_with(party.channel, party.others, own)}
     for name in party.others:
         _require_same(name, names[name], own)
     if held is not None:
