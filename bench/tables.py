@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from bench.documents import MakeCells, by_columns
-from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.tables import TRADEOFF, Column, Row, rate
 
 T = TypeVar("T")
+HOMOMORPHIC = ("encrypt", "evaluate", "decrypt")
+"""The phases of computation that homomorphic work is."""
 
 
 def or_dash(value: T | None, show: Callable[[T], str]) -> str:

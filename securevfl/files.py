@@ -9,7 +9,7 @@ import tempfile
 import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -79,6 +79,13 @@ def reading(what: str, *, verb: str = "is") -> Iterator[None]:
         raise DataError(f"{what} cannot be read: {error.strerror}") from error
     except (safetensors.SafetensorError, ValidationError, KeyError) as error:
         raise DataError(f"{what} {verb} damaged") from error
+
+
+def content_if_there(path: Path, what: str) -> bytes | None:
+    """A file's bytes, or None where there is none; a DataError if it cannot be read."""
+    with reading(f"{what} {path}"), suppress(FileNotFoundError):
+        return path.read_bytes()
+    return None
 
 
 @contextmanager

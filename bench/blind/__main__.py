@@ -9,7 +9,6 @@ as many rounds as its steps take in float, with the same seed, to `ROUNDING` abo
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import product
 from typing import Annotated, Any, Literal
 
@@ -18,9 +17,9 @@ from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 
 from bench.documents import Cells, by_columns
 from bench.experiment import DataSettings, Experiment, Network, Run, Several, main
+from bench.in_one_place import score_in_one_place
 from bench.tables import NETWORK
-from securevfl.benchmarks.in_one_place import score_in_one_place
-from securevfl.benchmarks.progress import Report, rounds_done
+from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.tradeoff import rounds_to
 from securevfl.benchmarks.tuning import GRID, chosen
 from securevfl.data.tables import VerticalDataset
@@ -199,8 +198,8 @@ def _rows(
     def trained(seeded: Job) -> TrainingResult:
         own = seeded.job
         what = f"{job.exchange.scheme}, Q = {own.local_steps}, {own.loss}, seed {own.seed}"
-        progress = partial(rounds_done, report, what, own.rounds)
-        return train(seeded, dataset, Environment(progress=progress))
+        shown = Environment(progress=lambda done: report(what, done, own.rounds))
+        return train(seeded, dataset, shown)
 
     seeds = range(settings.seed, settings.seed + settings.repeats)
     jobs = [job.with_settings(seed=seed) for seed in seeds]
@@ -260,7 +259,8 @@ def _run(result: TrainingResult, target: float | None) -> dict[str, Any]:
         "reached": target is None or score >= target,
         "rounds": rounds,
         "auc": score,
-        "party_bytes": max(end.bytes_sent - end.offline.bytes_sent for end in ends) / rounds,
+        "party_bytes": max(end.traffic.bytes_sent - end.offline.bytes_sent for end in ends)
+        / rounds,
         "party_compute_s": max(computing) / result.rounds,
         "rounds_s": rounds_s,
         "round_s": rounds_s / rounds,

@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import PositiveInt
 
 from bench.experiment import DataSettings, Experiment, Run, main
+from bench.tables import HOMOMORPHIC
 from securevfl.benchmarks.progress import Report
 from securevfl.crypto.schemes import SCHEMES
 from securevfl.data.tables import VerticalDataset
 from securevfl.job import Job
-from securevfl.reports.rows import HOMOMORPHIC
 from securevfl.reports.tables import Column, Row, seconds
 from securevfl.training import TrainingResult, train
 

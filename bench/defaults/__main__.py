@@ -13,7 +13,7 @@ from pydantic import PositiveInt
 from sklearn.model_selection import StratifiedKFold
 
 from bench.experiment import DataSettings, Experiment, Run, main
-from securevfl.benchmarks.in_one_place import score_in_one_place
+from bench.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.tuning import scored_on
 from securevfl.data.tables import VerticalDataset

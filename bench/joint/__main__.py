@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.experiment import Experiment, Run, Settings, main
-from securevfl.benchmarks.in_one_place import score_in_one_place
-from securevfl.benchmarks.progress import Report, rounds_done
+from bench.in_one_place import score_in_one_place
+from securevfl.benchmarks.progress import Report
 from securevfl.benchmarks.tradeoff import rounds_to
 from securevfl.cli.options import job_dataset
 from securevfl.data.sources import load
@@ -108,9 +108,8 @@ def _results(
             exchange={"scheme": settings.exchange},
         )
         what = f"K = {len(dataset.parties)}, seed {seed}"
-        yield train(
-            job, dataset, Environment(progress=partial(rounds_done, report, what, job.job.rounds))
-        )
+        shown = partial(report, what, total=settings.max_rounds)
+        yield train(job, dataset, Environment(progress=shown))
 
 
 def _finite(rounds: float) -> float | None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from bench.experiment import DataSettings, Experiment, Run, main
 from bench.held import BEST, BY_SEED, FIRST, LAST, TYPICAL, rows_of, runs_of
+from bench.in_one_place import score_in_one_place
 from bench.tables import RATE
-from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report
 from securevfl.job import Job
 from securevfl.reports.tables import Column, Row, seconds

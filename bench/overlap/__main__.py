@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from bench.experiment import DataSettings, Experiment, Run, main
-from securevfl.benchmarks.in_one_place import score_in_one_place
+from bench.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import Report
 from securevfl.data.scaling import Scaling
 from securevfl.data.tables import VerticalDataset, overlapping

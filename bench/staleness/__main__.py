@@ -16,6 +16,7 @@ from pydantic import PositiveInt
 
 from bench.experiment import DataSettings, Experiment, Run, Several, main
 from bench.objective import LOSS, Objective, Trails
+from bench.paces import Slower
 from bench.tables import or_dash
 from securevfl.benchmarks.progress import Report
 from securevfl.errors import ConfigError
@@ -23,7 +24,7 @@ from securevfl.job import Job
 from securevfl.models.scores import auc
 from securevfl.protocols.vertical.fdml import SERVER, PulledSums, Staleness
 from securevfl.reports.tables import Column, Row, seconds
-from securevfl.runtime.costs import FixedCosts, Pace, Slower
+from securevfl.runtime.costs import FixedCosts, Pace
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
 NOBODY, IN_TURNS = "none", "turns"

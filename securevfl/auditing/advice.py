@@ -25,7 +25,7 @@ from securevfl.protocols.exchange import TrainsOnShares
 from securevfl.protocols.plan import Plan
 from securevfl.protocols.vertical.runner import Part, Training, VerticalAlgorithm, run_party
 from securevfl.runtime.simulation import simulate
-from securevfl.training import Environment, resolved, workplace_of
+from securevfl.training import Environment, resolved, workplaces
 
 Settings = Mapping[str, Mapping[str, Any]]
 """By section, the keys of `[job]` that change; of other sections all that are set."""
@@ -168,7 +168,7 @@ def _permitted(job: Job, dataset: VerticalDataset) -> Plan:
 
     with TemporaryDirectory() as folder, suppress(_Permitted):
         environment = Environment(guard_directory=Path(folder))
-        places = {each.name: workplace_of(plan, data, each, environment) for each in data.parties}
+        places = workplaces(plan, data, environment)
         programs = algorithm.programs(plan, places)  # with those of servers
         for name, place in places.items():
             programs[name] = partial(run_party, plan=plan, workplace=place, made=made)

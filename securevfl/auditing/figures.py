@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import roc_curve
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from securevfl.arrays import FloatArray, IntArray, Labels
@@ -130,13 +130,8 @@ def _top_precision(ranked_by: FloatArray, is_class: BoolArray, count: int) -> fl
 
 def _true_positives(ranked_by: FloatArray, is_class: BoolArray) -> float:
     """The ROC curve at 1 % false positives, interpolated linearly between tied ranks."""
-    others = np.sort(ranked_by[~is_class])[::-1]
-    allowed = FALSE_POSITIVES * len(others)
-    last = others[min(int(allowed), len(others) - 1)]
-    own = ranked_by[is_class]
-    tied = np.mean(others == last) * len(others)
-    share = (allowed - np.sum(others > last)) / tied
-    return float(np.mean(own > last) + share * np.mean(own == last))
+    false, true, _ = roc_curve(is_class, ranked_by, drop_intermediate=False)
+    return float(np.interp(FALSE_POSITIVES, false, true))
 
 
 def gram_error(factor: FloatArray, features: FloatArray) -> float:
@@ -347,12 +342,12 @@ def auc_difference_error(one: FloatArray, other: FloatArray, truth: IntArray) ->
     """
     classes, counts = np.unique(truth, return_counts=True)
     rarest, variance = int(classes[np.argmin(counts)]), 0.0
-    for rows in (truth == rarest, truth != rarest):
-        below = [
-            rankdata(values)[rows] - rankdata(values[rows])
-            for values in (_score_of_class(each, rarest) for each in (one, other))
-        ]
-        variance += float(np.var(below[0] - below[1])) / rows.sum() / (~rows).sum() ** 2
+    is_rare = truth == rarest
+    first, second = (
+        scores.pair_shares(_score_of_class(each, rarest), is_rare) for each in (one, other)
+    )
+    for rows in (is_rare, ~is_rare):
+        variance += float(np.var(first[rows] - second[rows])) / rows.sum()
     return sqrt(variance)
 
 

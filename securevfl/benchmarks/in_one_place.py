@@ -14,21 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from securevfl.arrays import FloatArray
-from securevfl.benchmarks.tradeoff import ScoreName
 from securevfl.benchmarks.tuning import GRID, validation_split
-from securevfl.data.scaling import Scaling
 from securevfl.data.tables import PartyTable, VerticalDataset
 from securevfl.errors import ConfigError
 from securevfl.job import Job, PartySettings
-from securevfl.models.scores import accuracy, auc
+from securevfl.models.scores import auc
 from securevfl.protocols.exchange import PartyBatches
 from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.sparse import Matrix, SparseRows, dense, index_type
 from securevfl.training import plan_for, train
-
-MOST_ITERATIONS = 10_000
-"""Of scikit-learn's LogisticRegression."""
 
 
 @dataclass(frozen=True)
@@ -170,27 +164,3 @@ def trained_alone(job: Job, dataset: VerticalDataset, party: str) -> float:
     bounds = {column: each for column, each in job.job.bounds.items() if column in table.columns}
     job = job.with_settings(bounds=bounds).model_copy(update={"party": (*own, linear)})
     return train(job.without_protection, alone).clear_auc
-
-
-def score_in_one_place(dataset: VerticalDataset, c: float = 1.0) -> tuple[ScoreName, float]:
-    """How good scikit-learn's LogisticRegression is on the held-out rows, by default or with a C.
-
-    Returns:
-        What the score is, AUC of two classes or accuracy of more, and the score.
-    """
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415  # slow to import
-
-    def scaled(table: PartyTable) -> tuple[FloatArray, FloatArray]:
-        if not dataset.standardize:
-            return table.train, table.test
-        scaling = Scaling.fit(table.train, table.name, table.columns)
-        return scaling.apply(table.train), scaling.apply(table.test)
-
-    train_rows, test_rows = map(
-        np.hstack, zip(*(scaled(table) for table in dataset.parties), strict=True)
-    )
-    model = LogisticRegression(C=c, max_iter=MOST_ITERATIONS).fit(train_rows, dataset.train_labels)
-    predictions = model.decision_function(test_rows).reshape(len(test_rows), -1)
-    if dataset.classes == 2:  # noqa: PLR2004
-        return "auc", auc(predictions, dataset.test_labels)
-    return "accuracy", accuracy(predictions, dataset.test_labels)

@@ -86,10 +86,5 @@ def duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"  # noqa: PLR2004
 
 
-def rounds_done(report: Report, what: str, rounds: int, done: int) -> None:
-    """Report rounds done of so many; a `progress` of training once all but `done` is given."""
-    report(what, done, rounds)
-
-
 def silent(what: str, done: float = 0, total: int | None = None) -> None:
     """The report that nobody reads."""

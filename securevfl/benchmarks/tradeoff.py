@@ -7,10 +7,10 @@ medians over repeats with seeds of their own.
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import floor
-from typing import Literal
+from typing import Any, Literal, cast
 
 from securevfl.benchmarks.grid import Cell, Grid
 from securevfl.benchmarks.progress import Report, silent
@@ -22,12 +22,11 @@ from securevfl.job import Job
 from securevfl.protocols.catalogue import EXCHANGES
 from securevfl.protocols.session.scoring import Score
 from securevfl.reports.rows import (
+    CostFigures,
     CurvePoint,
-    OfflineFigure,
     TradeoffRow,
     TradeoffRun,
     cost_figures,
-    made_offline,
 )
 from securevfl.training import Environment, TrainingResult, plan_for, train
 
@@ -160,11 +159,6 @@ def row_to(
     first = results[0]
     job, exchange = first.job.job, first.job.exchange
     encrypted = first.plan.exchange.encrypts
-    phases = runs[0]["compute_by_phase_s"]
-
-    def offline(figure: OfflineFigure) -> float:
-        return statistics.median(made_offline(run, figure) for run in runs)
-
     return {
         "dataset": dataset.name,
         "exchange": exchange.scheme,
@@ -179,27 +173,12 @@ def row_to(
         "target_chosen": "given",
         "reached_target": all(run["reached"] for run in runs),
         "rounds": statistics.median(run["rounds"] for run in runs),
+        "rounds_before": 0,
         "auc": statistics.median(run["auc"] for run in runs),
         "best_auc": statistics.median(run["best_auc"] for run in runs),
         "binormal": first.scores[-1].binormal,
-        "compute_s": statistics.median(run["compute_s"] for run in runs),
-        "communication_s": statistics.median(run["communication_s"] for run in runs),
-        "total_s": statistics.median(run["total_s"] for run in runs),
-        "setup_s": statistics.median(run["setup_s"] for run in runs),
-        "round_trips": statistics.median(run["round_trips"] for run in runs),
-        "bytes_sent": statistics.median(run["bytes_sent"] for run in runs),
-        "messages": statistics.median(run["messages"] for run in runs),
-        "ciphertext_bytes": statistics.median(run["ciphertext_bytes"] for run in runs),
+        **_median_costs(runs),
         "wall_s": statistics.median(run["wall_s"] for run in runs),
-        "compute_by_phase_s": {
-            phase: statistics.median(run["compute_by_phase_s"][phase] for run in runs)
-            for phase in phases
-        },
-        "offline_compute_s": offline("offline_compute_s"),
-        "offline_communication_s": offline("offline_communication_s"),
-        "offline_bytes": offline("offline_bytes"),
-        "offline_ciphertext_bytes": offline("offline_ciphertext_bytes"),
-        "offline_messages": offline("offline_messages"),
         "label_guard_ratio": first.label_guard_ratio,
         "learning_rate": tuned.learning_rate,
         "learning_rate_chosen": tuned.how,
@@ -209,7 +188,20 @@ def row_to(
         "repeats": len(runs),
         "max_rounds": job.rounds,
         "runs": runs,
+        "varied": {},
     }
+
+
+def _median_costs(runs: Sequence[TradeoffRun]) -> CostFigures:
+    """The median of each figure that costs have, phase by phase of computation."""
+    costs: list[dict[str, Any]] = [dict(run) for run in runs]
+    phases = [run.pop("compute_by_phase_s") for run in costs]
+
+    def medians(of: Sequence[Mapping[str, float]], keys: Iterable[str]) -> dict[str, Any]:
+        return {key: statistics.median(each[key] for each in of) for key in keys}
+
+    figures = medians(costs, [key for key in CostFigures.__annotations__ if key in costs[0]])
+    return cast("CostFigures", {**figures, "compute_by_phase_s": medians(phases, phases[0])})
 
 
 def _run(result: TrainingResult, target: float) -> TradeoffRun:

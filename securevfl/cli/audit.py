@@ -190,13 +190,16 @@ def _by_options(
     name: str, batch_size: str | None, local_steps: str | None, learning_rate: str | None, hide: str
 ) -> Job:
     """The job that is audited where there is no file."""
-    steps = {} if local_steps is None else {"local_steps": options.local_steps(local_steps)}
+    given, count = options.number_or, options.count
+    steps = {}
+    if local_steps is not None:
+        steps["local_steps"] = given("exact", "--local-steps", local_steps, count)
     return Job.of(
         job={
             "dataset": name,
-            "batch_size": options.batch_size(batch_size or "full"),
+            "batch_size": given("full", "--batch-size", batch_size or "full", count),
             "loss": "taylor-logistic" if hide == "both" else "logistic",
-            "learning_rate": options.learning_rate(learning_rate or "auto"),
+            "learning_rate": given("auto", "--learning-rate", learning_rate or "auto", float),
             **steps,
         }
     )

@@ -21,28 +21,13 @@ if TYPE_CHECKING:
 
     from securevfl.data.tables import VerticalDataset
 
-MOVED = {
-    "ahead": "offline",
-    "blind": "blind",
-    "cost-law": "cost_law",
-    "defaults": "defaults",
-    "fdml": "fdml",
-    "fdml-scale": "scale",
-    "horizontal": "horizontal",
-    "joint": "joint",
-    "l1": "l1",
-    "label-guard": "label_guard",
-    "networks": "networks",
-    "offline": "offline",
-    "overhead": "overhead",
-    "overlap": "overlap",
-    "rounds": "rounds",
-    "staleness": "staleness",
-    "theorem1": "theorem1",
-    "theorem2": "theorem2",
-    "transfer": "transfer",
-}
-"""Commands of version 0.1 that are experiments now, in folders of these names."""
+MOVED = (
+    *("blind", "cost-law", "defaults", "fdml", "horizontal", "joint", "l1", "label-guard"),
+    *("networks", "offline", "overhead", "overlap", "rounds", "staleness", "theorem1"),
+    *("theorem2", "transfer"),
+)
+RENAMED = {"ahead": "offline", "fdml-scale": "scale"}
+"""Commands of version 0.1 that are experiments now, and those that have another name as such."""
 
 
 class Benchmarks(TyperGroup):
@@ -50,10 +35,9 @@ class Benchmarks(TyperGroup):
 
     @override
     def get_command(self, ctx: "click.Context", cmd_name: str) -> "click.Command | None":
-        if cmd_name in MOVED:
-            raise ConfigError(
-                f"bench {cmd_name}: now `python -m bench.{MOVED[cmd_name]}`, in a checkout"
-            )
+        if (name := RENAMED.get(cmd_name, cmd_name)) in MOVED or name != cmd_name:
+            folder = name.replace("-", "_")
+            raise ConfigError(f"bench {cmd_name}: now `python -m bench.{folder}`, in a checkout")
         return super().get_command(ctx, cmd_name)
 
 

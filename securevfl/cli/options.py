@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -158,30 +158,18 @@ def read(path: Path | None, only_without_job: Mapping[str, object]) -> Job | Non
     return job
 
 
-def batch_size(text: str) -> int | Literal["full"]:
-    """A batch size as typed: a whole number from 1 on, or `full`."""
-    return "full" if text == "full" else _count(text, "--batch-size", "full")
+def number_or(word: str, option: str, text: str, kind: Callable[[str], float]) -> float | str:
+    """A setting as typed: the word, or a number of this kind, which raises ValueError for others.
 
-
-def local_steps(text: str) -> int | Literal["exact"]:
-    """Local steps as typed: a whole number from 1 on, or `exact`."""
-    return "exact" if text == "exact" else _count(text, "--local-steps", "exact")
-
-
-def learning_rate(text: str) -> float | Literal["auto"]:
-    """A step size as typed: a number, or `auto`."""
-    if text == "auto":
-        return "auto"
+    Raises:
+        ConfigError: neither of them.
+    """
     try:
-        return float(text)
+        return word if text == word else kind(text)
     except ValueError:
-        raise ConfigError(f"--learning-rate = {text!r}: expected a number, or auto") from None
-
-
-def _count(text: str, option: str, word: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"{option} = {text!r}: expected a number from 1 on, or {word}")
-    return int(text)
+        from_one = " from 1 on" if kind is count else ""
+        expected = f"expected a number{from_one}, or {word}"
+        raise ConfigError(f"{option} = {text!r}: {expected}") from None
 
 
 def dataset(name: str, parties: int | None, data_dir: Path | None) -> "VerticalDataset":

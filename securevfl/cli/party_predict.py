@@ -22,7 +22,7 @@ from securevfl.parties.scoring import ScoredRows, ScoringSeat, own_part, score
 from securevfl.protocols.catalogue import algorithm_of, exchange_of
 from securevfl.protocols.predicting import ScoringPlan
 from securevfl.reports.predictions import IMPORTANCE, warnings
-from securevfl.reports.tables import table
+from securevfl.reports.tables import scores_in_words, table
 from securevfl.scoring.explanation import explained, importances
 from securevfl.scoring.outputs import known_labels, metrics, rounded, score_columns
 from securevfl.scoring.sources import own_rows
@@ -137,11 +137,5 @@ def _ending(scored: ScoredRows, header: "ModelHeader", out: Path | None) -> str:
         return f"{len(rows.ids)} of your rows were scored"
     said = [f"{len(rows.ids)} rows scored: {out}"]
     quality = metrics(header, scored.predictions, rows.labels)
-    for name, value in (
-        ("AUC", quality.auc),
-        ("accuracy", quality.accuracy),
-        ("R²", quality.r2),
-    ):
-        if value is not None:
-            said.append(f"{name} {value:.4f} of {quality.rows} with a label")
-    return "; ".join(said)
+    found = scores_in_words(vars(quality))
+    return "; ".join([*said, *(f"{each} of {quality.rows} with a label" for each in found)])

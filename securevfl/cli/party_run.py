@@ -33,7 +33,7 @@ from securevfl.parties.recovery import Told
 from securevfl.parties.stopping import all_know, keep_stop, note_all_know, read_stop
 from securevfl.protocols.session.pad_store import PadStore
 from securevfl.reports.results import as_json, manifest, now
-from securevfl.reports.tables import interval_notes, seconds, wrapped
+from securevfl.reports.tables import interval_notes, scores_in_words, seconds, wrapped
 from securevfl.reports.training import learned_in
 from securevfl.runtime.costs import job_costs
 from securevfl.runtime.real import RealChannel
@@ -428,14 +428,9 @@ class Run:
             return f"the job has finished before: {folder / RESULT}"
         score = outcome.scores[-1] if outcome.scores else None
         said = [f"{outcome.rounds} rounds, ended: {outcome.ended}"]
-        for name, value in (
-            ("AUC", score and score.class_auc),
-            ("accuracy", score and score.class_accuracy),
-            ("R²", score and score.r2),
-        ):
-            if value is not None:
-                digits = f"≈{value:.2f}" if score and score.binormal else f"{value:.4f}"
-                said.append(f"{name} {digits} held out")
+        if score is not None:
+            row = {**_figures(score), "binormal": score.binormal}
+            said += [f"{each} held out" for each in scores_in_words(row)]
         said.append(f"model and result in {folder}")
         if before := self._result["rounds_before"]:
             said.append(f"times and bytes cover the rounds after {before}")

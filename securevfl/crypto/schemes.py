@@ -6,6 +6,7 @@ The properties of a scheme are known without its library, which is imported only
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from securevfl.crypto.bfv_parameters import HANDY_BITS, BfvParameters
 from securevfl.crypto.scheme import (
@@ -16,6 +17,15 @@ from securevfl.crypto.scheme import (
     ProductFormat,
 )
 from securevfl.errors import ConfigError
+from securevfl.lazy import Lazy
+
+if TYPE_CHECKING:
+    from securevfl.crypto import bfv, ckks, native_products, paillier
+    from securevfl.crypto import paillier_fast as fast
+else:  # their libraries take a second to load
+    bfv, ckks = Lazy("securevfl.crypto.bfv"), Lazy("securevfl.crypto.ckks")
+    native_products = Lazy("securevfl.crypto.native_products")
+    paillier, fast = Lazy("securevfl.crypto.paillier"), Lazy("securevfl.crypto.paillier_fast")
 
 Ends = tuple[Callable[..., KeyOwner], Callable[..., Evaluator]]
 """Functions that make an owner from a format, and an evaluator from public bytes and a format.
@@ -53,46 +63,19 @@ class Scheme:
     is_slow: bool = False
 
 
-def _bfv() -> Ends:
-    from securevfl.crypto.bfv import BfvEvaluator, BfvOwner  # noqa: PLC0415
-
-    return BfvOwner, BfvEvaluator
-
-
 def _bfv_by_seal() -> Ends:
-    owner, evaluator = _bfv()
-    return partial(owner, native=False), partial(evaluator, native=False)
-
-
-def _ckks() -> Ends:
-    from securevfl.crypto.ckks import CkksEvaluator, CkksOwner  # noqa: PLC0415
-
-    return CkksOwner, CkksEvaluator
-
-
-def _paillier_phe() -> Ends:
-    from securevfl.crypto.paillier import PaillierEvaluator, PaillierOwner  # noqa: PLC0415
-
-    return PaillierOwner, PaillierEvaluator
-
-
-def _paillier_fast() -> Ends:
-    from securevfl.crypto import paillier_fast  # noqa: PLC0415
-
-    return paillier_fast.FastPaillierOwner, paillier_fast.FastPaillierEvaluator
-
-
-def _paillier_full() -> Ends:
-    from securevfl.crypto import paillier_fast  # noqa: PLC0415
-
-    return paillier_fast.FullPaillierOwner, paillier_fast.FastPaillierEvaluator
+    return partial(bfv.BfvOwner, native=False), partial(bfv.BfvEvaluator, native=False)
 
 
 SCHEMES: Mapping[str, Scheme] = {
     "bfv": Scheme(
         "BFV on TenSEAL's SEAL: exact, 128 bits, fast; the default",
         # Products in C where that was compiled; seal is named as earlier jobs did as well.
-        {"native": _bfv, "seal": _bfv_by_seal, "tenseal": _bfv_by_seal},
+        {
+            "native": lambda: (bfv.BfvOwner, bfv.BfvEvaluator),
+            "seal": _bfv_by_seal,
+            "tenseal": _bfv_by_seal,
+        },
         # Rounding v to 13 bits weighs on a gradient as much as rounding X to 12, residuals being
         # within ±1 and features around it: large S and bounds are met by fewer bits of v alone.
         fraction_bits=((20, 14), (19, 13), *((bits, 12) for bits in range(18, 12, -1))),
@@ -102,13 +85,17 @@ SCHEMES: Mapping[str, Scheme] = {
     ),
     "paillier": Scheme(
         "Paillier on phe's keys: exact, 3072 bits (2048 is 112-bit security); phe is the baseline",
-        {"fast": _paillier_fast, "fast-full": _paillier_full, "phe": _paillier_phe},
+        {
+            "fast": lambda: (fast.FastPaillierOwner, fast.FastPaillierEvaluator),
+            "fast-full": lambda: (fast.FullPaillierOwner, fast.FastPaillierEvaluator),
+            "phe": lambda: (paillier.PaillierOwner, paillier.PaillierEvaluator),
+        },
         PAILLIER_KEY_SIZES,
         is_slow=True,
     ),
     "ckks": Scheme(
         "CKKS through TenSEAL: approximate; for benchmarks only",
-        {"tenseal": _ckks},
+        {"tenseal": lambda: (ckks.CkksOwner, ckks.CkksEvaluator)},
         exact=False,
         seeded=True,
     ),
@@ -179,9 +166,7 @@ def make_evaluator(
     bits, (_, evaluator_of) = _choose(scheme, key_bits, engine)
     evaluator = evaluator_of(public_bytes, product_format, *bits)
     if workers > 1:
-        from securevfl.crypto.paillier_fast import FastPaillierEvaluator  # noqa: PLC0415
-
-        if not isinstance(evaluator, FastPaillierEvaluator):
+        if not isinstance(evaluator, fast.FastPaillierEvaluator):
             raise ConfigError(
                 f"workers is {workers}, 1 expected: only paillier's fast engine spreads"
             )
@@ -198,9 +183,7 @@ def running_engine(scheme: str, engine: str | None = None) -> str:
     """The engine that multiplies in this process: seal where native finds no library."""
     name = engine or default_engine(scheme)
     if name == "native":
-        from securevfl.crypto.native_products import why_not  # noqa: PLC0415
-
-        return "native" if why_not() is None else "seal"
+        return "native" if native_products.why_not() is None else "seal"
     return name
 
 
@@ -211,9 +194,7 @@ def why_slower(scheme: str, engine: str | None = None) -> str | None:
     """
     if scheme not in ("bfv", "blind") or engine not in (None, "native"):
         return None
-    from securevfl.crypto.native_products import why_not  # noqa: PLC0415
-
-    missing = why_not()
+    missing = native_products.why_not()
     return missing and f"products are SEAL's, and slower than native ones: {missing}"
 
 

@@ -1,8 +1,7 @@
 """Data: who holds which columns of which rows, and where the known data sets come from."""
 
 from securevfl.data.catalog import CatalogEntry, Listing, get, listing, names, where
-from securevfl.data.ids import AlignedIds, read_aligned, write_aligned
-from securevfl.data.join import OwnData, align_files, load_files, load_party
+from securevfl.data.join import OwnData, load_files
 from securevfl.data.partition import BatchSchedule, fixed_partition
 from securevfl.data.read import FileSource, PartyRows, read_party
 from securevfl.data.scaling import Scaling
@@ -10,7 +9,6 @@ from securevfl.data.sources import load
 from securevfl.data.tables import PartyTable, VerticalDataset, check, fingerprint, row_digests
 
 __all__ = [
-    "AlignedIds",
     "BatchSchedule",
     "CatalogEntry",
     "FileSource",
@@ -20,7 +18,6 @@ __all__ = [
     "PartyTable",
     "Scaling",
     "VerticalDataset",
-    "align_files",
     "check",
     "fingerprint",
     "fixed_partition",
@@ -28,11 +25,8 @@ __all__ = [
     "listing",
     "load",
     "load_files",
-    "load_party",
     "names",
-    "read_aligned",
     "read_party",
     "row_digests",
     "where",
-    "write_aligned",
 ]

@@ -1,22 +1,15 @@
-"""Row ids: how they are compared, which rows they hold out, and the manifest of shared ids.
+"""Row ids: how they are compared, and which rows they hold out.
 
-Real parties see no ids of each other except those in the manifest that every party has beside its
-own file. It holds neither features nor labels; a reader learns that every party holds these
-ids. A mismatch of ids can only be explained where all files are in one place, as in a simulation.
+A mismatch of ids can only be explained where all files are in one place, as in a simulation.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from securevfl.data.tables import fingerprint
 from securevfl.errors import DataError
-from securevfl.files import read_content, replace_file
 from securevfl.lazy import Lazy
 from securevfl.shown import counted
 
@@ -25,7 +18,6 @@ if TYPE_CHECKING:
 else:
     pl = Lazy("polars")
 
-FORMAT = 1
 IdFormat = Literal["text", "number", "folded"]
 FEW, MORE = 0.5, 0.01
 EXAMPLES = 3
@@ -140,74 +132,8 @@ def is_held_out(row_id: str) -> bool:
     return int.from_bytes(digest[:8], "big") * 5 < 1 << 64
 
 
-@dataclass(frozen=True)
-class AlignedIds:
-    """The ids of the training and test rows that all parties hold, in their order.
-
-    `classes` is the number of classes; 0 for real targets.
-
-    Raises:
-        DataError: a repeated id, no training or test rows, or a single class.
-    """
-
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-    classes: int
-
-    def __post_init__(self) -> None:
-        ids = (*self.train, *self.test)
-        if double := len(ids) - len(set(ids)):
-            raise DataError(f"aligned ids: {double} of {len(ids)} are duplicates")
-        for split, rows in (("training", self.train), ("test", self.test)):
-            if not rows:
-                raise DataError(f"aligned ids: no {split} rows, expected at least 1")
-        if self.classes < 0 or self.classes == 1:
-            raise DataError(f"aligned ids: {self.classes} classes, expected at least 2")
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the training ids."""
-        return fingerprint(self.train)
-
-
-@dataclass(frozen=True)
-class _Manifest:
-    """The manifest's JSON; its fingerprint detects a truncated or edited file."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    format: int
-    fingerprint: str
-    classes: int
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-
-
-_MANIFEST = TypeAdapter(_Manifest)
-
-
 def first_problem(error: ValidationError) -> str:
     """The first problem of an invalid JSON file, and its location."""
     problem = error.errors()[0]
     place = ".".join(map(str, problem["loc"]))
     return f"{place or 'file'}: {problem['msg']}"
-
-
-def write_aligned(path: Path, aligned: AlignedIds) -> None:
-    """Write the manifest as JSON."""
-    manifest = _Manifest(FORMAT, aligned.fingerprint, aligned.classes, aligned.train, aligned.test)
-    replace_file(path, json.dumps(asdict(manifest), indent=0).encode(), "aligned ids")
-
-
-def read_aligned(path: Path) -> AlignedIds:
-    """Read a manifest; a DataError if it is missing, invalid, of another version or was changed."""
-    try:
-        manifest = _MANIFEST.validate_json(read_content(path), strict=True)
-    except ValidationError as error:
-        raise DataError(f"{path}: no aligned ids ({first_problem(error)})") from error
-    if manifest.format != FORMAT:
-        raise DataError(f"{path}: format {manifest.format}, expected {FORMAT}")
-    aligned = AlignedIds(manifest.train, manifest.test, manifest.classes)
-    if aligned.fingerprint != manifest.fingerprint:
-        raise DataError(f"{path}: its ids do not match its fingerprint")
-    return aligned

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from securevfl.arrays import IntArray, Labels
 from securevfl.data.csv_files import DETECT
 from securevfl.data.features import make_table, suspicious
-from securevfl.data.ids import AlignedIds, explain_mismatch
+from securevfl.data.ids import explain_mismatch
 from securevfl.data.labels import as_compared, encode_labels, label_values, rare_classes
 from securevfl.data.read import FileSource, PartyRows, read_party, require_usable
 from securevfl.data.shards import Shard, is_shard, open_shard
@@ -76,7 +76,7 @@ def load_files(parties: Sequence[FileSource], *, regression: bool = False) -> Ve
     numbers if all are numbers; with `regression`, more than two different numbers are real targets.
     `dropped` counts each party's rows whose id some other party lacks.
 
-    Each table is made from its party's own file and the aligned ids, as between real parties.
+    Each table is made from its party's own file and the ids in common, as between real parties.
 
     Raises:
         ConfigError: fewer than two parties, repeated names, not exactly one label party, test
@@ -89,7 +89,9 @@ def load_files(parties: Sequence[FileSource], *, regression: bool = False) -> Ve
     joined = _join(parties)
     names, labels = _labels(*joined.of_holder, regression=regression)
     if joined.by_id:
-        joined.aligned(names, labels)
+        check_labels(f"party {joined.holder!r}", "training", labels[0], len(names))
+        if not len(labels[1]):
+            raise DataError("the ids that all parties hold give no test rows, expected at least 1")
     digests = joined.digests
     only_ones = all(
         isinstance(held.train, Shard) and held.train.header.values is None
@@ -118,30 +120,6 @@ def load_files(parties: Sequence[FileSource], *, regression: bool = False) -> Ve
     )
     check(dataset)
     return dataset
-
-
-def align_files(parties: Sequence[FileSource], *, regression: bool = False) -> AlignedIds:
-    """The ids that all parties' files share, computed where all files can be read."""
-    joined = _join(parties)
-    return joined.aligned(*_labels(*joined.of_holder, regression=regression))
-
-
-def load_party(source: FileSource, aligned: AlignedIds) -> OwnData[Any]:
-    """Read one party's own file, with its rows in the order of the aligned ids.
-
-    Refuses what `load_files` refuses, a file that lacks aligned ids, and another number of classes.
-    """
-    own = load_own(source, aligned.train, aligned.test, regression=aligned.classes == 0)
-    if own.train_labels is None or own.test_labels is None:
-        return own
-    if len(own.label_names) != aligned.classes:
-        raise DataError(
-            f"party {source.name!r}: {len(own.label_names)} classes in {source.label_column!r}, "
-            f"the aligned ids say {aligned.classes}"
-        )
-    for split, labels in (("training", own.train_labels), ("test", own.test_labels)):
-        check_labels(f"party {source.name!r}", split, labels, aligned.classes)
-    return own
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,12 +269,6 @@ class _Joined:
         held, (train, test) = self.of_holder
         return held.train.digests[train], held.test.digests[test]
 
-    def aligned(self, names: tuple[str, ...], labels: Sequence[Labels]) -> AlignedIds:
-        """The ids of the common rows; refuses labels that no job could train on."""
-        check_labels(f"party {self.holder!r}", "training", labels[0], len(names))
-        held, (train, test) = self.of_holder
-        return AlignedIds(tuple(held.train.ids[train]), tuple(held.test.ids[test]), len(names))
-
 
 def _join(parties: Sequence[FileSource]) -> _Joined:
     _check_sources(parties)
@@ -436,7 +408,7 @@ def _find(held: _Held, side: PartyRows | Shard, wanted: Sequence[str] | Digests)
         problem = "rows in common are missing"
         if held.by_id:
             first = f"the first is {wanted[missing[0]]!r}"
-            problem = f"aligned ids missing in {held.source.id_column!r}, {first}"
+            problem = f"ids in common are missing in {held.source.id_column!r}, {first}"
         raise DataError(f"party {held.source.name!r}: {len(missing)} of {len(wanted)} {problem}")
     return rows
 

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from securevfl.errors import ConfigError, DataError
-from securevfl.files import toml_tables
+from securevfl.files import reading, toml_tables
 from securevfl.job.sections import (
     Activation,
     AuditSection,
@@ -238,9 +238,8 @@ def read_job(path: Path) -> Job:
 def job_text(path: Path) -> str:
     """The text of a job file, with its line ends; a DataError if it cannot be read."""
     try:
-        return path.read_bytes().decode()
-    except OSError as error:
-        raise DataError(f"job file {path} cannot be read: {error.strerror}") from error
+        with reading(f"job file {path}"):
+            return path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise DataError(f"job file {path}: not UTF-8 text") from error
 

@@ -122,7 +122,7 @@ def auc_difference(first: FloatArray, second: FloatArray, labels: Labels) -> tup
     Source: DeLong, DeLong, Clarke-Pearson, Biometrics 44 (1988).
     """
     ones, zeros = labels == 1, labels == 0
-    above = _shares(first, ones, zeros) - _shares(second, ones, zeros)
+    above = pair_shares(first, ones) - pair_shares(second, ones)
     error = np.sqrt(above[ones].var(ddof=1) / ones.sum() + above[zeros].var(ddof=1) / zeros.sum())
     return float(above[ones].mean()), float(error)
 
@@ -143,12 +143,10 @@ def r2_difference(first: FloatArray, second: FloatArray, targets: Labels) -> tup
     return float(gained.mean()), float(gained.std(ddof=1) / np.sqrt(len(targets)))
 
 
-def _shares(
-    predictions: FloatArray, ones: NDArray[np.bool_], zeros: NDArray[np.bool_]
-) -> FloatArray:
+def pair_shares(predictions: FloatArray, ones: NDArray[np.bool_]) -> FloatArray:
     """For every row, the fraction of the other class on the right side of it, ties half."""
     shares = np.empty(len(predictions))
-    for own, others, sign in ((ones, zeros, 1.0), (zeros, ones, -1.0)):
+    for own, others, sign in ((ones, ~ones, 1.0), (~ones, ones, -1.0)):
         ordered = np.sort(sign * predictions[others])
         below = np.searchsorted(ordered, sign * predictions[own], "left")
         upto = np.searchsorted(ordered, sign * predictions[own], "right")

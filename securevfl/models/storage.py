@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save
 from typing_extensions import override
 
 from securevfl.arrays import FloatArray
 from securevfl.errors import ConfigError, DataError
-from securevfl.files import replace_file
+from securevfl.files import read_arrays, replace_file
 from securevfl.models.head import Head, HeadedModel
 from securevfl.models.layers import DenseLayer, Multilayer
 from securevfl.models.local_model import (
@@ -292,9 +292,7 @@ def load_model(
     if not path.is_file():
         raise DataError(f"no model file {path}: name .safetensors files")
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, tensors = read_arrays(path)
         header = _MODEL_HEADER.validate_json(metadata[_HEADER], strict=True)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(f"model file {path}: not a securevfl model ({error})") from error

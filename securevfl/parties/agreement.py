@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from securevfl.errors import ConfigError, DataError, PeerNotTrusted
-from securevfl.files import private_folder, replace_file, toml_tables
+from securevfl.files import private_folder, reading, replace_file, toml_tables
 from securevfl.job import DataSettings, Job, check_job
 from securevfl.parties.identity import Identity, parse_public, public_text, verify
 
@@ -99,11 +99,8 @@ class Agreement:
 
 def read_agreement(path: Path) -> Agreement:
     """Read an agreement; a DataError if it cannot be read, otherwise see `parse_agreement`."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"agreement {path} cannot be read: {error.strerror}") from error
+    with reading(f"agreement {path}"), path.open("rb") as file:
+        text = file.read(MOST_BYTES + 1)
     return parse_agreement(text, str(path))
 
 

@@ -51,7 +51,7 @@ from securevfl.crypto.curve25519 import (
     raised_points,
 )
 from securevfl.errors import ConfigError, CryptoError, DataError, PeerViolation, SecureVFLError
-from securevfl.runtime.channel import Channel, collect
+from securevfl.runtime.channel import Channel, exchange_with, tell
 from securevfl.runtime.costs import SETUP, Costs
 from securevfl.wire.codec import Message, encode, message_kind
 
@@ -237,10 +237,9 @@ class _Ring:
     async def exchange_sizes(self, context: bytes, own: Sizes, limits: Limits) -> bytes:
         """Commit to sizes, open them, and judge them; the key of the points."""
         name = self._channel.name
-        await self._tell_all(SizesSealed(_commitment(context, name, own)))
-        sealed = await collect(self._channel, self._others, SizesSealed)
-        await self._tell_all(own)
-        opened = await collect(self._channel, self._others, Sizes)
+        committed = SizesSealed(_commitment(context, name, own))
+        sealed = await exchange_with(self._channel, self._others, committed)
+        opened = await exchange_with(self._channel, self._others, own)
         for peer, sizes in opened.items():
             if _commitment(context, peer, sizes) != sealed[peer].commitment:
                 raise PeerViolation(
@@ -344,7 +343,7 @@ class _Ring:
                     for halves in zip(*(self._halves(owner) for owner in self._names), strict=True)
                 ]
             self.overlap = Overlap(len(common[0]), len(common[1]))
-            await self._tell_all(self.overlap)
+            await tell(self._channel, self._others, self.overlap)
         else:
             _, self.overlap = await self._channel.receive([self._label], Overlap)
         await self._accept(self._problem_of_overlap(limits, lists))
@@ -457,14 +456,10 @@ class _Ring:
             raise PeerViolation(f"{self._label} sent places of training rows among test rows")
         return Common(places[:first], places[first:] - own.train)
 
-    async def _tell_all(self, message: Message) -> None:
-        for peer in self._others:
-            await self._channel.send(peer, message)
-
     async def _accept(self, problem: SecureVFLError | None) -> None:
         """Tell all whether this party goes on; nobody does unless all do."""
-        await self._tell_all(CountsAccepted(problem is None))
-        verdicts = await collect(self._channel, self._others, CountsAccepted)
+        accepts = CountsAccepted(problem is None)
+        verdicts = await exchange_with(self._channel, self._others, accepts)
         if problem is not None:
             raise problem
         common = self.overlap.train + self.overlap.test

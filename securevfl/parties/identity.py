@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from securevfl.errors import ConfigError, DataError, PeerNotTrusted
-from securevfl.files import sync_folder
+from securevfl.files import reading, sync_folder
 
 # Keys are trusted, not dates: a clock that is wrong by years must not end a link.
 FIRST_DAY, LAST_DAY = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31)
@@ -119,12 +119,9 @@ class Identity:
             DataError: it cannot be read, or holds no Ed25519 key.
             ConfigError: other users may read it, or the passphrase is missing, wrong or unused.
         """
-        try:
-            with path.open("rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
-                pem = file.read(MOST_KEY_FILE_BYTES)
-        except OSError as error:
-            raise DataError(f"key file {path} cannot be read: {error.strerror}") from error
+        with reading(f"key file {path}"), path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            pem = file.read(MOST_KEY_FILE_BYTES)
         if mode & _OTHERS:
             raise ConfigError(
                 f"key file {path}: other users may read or write it (mode "

@@ -21,11 +21,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from typing_extensions import override
 
 from securevfl.errors import ConfigError, DataError, PeerViolation
-from securevfl.files import private_folder, replace_file, wipe_file
+from securevfl.files import content_if_there, private_folder, reading, replace_file, wipe_file
 from securevfl.job import Job
 from securevfl.parties.alignment import align
 from securevfl.parties.meeting import ALIGNMENT, TRAINING, Meet, Meeting, Programs
@@ -379,12 +379,7 @@ class _Reached:
 
     @property
     def rounds(self) -> int:
-        try:
-            return int.from_bytes(self._path.read_bytes(), "little")
-        except FileNotFoundError:
-            return 0
-        except OSError as error:
-            raise DataError(f"{self._path} cannot be read") from error
+        return int.from_bytes(content_if_there(self._path, "rounds reached") or b"", "little")
 
     @rounds.setter
     def rounds(self, rounds: int) -> None:
@@ -401,12 +396,9 @@ class _Reached:
 def read_diary(folder: Path) -> Diary:
     """How far a party has come in a job, by its folder; a DataError if the file is damaged."""
     path = folder / DIARY
-    try:
-        return Diary.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return Diary()
-    except (OSError, ValidationError) as error:
-        raise DataError(f"{path} cannot be read, or is damaged") from error
+    data = content_if_there(path, "diary")
+    with reading(f"diary {path}"):
+        return Diary() if data is None else Diary.model_validate_json(data)
 
 
 @contextmanager

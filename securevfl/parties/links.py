@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Self
 
 from securevfl.errors import (
@@ -312,12 +311,7 @@ class Links:
             await self._door.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._leave(self._used | self._ready)
         if self._door is not None:
             await self._door.close()

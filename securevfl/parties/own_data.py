@@ -29,7 +29,7 @@ from securevfl.parties.alignment import Common
 from securevfl.protocols.catalogue import algorithm_of
 from securevfl.protocols.plan import Facts
 from securevfl.protocols.session.workplace import PartyData
-from securevfl.runtime.channel import Channel, collect, expect_shape
+from securevfl.runtime.channel import Channel, collect, exchange_with, expect_shape, tell
 from securevfl.sparse import Matrix
 from securevfl.training.job_data import job_data
 from securevfl.wire.codec import Message, message_kind
@@ -267,9 +267,7 @@ async def describe(
         classes=len(own.label_names) if is_label_party else 0,
         weight_bits=own.table.weight_bits,
     )
-    for other in others:
-        await channel.send(other, ours)
-    found = {name: ours, **await collect(channel, others, Description)}
+    found = {name: ours, **await exchange_with(channel, others, ours)}
     classes = found[label_party].classes
     if classes == 1 or classes > MOST_CLASSES or (classes == 0 and job.job.loss != "squared"):
         raise PeerViolation(f"{label_party} announces {classes} classes")
@@ -309,8 +307,7 @@ async def _given(
     if channel.name == label_party:
         assert train is not None and test is not None  # noqa: S101, PT018
         given = GivenLabels(train.astype(np.float64), test.astype(np.float64))
-        for other in others:
-            await channel.send(other, given)
+        await tell(channel, others, given)
         return train, test
     message = (await collect(channel, [label_party], GivenLabels))[label_party]
     expect_shape(label_party, message.train, (len(taken.train),))

@@ -4,10 +4,8 @@ import datetime
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from securevfl.errors import DataError, PeerNotTrusted
-from securevfl.files import replace_file
+from securevfl.errors import PeerNotTrusted
+from securevfl.files import content_if_there, reading, replace_file
 from securevfl.parties.agreement import Agreement, folder_of
 from securevfl.parties.identity import Identity, verify
 from securevfl.parties.meeting import Stopped
@@ -41,12 +39,9 @@ def keep_stop(state: Path, agreement: Agreement, stopped: Stopped) -> None:
 def read_stop(state: Path, agreement: Agreement) -> Stopped | None:
     """What is written down of it; None of a job that nobody has stopped."""
     path = folder_of(state, agreement) / STOPPED
-    try:
-        return Stopped.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        raise DataError(f"{path} cannot be read, or is damaged") from error
+    data = content_if_there(path, "stop")
+    with reading(f"stop {path}"):
+        return None if data is None else Stopped.model_validate_json(data)
 
 
 def all_know(state: Path, agreement: Agreement) -> bool:

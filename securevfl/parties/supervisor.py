@@ -8,7 +8,6 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from securevfl import errors
 from securevfl.errors import PeerUnreachable, SecureVFLError
@@ -61,10 +60,9 @@ class Supervisor:
 
     def _start(self, task: Task) -> None:
         self._addresses.pop(task.name, None)
-        self._handles[task.name] = self.host.start(task, partial(self._heard, task.name))
-
-    def _heard(self, name: str, event: Event) -> None:
-        self._events.put((name, event))
+        self._handles[task.name] = self.host.start(
+            task, lambda event: self._events.put((task.name, event))
+        )
 
     def _hear(self, tasks: Mapping[str, Task], name: str, event: Event) -> None:
         match event.kind:

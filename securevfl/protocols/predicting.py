@@ -30,7 +30,7 @@ from securevfl.protocols.guards.feature_guard import require_scoring_guard
 from securevfl.protocols.guards.people import CountedJob, Digests
 from securevfl.protocols.session.agreement import proof_of_rows, require_same_rows
 from securevfl.protocols.session.gathering import Party, Step
-from securevfl.runtime.channel import Channel, collect
+from securevfl.runtime.channel import Channel, exchange_with
 from securevfl.runtime.costs import SETUP, Costs
 from securevfl.wire.codec import Message, message_kind
 
@@ -66,9 +66,7 @@ async def agree_on_rows(
         public = mask_key.public_bytes
         proof = proof_of_rows(party.name, job_hash, public, rows_hash)
         hello = ScoringHello(job_hash, header.rounds, rows, proof, public)
-    for name in party.others:
-        await party.channel.send(name, hello)
-    hellos = await collect(party.channel, party.others, ScoringHello)
+    hellos = await exchange_with(party.channel, party.others, hello)
     for name, other in hellos.items():
         _check_same(name, other, hello)
         expected = proof_of_rows(name, job_hash, other.mask_key, rows_hash)

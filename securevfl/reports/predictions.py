@@ -13,7 +13,7 @@ from securevfl.reports.rows import (
     calibration_figures,
     cost_figures,
 )
-from securevfl.reports.tables import COSTS, Column, epsilon_text, interval_notes
+from securevfl.reports.tables import COSTS, OF_TARGETS, Column, epsilon_text, interval_notes, share
 
 if TYPE_CHECKING:
     from securevfl.models.ranking import Cutoff, Ranking
@@ -74,13 +74,12 @@ SCORED: tuple[Column[PredictRow], ...] = (
     ("rows", lambda row: f"{row['rows']:,}"),
 )
 CLASSES: tuple[Column[PredictRow], ...] = (
-    ("AUC", lambda row: _figure(row["auc"], ".4f")),
-    ("accuracy", lambda row: _figure(row["accuracy"], ".4f")),
-    ("Brier", lambda row: _figure(row["brier"], ".4f")),
+    ("AUC", lambda row: share(row["auc"])),
+    ("accuracy", lambda row: share(row["accuracy"])),
+    ("Brier", lambda row: share(row["brier"])),
 )
 TARGETS: tuple[Column[PredictRow], ...] = (
-    ("R²", lambda row: _figure(row["r2"], ".4f")),
-    ("RMSE", lambda row: _figure(row["rmse"])),
+    *OF_TARGETS,
     ("MAE", lambda row: _figure(row["mae"])),
 )
 IMPORTANCE: tuple[Column[Mapping[str, Any]], ...] = (

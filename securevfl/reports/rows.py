@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from securevfl.models.scores import Calibration
     from securevfl.runtime.costs import JobCosts
 
-HOMOMORPHIC = ("encrypt", "evaluate", "decrypt")
-"""The phases of computation that homomorphic work is."""
 DERIVED = "from each party's own curvature"
 """How step sizes were chosen that nobody chose."""
 

@@ -94,6 +94,12 @@ def score_text(row: Mapping[str, Any], key: str) -> str:
     return f"≈{row[key]:.2f}" if row.get("binormal") and key == "auc" else share(row.get(key))
 
 
+def scores_in_words(row: Mapping[str, Any]) -> list[str]:
+    """AUC, accuracy and R², as far as they are known."""
+    names = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²"}
+    return [f"{name} {score_text(row, key)}" for key, name in names.items() if row[key] is not None]
+
+
 COSTS: tuple[Column[CostFigures], ...] = (
     ("compute", lambda row: seconds(row["compute_s"])),
     ("network", lambda row: seconds(row["communication_s"])),
@@ -110,7 +116,7 @@ TRADEOFF: tuple[Column[JobRow], ...] = (
     *COSTS[3:],
 )
 
-OF_TARGETS: tuple[Column[TrainRow], ...] = (
+OF_TARGETS: tuple[Column[Any], ...] = (
     ("R²", lambda row: share(row["r2"])),
     ("RMSE", lambda row: "-" if row["rmse"] is None else f"{row['rmse']:.4g}"),
 )

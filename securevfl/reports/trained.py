@@ -9,7 +9,6 @@ from securevfl.reports.page import lines, render, rows_page
 from securevfl.reports.rows import (
     DERIVED,
     Figures,
-    OfflineFigure,
     TradeoffRow,
     TrainRow,
     any_offline,
@@ -68,11 +67,6 @@ PHASES = {
     "offline": "work that did not fit into waiting",
 }
 
-CORRELATED_RANDOMNESS: Mapping[OfflineFigure, str] = {
-    "offline_compute_s": "computation before rounds",
-    "offline_communication_s": "network before rounds",
-}
-
 
 def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -> TrainRow:
     """What a finished job reports."""
@@ -95,16 +89,13 @@ def training_row(result: "TrainingResult", dataset: "VerticalDataset[Matrix]") -
         "learned": result.learned,
         "ended": result.ended,
         "reached_target": target is None or (score is not None and score.auc >= target),
-        "auc": score.class_auc if score else None,
+        **_figures(score),
         "auc_exact": exact.class_auc if exact else None,
-        "accuracy": score.class_accuracy if score else None,
         "ranking": result.ranking,
         "class_weight": job.class_weight,
         "weighted_rows": result.plan.facts.weight_bits > 0,
         **calibration_figures(result.calibration),
-        "r2": score.r2 if score else None,
         "r2_exact": exact.r2 if exact else None,
-        "rmse": score.rmse if score else None,
         "mae": score.mae if score else None,
         "binormal": score is not None and score.binormal,
         **cost_figures(result.costs()),
@@ -151,12 +142,12 @@ def _precision(result: "TrainingResult", own: "FloatArray") -> float | None:
     return Cutoffs(own[:, 0], result.test_labels).average_precision if result.ranking else None
 
 
-def _figures(score: "Score") -> Figures:
+def _figures(score: "Score | None") -> Figures:
     return {
-        "auc": score.class_auc,
-        "accuracy": score.class_accuracy,
-        "r2": score.r2,
-        "rmse": score.rmse,
+        "auc": score.class_auc if score else None,
+        "accuracy": score.class_accuracy if score else None,
+        "r2": score.r2 if score else None,
+        "rmse": score.rmse if score else None,
     }
 
 
@@ -258,17 +249,18 @@ def costs(row: Row) -> list[tuple[str, str]]:
     """Seconds of the critical path by what they were spent on, and what was sent."""
     phases = row["compute_by_phase_s"]
     offline, rounds = any_offline([row]), row["total_s"] - offline_s(row)
-    network = made_offline(row, "offline_communication_s")
+    network, made = made_offline(row, "offline_communication_s"), []
+    if offline:
+        made = [
+            ("computation before rounds", seconds(made_offline(row, "offline_compute_s"))),
+            ("network before rounds", seconds(network)),
+            ("in all", seconds(row["total_s"])),
+        ]
     return [
         *((text, seconds(phases[phase])) for phase, text in PHASES.items() if phases[phase]),
         ("network", seconds(row["communication_s"] - network)),
         ("all rounds", seconds(rounds)),
-        *(
-            (text, seconds(made_offline(row, figure)))
-            for figure, text in CORRELATED_RANDOMNESS.items()
-            if offline
-        ),
-        *([("in all", seconds(row["total_s"]))] if offline else []),
+        *made,
         ("set-up before them", seconds(row["setup_s"])),
         ("on this machine's clock", seconds(row["wall_s"])),
         ("sent", size(row["bytes_sent"])),

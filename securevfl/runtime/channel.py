@@ -7,7 +7,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -172,6 +172,18 @@ async def collect(
         sender, message = await channel.receive(pending, kind, step)
         messages[sender] = message
     return {name: messages[name] for name in senders}
+
+
+async def tell(channel: Channel, receivers: Iterable[str], message: Message) -> None:
+    """Send a message to each of the receivers."""
+    for name in receivers:
+        await channel.send(name, message)
+
+
+async def exchange_with(channel: Channel, peers: Collection[str], message: M) -> dict[str, M]:
+    """Send a message to all peers, and take one of its kind from each; errors as `collect`."""
+    await tell(channel, peers, message)
+    return await collect(channel, peers, type(message))
 
 
 class Arrived(NamedTuple):

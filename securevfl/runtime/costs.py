@@ -21,7 +21,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from securevfl.errors import ConfigError
 from securevfl.shown import Shown
 from securevfl.wire.codec import Message, Stage
 
@@ -98,36 +97,6 @@ def steady(now: float, seconds: float) -> float:
     return seconds
 
 
-@dataclass(frozen=True)
-class Slower:
-    """A computer that is slower by a factor, always or in turns.
-
-    Attributes:
-        factor: 1 is the measured speed.
-        period: seconds of a turn; 0 means always.
-        turn: this party's turn, from 0.
-        turns: number of turns.
-
-    Raises:
-        ConfigError: a factor that is not positive, or an impossible turn.
-    """
-
-    factor: float
-    period: float = 0.0
-    turn: int = 0
-    turns: int = 1
-
-    def __post_init__(self) -> None:
-        if not (self.factor > 0 and self.period >= 0 and 0 <= self.turn < self.turns):
-            raise ConfigError(f"pace {self}: expected a positive factor and a turn of `turns`")
-
-    def __call__(self, now: float, seconds: float) -> float:
-        """Longer seconds if the section begins in the party's own turn."""
-        if self.period > 0 and int(now / self.period) % self.turns != self.turn:
-            return seconds
-        return seconds * self.factor
-
-
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Sent messages, their bytes, and the bytes of those with ciphertexts."""
@@ -149,9 +118,7 @@ class Snapshot:
     """A ledger at the end of one round; `offline` is the part of its traffic sent offline."""
 
     path: Path
-    messages: int
-    bytes_sent: int
-    ciphertext_bytes: int
+    traffic: Traffic
     hops: int
     hidden_s: float
     offline: Traffic
@@ -272,17 +239,8 @@ class Costs:
 
     def end_round(self, rounds: int = 1) -> None:
         """Record the ledger at the end of a round, or of several that end together."""
-        traffic = self._traffic
-        snapshot = Snapshot(
-            dict(self.path),
-            traffic.messages,
-            traffic.bytes_sent,
-            traffic.ciphertext_bytes,
-            self.hops,
-            self.hidden_s,
-            self._traffic_offline,
-        )
-        self.snapshots += [snapshot] * rounds
+        path, traffic, offline = dict(self.path), self._traffic, self._traffic_offline
+        self.snapshots += [Snapshot(path, traffic, self.hops, self.hidden_s, offline)] * rounds
 
     def work_for(self, wait_seconds: float) -> float:
         """Fill a wait of known length with offline work; returns the overrun in seconds."""
@@ -424,19 +382,19 @@ def job_costs(ledgers: Mapping[str, Costs], rounds: int) -> JobCosts:
     if CORRELATED_RANDOMNESS in last:
         phases[CORRELATED_RANDOMNESS] = last[CORRELATED_RANDOMNESS]
     communication_offline = last.get(OFFLINE_COMMUNICATION, 0.0)
+    traffic = sum((snapshot.traffic for snapshot in snapshots), Traffic())
+    offline = sum((snapshot.offline for snapshot in snapshots), Traffic())
     return JobCosts(
         compute_s=sum(phases.values()),
         communication_s=last.get(COMMUNICATION, 0.0) + communication_offline,
         compute_by_phase_s=phases,
         setup_s=last.get(SETUP, 0.0),
         round_trips=max(snapshot.hops for snapshot in snapshots) / 2,
-        bytes_sent=sum(snapshot.bytes_sent for snapshot in snapshots),
-        ciphertext_bytes=sum(snapshot.ciphertext_bytes for snapshot in snapshots),
-        messages=sum(snapshot.messages for snapshot in snapshots),
+        **asdict(traffic),
         offline_hidden_s=sum(snapshot.hidden_s for snapshot in snapshots),
         offline_compute_s=phases.get(CORRELATED_RANDOMNESS, 0.0),
         offline_communication_s=communication_offline,
-        offline_bytes=sum(snapshot.offline.bytes_sent for snapshot in snapshots),
-        offline_ciphertext_bytes=sum(snapshot.offline.ciphertext_bytes for snapshot in snapshots),
-        offline_messages=sum(snapshot.offline.messages for snapshot in snapshots),
+        offline_bytes=offline.bytes_sent,
+        offline_ciphertext_bytes=offline.ciphertext_bytes,
+        offline_messages=offline.messages,
     )

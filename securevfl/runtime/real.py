@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from typing_extensions import override
@@ -48,12 +47,7 @@ class ProgramThread:
         self.loop = self._started.result()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.loop.call_soon_threadsafe(self._left.set)
         self._thread.join()
 

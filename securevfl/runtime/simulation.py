@@ -31,21 +31,15 @@ class Stalled(Exception):
     """All programs wait and no event is scheduled."""
 
 
+@dataclass(slots=True, eq=False)
 class _Due:
     """A scheduled callback, as the handle that asyncio expects."""
 
-    __slots__ = ("_when", "arguments", "callback", "context", "is_cancelled")
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        context: Context | None,
-    ) -> None:
-        self._when, self.callback, self.arguments = when, callback, arguments
-        self.context = context or copy_context()
-        self.is_cancelled = False
+    moment: float
+    callback: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    context: Context
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -54,7 +48,7 @@ class _Due:
         return self.is_cancelled
 
     def when(self) -> float:
-        return self._when
+        return self.moment
 
 
 class VirtualTimeLoop(asyncio.AbstractEventLoop):
@@ -83,7 +77,7 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> _Due:
-        due = _Due(self._now, callback, args, context)
+        due = _Due(self._now, callback, args, context or copy_context())
         self._ready.append(due)
         return due
 
@@ -93,7 +87,7 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> _Due:
-        due = _Due(when, callback, args, context)
+        due = _Due(when, callback, args, context or copy_context())
         heapq.heappush(self._scheduled, (when, next(self._order), due))
         return due
 

@@ -47,7 +47,7 @@ __all__ = [
     "resolved",
     "save_models",
     "train",
-    "workplace_of",
+    "workplaces",
 ]
 
 
@@ -90,13 +90,19 @@ class Environment:
     pads: PadPlaces | None = None
 
 
-def workplace_of(
+def workplaces(
+    plan: Plan, dataset: VerticalDataset[Matrix], environment: Environment
+) -> dict[str, Workplace]:
+    """By party, what its program receives of an environment and of the data: its own part only."""
+    return {each.name: _workplace(plan, dataset, each, environment) for each in dataset.parties}
+
+
+def _workplace(
     plan: Plan,
     dataset: VerticalDataset[Matrix],
     table: PartyTable[Matrix],
     environment: Environment,
 ) -> Workplace:
-    """What a party's program receives of an environment and of the data: its own part only."""
     name, facts, wrap = table.name, plan.facts, environment.wrap_model
     return Workplace(
         data=data_of(plan, dataset, table),
@@ -139,9 +145,7 @@ def train(
     """
     environment = environment or Environment()
     plan, dataset = resolved(job, dataset, environment.modules)
-    places = {
-        table.name: workplace_of(plan, dataset, table, environment) for table in dataset.parties
-    }
+    places = workplaces(plan, dataset, environment)
     own_code = environment.modules or environment.wrap_model or environment.tamper
     if environment.guard_directory is not None and plan.exchange.repeats and not own_code:
         known = _answer(plan, places)
@@ -241,9 +245,7 @@ def make_offline(job: Job, dataset: VerticalDataset[Matrix], environment: Enviro
     for store in stores:
         store.require_none()
     environment = replace(environment, resume={})
-    places = {
-        table.name: workplace_of(plan, dataset, table, environment) for table in dataset.parties
-    }
+    places = workplaces(plan, dataset, environment)
     try:
         programs = {
             name: partial(run_offline, plan=plan, workplace=place, make=make)

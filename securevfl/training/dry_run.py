@@ -30,7 +30,7 @@ from securevfl.runtime.channel import Channel, ChannelAround
 from securevfl.runtime.costs import SCORING, SETUP, Costs, Stopwatch, job_costs
 from securevfl.runtime.simulation import Program
 from securevfl.sparse import Matrix
-from securevfl.training import Environment, simulated, workplace_of
+from securevfl.training import Environment, simulated, workplaces
 from securevfl.training.sampled_keys import Charges, SampledKeys
 
 FEWEST_ROUNDS, LEAST_SECONDS, MOST_SECONDS = 4, 0.5, 5.0
@@ -157,8 +157,7 @@ class _Run:
                 raise _Enough
 
         environment = replace(environment, progress=progress)
-        places = {each.name: workplace_of(plan, dataset, each, environment) for each in tables}
-        programs = plan.algorithm.programs(plan, places)
+        programs = plan.algorithm.programs(plan, workplaces(plan, dataset, environment))
         with suppress(_Enough):
             simulated(plan, {n: self._metered(each) for n, each in programs.items()}, environment)
 
@@ -195,7 +194,9 @@ class _Run:
     def sent(self) -> NDArray[np.int64]:
         """Bytes that each party has sent after 0, 1, … rounds."""
         done, ledgers = self.rounds, self.ledgers.values()
-        return np.array([[0, *(s.bytes_sent for s in e.snapshots[:done])] for e in ledgers]).T
+        return np.array(
+            [[0, *(s.traffic.bytes_sent for s in e.snapshots[:done])] for e in ledgers]
+        ).T
 
     @property
     def growth(self) -> NDArray[np.int64]:

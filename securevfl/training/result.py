@@ -172,11 +172,6 @@ class TrainingResult(Shown):
         """The round of the selected model: the last, unless training went wrong."""
         return self.label.selected.rounds
 
-    @property
-    def went_wrong(self) -> bool:
-        """Whether training ended clearly worse than it had been before."""
-        return any(each.selected.went_wrong for each in self.outcomes.values())
-
     @cached_property
     def alone(self) -> Mapping[str, Alone]:
         """What each party's columns achieve by themselves, scored like the joint model.

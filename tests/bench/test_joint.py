@@ -8,9 +8,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from bench.in_one_place import score_in_one_place
 from bench.joint import __main__ as module
 from bench.joint.__main__ import JointSettings, joint
-from securevfl.benchmarks.in_one_place import score_in_one_place
 from securevfl.benchmarks.progress import silent
 from securevfl.data import load
 from securevfl.models.scores import auc

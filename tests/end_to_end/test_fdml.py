@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bench.objective import LOSS, Trails
+from bench.paces import Slower
 from securevfl.arrays import FloatArray
 from securevfl.benchmarks import in_one_place
 from securevfl.benchmarks.in_one_place import one_table, train_in_one_place
@@ -22,7 +23,7 @@ from securevfl.protocols.session.early_stopping import SelectedCheckpoint
 from securevfl.protocols.session.gathering import HeldOutPredictions
 from securevfl.protocols.vertical.fdml import SERVER, PulledSums, PushedPredictions, as_it_travels
 from securevfl.protocols.vertical.local_part import LocalPart
-from securevfl.runtime.costs import SCORING, FixedCosts, Slower
+from securevfl.runtime.costs import SCORING, FixedCosts
 from securevfl.training import Environment, TrainingResult, train
 from tests.jobs import Settings, all_weights, breast_cancer, digits, fit, received, scaled_blocks
 

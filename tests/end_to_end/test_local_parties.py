@@ -14,13 +14,12 @@ import pytest
 from safetensors.numpy import save
 from typing_extensions import override
 
-from securevfl.data import align_files, load_party
 from securevfl.errors import DataError, PeerViolation, SecureVFLError
 from securevfl.files import read_arrays
 from securevfl.job import Job, read_job
 from securevfl.parties.local import Places, Supervision, train_locally
 from securevfl.parties.local_party import folder_of
-from securevfl.parties.own_data import ALIGNED
+from securevfl.parties.own_data import ALIGNED, OwnRows, join
 from securevfl.parties.processes import ProcessHandle, ProcessHost
 from securevfl.parties.task import Task, Tell
 from securevfl.protocols.session.checkpoints import SessionState
@@ -242,11 +241,12 @@ def test_as_many_rows_in_another_order_are_refused_before_the_first_round(
         in_processes(job, tmp_path, MisalignedHost())
     dataset = job_data(job, tmp_path, None)
     first, second, *others = range(len(dataset.train_labels))
-    aligned = align_files(file_sources(job, tmp_path))
-    swapped = replace(aligned, train=tuple(aligned.train[i] for i in (second, first, *others)))
-    (shop,) = (each for each in file_sources(job, tmp_path) if each.name == "shop")
+    sources = file_sources(job, tmp_path)
+    rows = {each.name: OwnRows.read(each, by_digest=False) for each in sources}
+    taken = rows["shop"].taken(join(rows, "bank")["shop"])
+    swapped = replace(taken, train=[taken.train[i] for i in (second, first, *others)])
     tables = tuple(
-        load_party(shop, swapped).table if each.name == "shop" else each for each in dataset.parties
+        swapped.load(job).table if each.name == "shop" else each for each in dataset.parties
     )
     with pytest.raises(PeerViolation, match=refusal):
         train(job, replace(dataset, parties=tables))

@@ -362,7 +362,7 @@ def test_likely_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no code" in one_line(capsys, "party", "join", "12345", *bank)
     assert "no job has run" not in one_line(capsys, "party", "status", "none.toml", *bank)
     (state / "diary.json").write_text("{", encoding="utf-8")
-    assert "diary.json cannot be read" in one_line(capsys, "party", "stop", job, *bank, "--yes")
+    assert "diary.json is damaged" in one_line(capsys, "party", "stop", job, *bank, "--yes")
 
 
 def test_a_column_that_cannot_be_scaled_is_named_where_it_is_and_nowhere_else(

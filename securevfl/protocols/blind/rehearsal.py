@@ -25,7 +25,7 @@ from securevfl.models.sigmoid_series import MOST_DOUBLINGS, SigmoidSeries
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.local_steps import LocalSteps
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import collect
+from securevfl.runtime.channel import exchange_with
 from securevfl.sparse import Matrix, dense
 from securevfl.wire.codec import Message, message_kind
 
@@ -48,9 +48,7 @@ def doublings_for(series: SigmoidSeries, reach: float) -> int:
 
 async def agreed_doublings(party: Party, own: int) -> int:
     """The largest number of any party; a PeerViolation if one is out of bounds."""
-    for name in party.others:
-        await party.channel.send(name, Doublings(own))
-    others = await collect(party.channel, party.others, Doublings)
+    others = await exchange_with(party.channel, party.others, Doublings(own))
     for name, each in others.items():
         if each.count > MOST_DOUBLINGS:
             raise PeerViolation(

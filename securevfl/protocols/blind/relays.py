@@ -37,7 +37,7 @@ from securevfl.protocols.blind.fixed_point import PhaseFormat
 from securevfl.protocols.blind.residuals import MaskedPhases, masked_phases
 from securevfl.protocols.blind.schedule import computing_parties, owners_held_by
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import collect_values
+from securevfl.runtime.channel import collect_values, tell
 from securevfl.wire.codec import StepMessage, message_kind
 
 
@@ -108,8 +108,7 @@ async def give_phases(
     if party.name not in rest:
         return share
     message = masked_phases(step, phases.phases(share, first=False))
-    for name in computing_parties(party):
-        await party.channel.send(name, message)
+    await tell(party.channel, computing_parties(party), message)
     return None
 
 

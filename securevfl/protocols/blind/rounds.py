@@ -51,7 +51,7 @@ from securevfl.protocols.session.pad_store import StateSeal
 from securevfl.protocols.session.privacy_account import LeakageCount
 from securevfl.protocols.session.scoring import Scoring
 from securevfl.protocols.vertical.runner import Part, Seen, Training
-from securevfl.runtime.channel import collect, receive_values
+from securevfl.runtime.channel import exchange_with, receive_values
 from securevfl.runtime.costs import SETUP
 from securevfl.runtime.views import Share, record
 from securevfl.wire.codec import Message, message_kind
@@ -141,9 +141,7 @@ async def require_range(party: Party, own: FloatArray, series: SigmoidSeries) ->
         RangeExceeded: some party's part is out of range; all parties raise it.
     """
     within = bool(np.max(np.abs(own), initial=0.0) <= series.period / 2)
-    for name in party.others:
-        await party.channel.send(name, StaysInRange(within))
-    others = await collect(party.channel, party.others, StaysInRange)
+    others = await exchange_with(party.channel, party.others, StaysInRange(within))
     if within and all(each.within for each in others.values()):
         return
     longer = ""

@@ -21,7 +21,7 @@ from securevfl.errors import CryptoError, MalformedMessage, UnexpectedMessage
 from securevfl.protocols.exchange import Batch
 from securevfl.protocols.session.gathering import Party, Step
 from securevfl.protocols.session.privacy_account import LeakageCount
-from securevfl.runtime.channel import receive_values
+from securevfl.runtime.channel import receive_values, tell
 from securevfl.runtime.views import Decrypted, record
 from securevfl.sparse import Matrix, dense
 from securevfl.threads import by_block
@@ -79,8 +79,7 @@ class OwnKey:
     ) -> None:
         """Encrypt values of shape (S, C) and send the same ciphertexts to every receiver."""
         vectors = await self.encrypted(values, what)
-        for name in receivers:
-            await self._party.channel.send(name, EncryptedValues(step.index, vectors))
+        await tell(self._party.channel, receivers, EncryptedValues(step.index, vectors))
 
     async def encrypted(self, values: FloatArray, what: str) -> tuple[bytes, ...]:
         """Every column of values, shape (S, C), encrypted; a RangeExceeded beyond the bound."""

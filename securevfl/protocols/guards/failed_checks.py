@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from securevfl.errors import CheckFailed, ConfigError, DataError
-from securevfl.files import only_one, replace_file
+from securevfl.errors import CheckFailed, ConfigError
+from securevfl.files import content_if_there, only_one, reading, replace_file
 from securevfl.protocols.guards.people import CountedJob
 from securevfl.protocols.plan import Plan
 
@@ -37,10 +37,9 @@ _CHECKS = TypeAdapter(list[Check])
 def checks(directory: Path) -> list[Check]:
     """All on record; a DataError if the file cannot be read."""
     path = directory / NAME
-    try:
-        return _CHECKS.validate_json(path.read_bytes()) if path.exists() else []
-    except (OSError, ValidationError) as error:
-        raise DataError(f"{_RECORD} {path} cannot be read: {error}") from error
+    data = content_if_there(path, _RECORD)
+    with reading(f"{_RECORD} {path}"):
+        return [] if data is None else _CHECKS.validate_json(data)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from securevfl.arrays import FloatArray, IntArray, Labels, is_real
 from securevfl.blocks import block_rows
 from securevfl.data.partition import BatchSchedule
 from securevfl.errors import ConfigError, DataError, LabelLeakRefused, PeerViolation
-from securevfl.files import only_one, replace_file
+from securevfl.files import content_if_there, only_one, replace_file
 from securevfl.protocols.guards.label_ends import End
 from securevfl.protocols.guards.people import CountedJob, Digests, OwnTable, Population, own_table
 from securevfl.protocols.guards.person_record import (
@@ -518,13 +518,10 @@ def _rounded(labels: Labels, finer: int = 0) -> FloatArray:
 
 def _own_key(directory: Path) -> bytes:
     path = directory / "commitment.key"
-    try:
-        key = path.read_bytes()
-    except FileNotFoundError:
+    key = content_if_there(path, "commitment key")
+    if key is None:
         key = secrets.token_bytes(KEY_BYTES)
         replace_file(path, key, "commitment key")
-    except OSError as error:
-        raise DataError(f"commitment key {path} cannot be read: {error.strerror}") from error
     if len(key) != KEY_BYTES:
         raise DataError(f"commitment key {path}: {len(key)} bytes, expected {KEY_BYTES}")
     return key

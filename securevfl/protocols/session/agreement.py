@@ -21,7 +21,7 @@ from securevfl.crypto.masks import MaskKey, PairwiseMasks
 from securevfl.errors import PeerViolation
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.joint_seed import commitment, draw_seed, fresh_opening
-from securevfl.runtime.channel import collect
+from securevfl.runtime.channel import collect, tell
 from securevfl.runtime.costs import SETUP
 from securevfl.sparse import Matrix, values_of
 from securevfl.wire.codec import Message, message_kind
@@ -166,10 +166,8 @@ async def agree(
             seed_commitment=commitment(party.name, job_hash, opening) if encrypted else b"",
             proof_of_rows=proof_of_rows(party.name, job_hash, mask_key.public_bytes, rows_digest),
         )
-    for name in party.others:
-        await party.channel.send(name, hello)
-    for name in observers:
-        await party.channel.send(name, replace(hello, proof_of_rows=b""))
+    await tell(party.channel, party.others, hello)
+    await tell(party.channel, observers, replace(hello, proof_of_rows=b""))
     hellos = await collect(party.channel, party.others, Hello)
     for name, other in hellos.items():
         _check_same_job(name, other, hello)

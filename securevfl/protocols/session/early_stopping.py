@@ -34,6 +34,7 @@ from securevfl.errors import TrainingDiverged, UnexpectedMessage
 from securevfl.models.local_model import LocalModel
 from securevfl.protocols.session.gathering import Party
 from securevfl.protocols.session.scoring import Score
+from securevfl.runtime.channel import tell
 from securevfl.wire.codec import Message, StepMessage, message_kind
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 5, 20
@@ -176,8 +177,7 @@ async def shared_decision(
         rule.losses.append(loss)
         return Decision(index)
     decision = rule.decide(index, loss, majorizes=majorizes)
-    for name in party.feature_parties:
-        await party.channel.send(name, decision)
+    await tell(party.channel, party.feature_parties, decision)
     return decision
 
 
@@ -223,11 +223,6 @@ class SelectedState:
     best: float = 0.0
     last: float = 0.0
     lost: int | None = None
-
-    @property
-    def went_wrong(self) -> bool:
-        """Whether the end is worse than an earlier state, whichever was selected."""
-        return self.seen is not None or self.lost is not None
 
 
 def snapshot_rounds(eligible: Sequence[int], numbers: int) -> frozenset[int]:
@@ -405,8 +400,9 @@ class CheckpointSelection:
             selected = self.history.select(self.snapshots, done)
             if not self._announced:
                 selected = replace(selected, rounds=done)
-            for name in party.feature_parties if self._announced else ():
-                await party.channel.send(name, SelectedCheckpoint(selected.rounds))
+            if self._announced:
+                choice = SelectedCheckpoint(selected.rounds)
+                await tell(party.channel, party.feature_parties, choice)
         elif self._announced:
             sender, choice = await party.channel.receive([party.label_party], SelectedCheckpoint)
             if choice.rounds != done and choice.rounds not in self.snapshots:

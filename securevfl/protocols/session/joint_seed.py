@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from securevfl.errors import PeerViolation
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import collect
+from securevfl.runtime.channel import exchange_with
 from securevfl.wire.codec import Message, message_kind
 
 OPENING_BYTES = 32
@@ -45,9 +45,7 @@ async def draw_seed(
     Raises:
         PeerViolation: a peer opens other bytes than it committed to.
     """
-    for name in party.others:
-        await party.channel.send(name, SeedOpening(own))
-    received = await collect(party.channel, party.others, SeedOpening)
+    received = await exchange_with(party.channel, party.others, SeedOpening(own))
     for name, message in received.items():
         if commitment(name, job_hash, message.opening) != commitments[name]:
             raise PeerViolation(f"{name} opens another seed than the one it committed to")

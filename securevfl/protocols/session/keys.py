@@ -10,7 +10,7 @@ from securevfl.errors import CryptoError, KeyMismatch, PeerViolation
 from securevfl.job import ExchangeSettings
 from securevfl.lazy import Lazy
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import collect
+from securevfl.runtime.channel import collect, tell
 from securevfl.runtime.costs import SETUP
 from securevfl.wire.codec import Message, message_kind
 
@@ -105,8 +105,7 @@ async def exchange_keys(
     if party.name in owners:
         async with party.costs.compute(SETUP):
             own = keys.owner(settings, fmt, seed)
-        for name in party.others:
-            await party.channel.send(name, PublicKey(settings.scheme, own.public_bytes))
+        await tell(party.channel, party.others, PublicKey(settings.scheme, own.public_bytes))
     senders = [name for name in owners if name != party.name]
     received = await collect(party.channel, senders, PublicKey)
     peers, due = {}, seed if SCHEMES[settings.scheme].seeded else None

@@ -39,6 +39,7 @@ from safetensors.numpy import load, save
 from securevfl.crypto.sealing import KEY_BYTES, new_key, seal, unseal
 from securevfl.errors import ConfigError, CryptoError, DataError, PeerViolation
 from securevfl.files import (
+    content_if_there,
     reading,
     remove_unfinished,
     replace_file,
@@ -48,7 +49,7 @@ from securevfl.files import (
     wipe_file,
 )
 from securevfl.protocols.session.gathering import Party
-from securevfl.runtime.channel import collect
+from securevfl.runtime.channel import exchange_with
 from securevfl.wire.codec import Message, message_kind
 
 MAGIC, WITHIN, SEALED = b"SVFLPAD2", "within", "sealed"
@@ -298,12 +299,7 @@ class PadStore:
 
     def _key(self, header: PadsHeader) -> bytes:
         place = self._key_of(header)
-        try:
-            key = place.read_bytes()
-        except FileNotFoundError:
-            key = None
-        except OSError as error:
-            raise DataError(f"key of pads {self.path} cannot be read: {error.strerror}") from error
+        key = content_if_there(place, "key of pads")
         # All zeros where a crash came between destroying the key and writing the marker.
         if place.with_suffix(TAKEN).exists() or (key is not None and not any(key)):
             self._refuse("they have been taken already, and no pad is used twice")
@@ -428,9 +424,7 @@ async def agree_on_pads(party: Party, held: str | None) -> str:
     own = NamePads(
         held is not None, secrets.token_bytes(NAME_BYTES) if held is None else bytes.fromhex(held)
     )
-    for name in party.others:
-        await party.channel.send(name, own)
-    names = {party.name: own, **await collect(party.channel, party.others, NamePads)}
+    names = {party.name: own, **await exchange_with(party.channel, party.others, own)}
     for name in party.others:
         _require_same(name, names[name], own)
     if held is not None:

@@ -23,6 +23,7 @@ from securevfl.errors import ConfigError
 from securevfl.models.local_model import LocalModel
 from securevfl.models.scores import accuracy, auc, mean_absolute_error, mean_squared_error, r2_of
 from securevfl.protocols.session.gathering import Gathering, Party
+from securevfl.runtime.channel import tell
 from securevfl.runtime.costs import SCORING
 from securevfl.sparse import Matrix
 from securevfl.wire.codec import StepMessage, message_kind
@@ -280,6 +281,5 @@ class GatheredScoring(Scoring):
         score = replace(score, training_loss=fmean(seen) if seen else None)
         self._note(score, self._held_out.seen)
         stop = self._target is not None and score.auc >= self._target
-        for name in party.feature_parties:
-            await party.channel.send(name, Verdict(round_index, stop))
+        await tell(party.channel, party.feature_parties, Verdict(round_index, stop))
         return stop

@@ -54,7 +54,7 @@ from securevfl.protocols.vertical.runner import (
     baseline_of,
     scoring_of,
 )
-from securevfl.runtime.channel import expect_shape
+from securevfl.runtime.channel import expect_shape, tell
 from securevfl.sparse import require_dense
 from securevfl.wire.codec import StepMessage, message_kind
 
@@ -160,8 +160,7 @@ class DbcdPart(Part):
                 self._before = self._total
             block.move(*taken.length.tolist(), settled=taken.settled)
             self._others = self._total - block.predictions()
-        for name in party.feature_parties:
-            await party.channel.send(name, taken)
+        await tell(party.channel, party.feature_parties, taken)
         return taken
 
     def _penalties(self) -> tuple[FloatArray, FloatArray]:

@@ -10,11 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from securevfl.data import FileSource, align_files, load_files, load_party, row_digests
+from securevfl.data import FileSource, load_files, row_digests
 from securevfl.data.convert import Conversion, convert
+from securevfl.data.join import load_own
 from securevfl.data.tables import check, some_rows
 from securevfl.errors import ConfigError, DataError
 from securevfl.job import Job
+from securevfl.parties.own_data import OwnRows, join
 from securevfl.training.job_data import file_sources
 
 IDS = [f"P{number:02}" for number in range(60)]
@@ -61,7 +63,9 @@ def test_weights_stay_with_their_rows(
     np.testing.assert_array_equal(bank.weights, bank.train[:, 0] + 0.25)
     assert 40 < len(bank.weights) < 58  # a part is held out
     assert data.parties[1].weights is None
-    alone = load_party(source, align_files([source, shop])).table
+    both = {each.name: OwnRows.read(each, by_digest=False) for each in (source, shop)}
+    rows = both["bank"].taken(join(both, "bank")["bank"])
+    alone = load_own(source, rows.train, rows.test, regression=False).table
     np.testing.assert_array_equal(alone.weights, bank.weights)
     fewer = some_rows(data, 10).parties[0]
     np.testing.assert_array_equal(fewer.weights, fewer.train[:, 0] + 0.25)

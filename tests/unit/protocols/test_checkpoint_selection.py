@@ -109,5 +109,5 @@ def test_the_label_party_does_not_go_back_alone_where_it_may_not_say_so() -> Non
         model.weights = np.full(1, float(rounds))
         selection.after(rounds, (), loss=0.5 if rounds < 20 else 5.0)
     kept = asyncio.run(selection.finish(30))
-    assert (kept.rounds, kept.better, kept.went_wrong) == (30, 10, True)
+    assert (kept.rounds, kept.better, kept.seen is not None) == (30, 10, True)
     assert model.weights == 30.0

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from securevfl.errors import ConfigError
 from securevfl.protocols.exchanges.homomorphic import (
     DecryptedProducts,
     EncryptedProducts,
@@ -21,10 +20,8 @@ from securevfl.runtime.costs import (
     SETUP,
     Costs,
     FixedCosts,
-    Slower,
     Stopwatch,
     job_costs,
-    steady,
 )
 from securevfl.wire.codec import Message, encode
 from tests.programs import size
@@ -129,9 +126,9 @@ def test_a_rounds_traffic_leaves_out_set_up_and_scoring() -> None:
     send(costs, SETUP_MESSAGE, CLEAR, *CIPHERTEXTS, MASKED, *SCORED)
     costs.end_round()
     (snapshot,) = costs.snapshots
-    assert snapshot.messages == 4
-    assert snapshot.bytes_sent == size(CLEAR, *CIPHERTEXTS, MASKED)
-    assert snapshot.ciphertext_bytes == size(*CIPHERTEXTS)
+    assert snapshot.traffic.messages == 4
+    assert snapshot.traffic.bytes_sent == size(CLEAR, *CIPHERTEXTS, MASKED)
+    assert snapshot.traffic.ciphertext_bytes == size(*CIPHERTEXTS)
 
 
 def two_ledgers() -> dict[str, Costs]:
@@ -216,21 +213,3 @@ def test_a_wait_is_filled_with_work_offline(
     assert costs.seconds.get("offline", 0.0) == 2.0 * (sum(sources) - left)
     assert sum(work() for work in costs.idle_work for _ in range(left)) == left
     assert costs.path == {}
-
-
-def test_a_steady_party_takes_what_is_measured_and_a_slow_one_longer_all_the_time() -> None:
-    assert steady(3.0, 0.25) == 0.25
-    assert [Slower(4.0)(now, 0.25) for now in (0.0, 7.0)] == [1.0, 1.0]
-
-
-def test_turns_pass_from_one_party_to_the_next() -> None:
-    first, second = (Slower(4.0, period=1.0, turn=turn, turns=2) for turn in (0, 1))
-    moments = (0.0, 0.9, 1.0, 1.9, 2.0)
-    assert [first(now, 0.25) for now in moments] == [1.0, 1.0, 0.25, 0.25, 1.0]
-    assert [second(now, 0.25) for now in moments] == [0.25, 0.25, 1.0, 1.0, 0.25]
-
-
-def test_paces_that_cannot_be_are_refused() -> None:
-    for factor, given in ((0.0, {}), (2.0, {"period": -1.0}), (2.0, {"turn": 2, "turns": 2})):
-        with pytest.raises(ConfigError, match="pace"):
-            Slower(factor, **given)

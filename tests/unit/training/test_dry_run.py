@@ -46,7 +46,7 @@ def forecast(job: Job, dataset: VerticalDataset) -> dry_run.Expected:
 
 
 def sent(result: TrainingResult) -> dict[str, int]:
-    return {name: each.snapshots[-1].bytes_sent for name, each in result.ledgers.items()}
+    return {name: each.snapshots[-1].traffic.bytes_sent for name, each in result.ledgers.items()}
 
 
 @pytest.mark.parametrize(
