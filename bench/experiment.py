@@ -25,6 +25,7 @@ from securevfl.job import NetworkSettings
 from securevfl.job.keys import parted, values_of
 from securevfl.reports import results
 from securevfl.reports.tables import Column
+from securevfl.training import Environment
 
 HERE = Path(__file__).parent
 S = TypeVar("S", bound="Settings")
@@ -196,6 +197,11 @@ def main(of: Experiment[Any]) -> None:
     command.__doc__ = of.about
     app.command()(command)
     run_and_exit(lambda: app(standalone_mode=False))
+
+
+def with_progress(report: Report, what: str, rounds: int) -> Environment:
+    """An environment in which training reports how many of so many rounds are done."""
+    return Environment(progress=lambda done: report(what, done, rounds))
 
 
 def run_one(

@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,7 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    model_validator,
 )
 
 from securevfl.errors import DataError
@@ -99,6 +100,12 @@ class Preprocessing(BaseModel):
     ] = None
     bin_by: Literal["quantile", "width"] = "quantile"
     bin_raw: bool = True
+
+    @model_validator(mode="after")
+    def _only_with_bins(self) -> Self:
+        if self.bins is None and (self.bin_by != "quantile" or not self.bin_raw):
+            raise ValueError("bin_by and bin_raw take bins, as in bins = 8")
+        return self
 
     @property
     def binned(self) -> tuple[str, ...]:

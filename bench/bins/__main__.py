@@ -8,17 +8,16 @@ import os
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from bench.documents import by_columns
-from bench.experiment import Experiment, Run, Settings, Several, main
+from bench.experiment import Experiment, Run, Settings, Several, main, with_progress
 from bench.tables import or_dash
 from securevfl.benchmarks.in_one_place import one_table
-from securevfl.benchmarks.progress import Report, rounds_done
+from securevfl.benchmarks.progress import Report
 from securevfl.data.features import encoded
 from securevfl.data.join import load_files
 from securevfl.data.read import FileSource
@@ -30,7 +29,7 @@ from securevfl.models.losses import probabilities
 from securevfl.models.scores import auc
 from securevfl.recipe import Preprocessing
 from securevfl.reports.tables import Column, Row, seconds, size
-from securevfl.training import Environment, TrainingResult, train
+from securevfl.training import TrainingResult, train
 
 FATE = "fate-"
 
@@ -129,8 +128,7 @@ def bins(settings: BinsSettings, report: Report) -> Iterator[dict[str, Any]]:
                 exchange={"scheme": settings.exchange},
             )
             what = f"bins = {count}, split {number}"
-            tell = partial(rounds_done, report, what, job.job.rounds)
-            results.append(train(job, made, Environment(progress=tell)))
+            results.append(train(job, made, with_progress(report, what, job.job.rounds)))
             runs.append(of_result(results[-1]))
             held.append([sum(len(t.columns) for t in made.parties), _bytes(made)])
         raw = raw or runs

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 
 from bench.documents import Cells, by_columns
-from bench.experiment import DataSettings, Experiment, Network, Run, Several, main
+from bench.experiment import DataSettings, Experiment, Network, Run, Several, main, with_progress
 from bench.in_one_place import score_in_one_place
 from bench.tables import NETWORK
 from securevfl.benchmarks.progress import Report
@@ -33,7 +33,7 @@ from securevfl.protocols.vertical.local_part import LocalPart
 from securevfl.reports.rows import OfflineFigure, made_offline
 from securevfl.reports.tables import Column, Row, seconds, share, size
 from securevfl.runtime.costs import PHASES
-from securevfl.training import Environment, TrainingResult, plan_for, train
+from securevfl.training import TrainingResult, plan_for, train
 
 Loss = Literal["logistic", "taylor-logistic", "squared"]
 
@@ -198,7 +198,7 @@ def _rows(
     def trained(seeded: Job) -> TrainingResult:
         own = seeded.job
         what = f"{job.exchange.scheme}, Q = {own.local_steps}, {own.loss}, seed {own.seed}"
-        shown = Environment(progress=lambda done: report(what, done, own.rounds))
+        shown = with_progress(report, what, own.rounds)
         return train(seeded, dataset, shown)
 
     seeds = range(settings.seed, settings.seed + settings.repeats)

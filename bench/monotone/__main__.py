@@ -6,14 +6,13 @@ limit and payments lower it. Runs without them are beside.
 
 import statistics
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from bench.experiment import DataSettings, Experiment, Run, Several, main
+from bench.experiment import DataSettings, Experiment, Run, Several, main, with_progress
 from securevfl.arrays import FloatArray
-from securevfl.benchmarks.progress import Report, rounds_done
+from securevfl.benchmarks.progress import Report
 from securevfl.data.scaling import Scaling
 from securevfl.data.sources import load
 from securevfl.data.tables import VerticalDataset, as_classes
@@ -77,8 +76,7 @@ def monotone(settings: MonotoneSettings, report: Report) -> Iterator[dict[str, A
             runs = []
             for seed in range(settings.seed, settings.seed + settings.repeats):
                 what = f"{exchange}, seed {seed}"
-                progress = partial(rounds_done, report, what, settings.rounds)
-                environment = Environment(progress=progress)
+                environment = with_progress(report, what, settings.rounds)
                 runs.append(_run(settings.job(exchange, seed), environment, dataset, signed))
             yield {
                 "dataset": dataset.name,

@@ -173,6 +173,13 @@ def test_bins_that_mean_nothing_are_refused(bins: object) -> None:
         Job.of(preprocess={"bins": bins})
 
 
+@pytest.mark.parametrize("settings", [{"bin_by": "width"}, {"bin_raw": False}])
+def test_how_to_bin_is_refused_without_bins(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="bin_by and bin_raw take bins, as in bins = 8"):
+        Job.of(preprocess=settings)
+    Job.of(preprocess={**settings, "bins": 8})
+
+
 def test_bins_in_a_job_file_are_as_in_python() -> None:
     given = {"income": 16, "age": [30, 45.5]}
     job = Job.of(preprocess={"bins": given, "bin_by": "width"})
