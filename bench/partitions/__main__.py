@@ -1,0 +1,257 @@
+"""Random trees without labels: do their leaves bring interactions within a party that pay?
+
+Each party draws trees on its own columns: a random column, a threshold at a random quantile of the
+training rows in the node. Leaves are 0/1 columns beside raw ones and eight bins. Models are
+scikit-learn's logistic regressions in one place with the L2 penalty 1/N, the optimum that exact
+steps reach; boosted trees are its HistGradientBoostingClassifier with its defaults.
+"""
+
+import statistics
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.bins.__main__ import FATE, BinsSettings
+from bench.experiment import Experiment, Run, Settings, Several, main
+from bench.partitions.r_tables import TABLES, r_table
+from bench.tables import or_dash
+from securevfl.arrays import FloatArray, IntArray
+from securevfl.benchmarks.progress import Report
+from securevfl.data.features import fit_recipe, frame_of
+from securevfl.models.scores import auc
+from securevfl.recipe import Preprocessing
+from securevfl.reports.tables import Column, Row
+
+if TYPE_CHECKING:
+    import polars as pl
+
+R = "r-"
+TRIES = 10
+Halves = tuple[FloatArray, FloatArray]
+"""Columns of training and of held-out rows."""
+
+
+class PartitionsSettings(Settings):
+    """Every depth with every number of trees a party, both scales of leaves, on every split.
+
+    Attributes:
+        dataset: one of bench.bins, or `r-` and one of `r_tables`.
+        scales: of leaves: standardized as all other columns, or 0/1 divided by the root of the
+            number of trees, so that the penalty on what they add does not fall with it.
+        rows: rows to split, if fewer than all.
+        held_out: the share of rows that is scored.
+    """
+
+    dataset: str = "breast_cancer"
+    bins: int = 8
+    trees: Several[int] = (10, 30, 100)
+    depth: Several[int] = (2, 3, 4)
+    scales: Several[str] = ("standardized", "by trees")
+    splits: int = 1
+    rows: int | None = None
+    held_out: float = 0.2
+
+    def load(self) -> "tuple[list[pl.DataFrame], IntArray]":
+        """The parties' columns, and the labels, shape (rows,)."""
+        if self.dataset.startswith(R):
+            return r_table(self.dataset.removeprefix(R))
+        whole = BinsSettings(dataset=self.dataset, data_dir=self.data_dir).load()
+        frames = [
+            frame_of(np.concatenate([table.train, table.test]), table.columns)
+            for table in whole.parties
+        ]
+        return frames, np.concatenate([whole.train_labels, whole.test_labels])
+
+
+def encoded(frame: "pl.DataFrame", rows: list[IntArray], bins: int | None) -> Halves:
+    """A party's columns by a recipe fitted to its training rows."""
+    recipe, _ = fit_recipe("party", frame, frame.columns, rows[0], Preprocessing(bins=bins))
+    table = recipe.apply(frame)
+    return np.asarray(table[rows[0]]), np.asarray(table[rows[1]])
+
+
+def leaves(columns: Halves, depth: int, generator: np.random.Generator) -> list[NDArray[np.bool_]]:
+    """Membership in the leaves of one random tree, for training and held-out rows.
+
+    No leaf has less than a hundredth of the training rows, nor less than 10, as rare categories
+    have none.
+    """
+    least = max(10, len(columns[0]) / 100)
+    nodes = [[np.ones(len(half), np.bool_) for half in columns]]
+    for _ in range(depth):
+        nodes = [part for node in nodes for part in _parted(columns, node, least, generator)]
+    return [np.column_stack(half) for half in zip(*nodes, strict=True)]
+
+
+def _parted(
+    columns: Halves, node: list[NDArray[np.bool_]], least: float, generator: np.random.Generator
+) -> list[list[NDArray[np.bool_]]]:
+    for _ in range(TRIES):
+        column = generator.integers(columns[0].shape[1])
+        inside = columns[0][node[0], column]
+        edge = np.quantile(inside, generator.random(), method="higher")
+        above = int((inside >= edge).sum())
+        if least <= above <= len(inside) - least:
+            sides = [half[:, column] >= edge for half in columns]
+            return [
+                [rows & ~side for rows, side in zip(node, sides, strict=True)],
+                [rows & side for rows, side in zip(node, sides, strict=True)],
+            ]
+    return [node]
+
+
+def standardized(parts: list[Halves]) -> Halves:
+    """All columns side by side, by the moments of the training rows, in single precision."""
+    train, test = (np.hstack(half) for half in zip(*parts, strict=True))
+    mean, scale = train.mean(axis=0), train.std(axis=0)
+    scale[scale == 0] = 1
+    return ((train - mean) / scale).astype(np.float32), ((test - mean) / scale).astype(np.float32)
+
+
+def beside(columns: Halves, drawn: list[list[NDArray[np.bool_]]], scale: str, trees: int) -> Halves:
+    """Standardized columns and those of leaves."""
+    found = [np.hstack(half).astype(np.float32) for half in zip(*drawn, strict=True)]
+    added = standardized([(found[0], found[1])])
+    if scale == "by trees":
+        mean = found[0].mean(axis=0)
+        added = (found[0] - mean) / np.sqrt(trees), (found[1] - mean) / np.sqrt(trees)
+    return np.hstack([columns[0], added[0]]), np.hstack([columns[1], added[1]])
+
+
+def logistic(columns: Halves, labels: list[IntArray]) -> dict[str, float]:
+    """A logistic regression; C = 1 is the L2 penalty 1/N of a mean loss."""
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+
+    train, test = columns
+    model = LogisticRegression(C=1, max_iter=1000).fit(train, labels[0])
+    return _scores(model.predict_proba(test)[:, 1], labels[1]) | {"columns": train.shape[1]}
+
+
+def boosted(parts: list[Halves], labels: list[IntArray], seed: int) -> dict[str, float]:
+    """Boosted trees on all raw columns."""
+    from sklearn.ensemble import HistGradientBoostingClassifier  # noqa: PLC0415
+
+    train, test = (np.hstack(half) for half in zip(*parts, strict=True))
+    model = HistGradientBoostingClassifier(random_state=seed).fit(train, labels[0])
+    return _scores(model.predict_proba(test)[:, 1], labels[1])
+
+
+def _scores(positive: FloatArray, labels: IntArray) -> dict[str, float]:
+    from sklearn.metrics import log_loss  # noqa: PLC0415
+
+    return {"auc": auc(positive[:, None], labels), "log_loss": float(log_loss(labels, positive))}
+
+
+def partitions(settings: PartitionsSettings, report: Report) -> Iterator[dict[str, Any]]:
+    """A row for each model: means over splits, and differences from bins alone on the same rows."""
+    frames, labels = settings.load()
+    runs: dict[tuple[str, int, int], list[dict[str, float]]] = {}
+    for number in range(settings.splits):
+        order = np.random.default_rng(settings.seed + number).permutation(len(labels))[: settings.rows]
+        test, train = np.split(order, [round(settings.held_out * len(order))])
+        rows = [np.sort(train), np.sort(test)]
+        ends = [labels[each] for each in rows]
+        raw = [encoded(frame, rows, None) for frame in frames]
+        binned = standardized([encoded(frame, rows, settings.bins) for frame in frames])
+        tell = partial(report, f"{settings.dataset}, split {number}")
+        found = {
+            ("raw", 0, 0): logistic(standardized(raw), ends),
+            ("bins", 0, 0): logistic(binned, ends),
+            ("boosted trees", 0, 0): boosted(raw, ends, settings.seed),
+        }
+        for depth in settings.depth:
+            # Fewer trees are the first of many.
+            drawn: list[list[NDArray[np.bool_]]] = []
+            generator = np.random.default_rng([settings.seed, number, depth])
+            for trees in sorted(settings.trees):
+                while len(drawn) < trees * len(raw):
+                    drawn += [leaves(columns, depth, generator) for columns in raw]
+                for scale in settings.scales:
+                    columns = beside(binned, drawn, scale, trees)
+                    found[f"leaves, {scale}", trees, depth] = logistic(columns, ends)
+        for key, scores in found.items():
+            runs.setdefault(key, []).append(scores)
+        tell()
+    for (model, trees, depth), scores in runs.items():
+        yield {
+            "dataset": settings.dataset,
+            "rows": len(train),
+            "model": model,
+            "trees": trees,
+            "depth": depth,
+            "columns": statistics.median(run["columns"] for run in scores)
+            if "columns" in scores[0]
+            else None,
+            "auc": statistics.fmean(run["auc"] for run in scores),
+            "log_loss": statistics.fmean(run["log_loss"] for run in scores),
+            "above_bins": _difference(scores, runs["bins", 0, 0], "auc", settings.held_out),
+            "loss_above_bins": _difference(
+                scores, runs["bins", 0, 0], "log_loss", settings.held_out
+            ),
+            "splits": settings.splits,
+            "runs": scores,
+        }
+
+
+def _difference(
+    runs: list[dict[str, float]], others: list[dict[str, float]], key: str, held_out: float
+) -> list[float]:
+    """Mean, and half the width of its 95 % interval (Nadeau and Bengio 2003).
+
+    Splits share rows, so the variance of their mean is more than a fraction of theirs.
+    """
+    from scipy.stats import t  # noqa: PLC0415
+
+    found = np.array([run[key] - other[key] for run, other in zip(runs, others, strict=True)])
+    if len(found) == 1:
+        return [float(found[0]), 0.0]
+    share = 1 / len(found) + held_out / (1 - held_out)
+    half = t.ppf(0.975, len(found) - 1) * found.std(ddof=1) * np.sqrt(share)
+    return [float(found.mean()), float(half)]
+
+
+def _signed(key: str) -> Any:  # noqa: ANN401
+    return lambda row: f"{row[key][0]:+.4f} ± {row[key][1]:.4f}"
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    ("data", lambda row: str(row["dataset"])),
+    ("rows", lambda row: f"{row['rows']:,}"),
+    ("model", lambda row: str(row["model"])),
+    ("trees", lambda row: str(row["trees"] or "-")),
+    ("depth", lambda row: str(row["depth"] or "-")),
+    ("columns", lambda row: or_dash(row["columns"], "{:g}".format)),
+    ("AUC", lambda row: f"{row['auc']:.4f}"),
+    ("above bins", _signed("above_bins")),
+    ("log loss", lambda row: f"{row['log_loss']:.4f}"),
+    ("above bins'", _signed("loss_above_bins")),
+)
+NAMED = {"choose": ("credit", "breast_cancer"), "judge": ("icu2012", "a9a", "wikipedia-biology")}
+PARTS = {
+    "choose": (*NAMED["choose"], *(f"{R}{name}" for name in list(TABLES)[::2])),
+    "judge": (*NAMED["judge"], *(f"{R}{name}" for name in list(TABLES)[1::2])),
+}
+CHOSEN = {"trees": (30,), "depth": (3,), "splits": 5}
+
+EXPERIMENT = Experiment(
+    name="partitions",
+    about=__doc__ or "",
+    runs={
+        **{f"choose-{name}": Run(30, {"dataset": name, "rows": 12_000}) for name in PARTS["choose"]},
+        **{f"judge-{name}": Run(30, {"dataset": name, **CHOSEN}) for name in PARTS["judge"]},
+    },
+    quick={"splits": 1, "trees": (2,), "depth": (2,)},
+    settings=PartitionsSettings,
+    measure=partitions,
+    columns=COLUMNS,
+    notes=lambda _: (
+        "means over splits; differences are on the same rows, ± half a 95 % interval",
+        "trees: of each party; leaves stand beside bins",
+    ),
+)
+
+if __name__ == "__main__":
+    main(EXPERIMENT)
