@@ -8,14 +8,14 @@ steps reach; boosted trees are its HistGradientBoostingClassifier with its defau
 
 import statistics
 from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.bins.__main__ import FATE, BinsSettings
-from bench.experiment import Experiment, Run, Settings, Several, main
+from bench.experiment import Experiment, Run, Settings, main
 from bench.partitions.r_tables import TABLES, r_table
 from bench.tables import or_dash
 from securevfl.arrays import FloatArray, IntArray
@@ -32,24 +32,25 @@ R = "r-"
 TRIES = 10
 Halves = tuple[FloatArray, FloatArray]
 """Columns of training and of held-out rows."""
+Form = tuple[Literal["standardized", "by trees"], int, int]
+ALL: tuple[Form, ...] = tuple(product(("standardized", "by trees"), (10, 30, 100), (2, 3, 4)))
 
 
 class PartitionsSettings(Settings):
-    """Every depth with every number of trees a party, both scales of leaves, on every split.
+    """Every form of leaves, on every split.
 
     Attributes:
         dataset: one of bench.bins, or `r-` and one of `r_tables`.
-        scales: of leaves: standardized as all other columns, or 0/1 divided by the root of the
-            number of trees, so that the penalty on what they add does not fall with it.
+        forms: the scale of leaves, how many trees each party has, and their depth. Leaves are
+            standardized as all other columns, or 0/1 divided by the root of the number of trees,
+            so that the penalty on what they add does not fall with it.
         rows: rows to split, if fewer than all.
         held_out: the share of rows that is scored.
     """
 
     dataset: str = "breast_cancer"
     bins: int = 8
-    trees: Several[int] = (10, 30, 100)
-    depth: Several[int] = (2, 3, 4)
-    scales: Several[str] = ("standardized", "by trees")
+    forms: tuple[Form, ...] = ALL
     splits: int = 1
     rows: int | None = None
     held_out: float = 0.2
@@ -150,31 +151,32 @@ def partitions(settings: PartitionsSettings, report: Report) -> Iterator[dict[st
     frames, labels = settings.load()
     runs: dict[tuple[str, int, int], list[dict[str, float]]] = {}
     for number in range(settings.splits):
-        order = np.random.default_rng(settings.seed + number).permutation(len(labels))[: settings.rows]
+        order = np.random.default_rng(settings.seed + number).permutation(len(labels))[
+            : settings.rows
+        ]
         test, train = np.split(order, [round(settings.held_out * len(order))])
         rows = [np.sort(train), np.sort(test)]
         ends = [labels[each] for each in rows]
         raw = [encoded(frame, rows, None) for frame in frames]
         binned = standardized([encoded(frame, rows, settings.bins) for frame in frames])
-        tell = partial(report, f"{settings.dataset}, split {number}")
+        report(f"{settings.dataset}, split {number}")
         found = {
             ("raw", 0, 0): logistic(standardized(raw), ends),
             ("bins", 0, 0): logistic(binned, ends),
             ("boosted trees", 0, 0): boosted(raw, ends, settings.seed),
         }
-        for depth in settings.depth:
+        for depth in sorted({depth for _, _, depth in settings.forms}):
             # Fewer trees are the first of many.
             drawn: list[list[NDArray[np.bool_]]] = []
             generator = np.random.default_rng([settings.seed, number, depth])
-            for trees in sorted(settings.trees):
-                while len(drawn) < trees * len(raw):
-                    drawn += [leaves(columns, depth, generator) for columns in raw]
-                for scale in settings.scales:
+            for scale, trees, own in sorted(settings.forms, key=lambda form: form[1]):
+                if own == depth:
+                    while len(drawn) < trees * len(raw):
+                        drawn += [leaves(columns, depth, generator) for columns in raw]
                     columns = beside(binned, drawn, scale, trees)
                     found[f"leaves, {scale}", trees, depth] = logistic(columns, ends)
         for key, scores in found.items():
             runs.setdefault(key, []).append(scores)
-        tell()
     for (model, trees, depth), scores in runs.items():
         yield {
             "dataset": settings.dataset,
@@ -234,16 +236,25 @@ PARTS = {
     "choose": (*NAMED["choose"], *(f"{R}{name}" for name in list(TABLES)[::2])),
     "judge": (*NAMED["judge"], *(f"{R}{name}" for name in list(TABLES)[1::2])),
 }
-CHOSEN = {"trees": (30,), "depth": (3,), "splits": 5}
+# The form of the highest mean AUC of the sets to choose on, and the one proposed before.
+JUDGED = {"forms": (("by trees", 100, 2), ("standardized", 30, 3)), "splits": 5}
+LONG = {"a9a": {"splits": 3, "rows": 24_000}, "icu2012": {"splits": 3}}
+AGAIN = ("credit", f"{FATE}default_credit")
 
 EXPERIMENT = Experiment(
     name="partitions",
     about=__doc__ or "",
     runs={
-        **{f"choose-{name}": Run(30, {"dataset": name, "rows": 12_000}) for name in PARTS["choose"]},
-        **{f"judge-{name}": Run(30, {"dataset": name, **CHOSEN}) for name in PARTS["judge"]},
+        **{
+            f"choose-{name}": Run(30, {"dataset": name, "rows": 12_000}) for name in PARTS["choose"]
+        },
+        **{
+            f"judge-{name}": Run(30, {"dataset": name, **JUDGED, **LONG.get(name, {})})
+            for name in PARTS["judge"]
+        },
+        **{f"again-{name}": Run(60, {"dataset": name, **JUDGED, "splits": 3}) for name in AGAIN},
     },
-    quick={"splits": 1, "trees": (2,), "depth": (2,)},
+    quick={"splits": 1, "forms": (("by trees", 2, 2),)},
     settings=PartitionsSettings,
     measure=partitions,
     columns=COLUMNS,

