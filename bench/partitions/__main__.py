@@ -7,7 +7,7 @@ steps reach; boosted trees are its HistGradientBoostingClassifier with its defau
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.bins.__main__ import FATE, BinsSettings
+from bench.documents import Cells
 from bench.experiment import Experiment, Run, Settings, main
 from bench.partitions.r_tables import TABLES, r_table
 from bench.tables import or_dash
 from securevfl.arrays import FloatArray, IntArray
 from securevfl.benchmarks.progress import Report
-from securevfl.data.features import fit_recipe, frame_of
+from securevfl.data.features import fit_recipe
 from securevfl.models.scores import auc
-from securevfl.recipe import Preprocessing
+from securevfl.recipe import Preprocessing, frame_of
 from securevfl.reports.tables import Column, Row
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 R = "r-"
 TRIES = 10
-Halves = tuple[FloatArray, FloatArray]
+Halves = tuple[NDArray[Any], NDArray[Any]]
 """Columns of training and of held-out rows."""
 Form = tuple[Literal["standardized", "by trees"], int, int]
 ALL: tuple[Form, ...] = tuple(product(("standardized", "by trees"), (10, 30, 100), (2, 3, 4)))
@@ -161,8 +162,10 @@ def partitions(settings: PartitionsSettings, report: Report) -> Iterator[dict[st
     """A row for each model: means over splits, and differences from bins alone on the same rows."""
     frames, labels, groups = settings.load()
     runs: dict[tuple[str, int, int], list[dict[str, float]]] = {}
+    train_rows = 0
     for number in range(settings.splits):
         rows = split(groups, settings, settings.seed + number)
+        train_rows = len(rows[0])
         ends = [labels[each] for each in rows]
         raw = [encoded(frame, rows, None) for frame in frames]
         binned = standardized([encoded(frame, rows, settings.bins) for frame in frames])
@@ -176,32 +179,30 @@ def partitions(settings: PartitionsSettings, report: Report) -> Iterator[dict[st
             # Fewer trees are the first of many.
             drawn: list[list[NDArray[np.bool_]]] = []
             generator = np.random.default_rng([settings.seed, number, depth])
-            for scale, trees, own in sorted(settings.forms, key=lambda form: form[1]):
-                if own == depth:
+            for scale, trees, of in sorted(settings.forms, key=lambda form: form[1]):
+                if of == depth:
                     while len(drawn) < trees * len(raw):
                         drawn += [leaves(columns, depth, generator) for columns in raw]
                     columns = beside(binned, drawn, scale, trees)
                     found[f"leaves, {scale}", trees, depth] = logistic(columns, ends)
         for key, scores in found.items():
             runs.setdefault(key, []).append(scores)
-    for (model, trees, depth), scores in runs.items():
+    for (model, trees, depth), own in runs.items():
         yield {
             "dataset": settings.dataset,
-            "rows": len(rows[0]),
+            "rows": train_rows,
             "model": model,
             "trees": trees,
             "depth": depth,
-            "columns": statistics.median(run["columns"] for run in scores)
-            if "columns" in scores[0]
+            "columns": statistics.median(run["columns"] for run in own)
+            if "columns" in own[0]
             else None,
-            "auc": statistics.fmean(run["auc"] for run in scores),
-            "log_loss": statistics.fmean(run["log_loss"] for run in scores),
-            "above_bins": _difference(scores, runs["bins", 0, 0], "auc", settings.held_out),
-            "loss_above_bins": _difference(
-                scores, runs["bins", 0, 0], "log_loss", settings.held_out
-            ),
+            "auc": statistics.fmean(run["auc"] for run in own),
+            "log_loss": statistics.fmean(run["log_loss"] for run in own),
+            "above_bins": _difference(own, runs["bins", 0, 0], "auc", settings.held_out),
+            "loss_above_bins": _difference(own, runs["bins", 0, 0], "log_loss", settings.held_out),
             "splits": settings.splits,
-            "runs": scores,
+            "runs": own,
         }
 
 
@@ -239,6 +240,57 @@ COLUMNS: tuple[Column[Row], ...] = (
     ("above bins'", _signed("loss_above_bins")),
 )
 NAMED = {"choose": ("credit", "breast_cancer"), "judge": ("icu2012", "a9a", "wikipedia-biology")}
+
+
+def by_set(rows: Sequence[Row]) -> Cells:
+    """One line a data set: bins, and what each other model has above them."""
+    models = list(dict.fromkeys(map(_model, rows)))
+    judged = next(model for model in models if model.startswith("by trees"))
+    losses = f"log loss, {judged}"
+    found = [["data", "rows", "bins' AUC", *(m for m in models if m != "bins"), losses]]
+    for name in dict.fromkeys(row["dataset"] for row in rows):
+        own = {_model(row): row for row in rows if row["dataset"] == name}
+        found.append(
+            [
+                name,
+                f"{own['bins']['rows']:,}",
+                f"{own['bins']['auc']:.4f}",
+                *(_signed("above_bins")(own[m]) for m in models if m != "bins"),
+                f"{own[judged]['loss_above_bins'][0]:+.4f}",
+            ]
+        )
+    return found
+
+
+def by_form(rows: Sequence[Row]) -> Cells:
+    """One line a model: what it has above bins, over the sets, which count as independent."""
+    from scipy.stats import t  # noqa: PLC0415
+
+    found = [["model", "sets", "AUC above bins", "least", "most", "higher at", "log loss"]]
+    for model in dict.fromkeys(map(_model, rows)):
+        own = [row for row in rows if _model(row) == model]
+        above = np.array([row["above_bins"][0] for row in own])
+        half = t.ppf(0.975, len(own) - 1) * above.std(ddof=1) / np.sqrt(len(own))
+        loss = statistics.fmean(row["loss_above_bins"][0] for row in own)
+        if model != "bins":
+            found.append(
+                [
+                    model,
+                    str(len(own)),
+                    f"{above.mean():+.4f} ± {half:.4f}",
+                    *(f"{end:+.4f}" for end in (above.min(), above.max())),
+                    str(int((above > 0).sum())),
+                    f"{loss:+.4f}",
+                ]
+            )
+    return found
+
+
+def _model(row: Row) -> str:
+    form = f" {row['trees']} x {row['depth']}" if row["trees"] else ""
+    return str(row["model"]).removeprefix("leaves, ") + form
+
+
 PARTS = {
     "choose": (*NAMED["choose"], *(f"{R}{name}" for name in list(TABLES)[::2])),
     "judge": (*NAMED["judge"], *(f"{R}{name}" for name in list(TABLES)[1::2])),
@@ -265,6 +317,7 @@ EXPERIMENT = Experiment(
     settings=PartitionsSettings,
     measure=partitions,
     columns=COLUMNS,
+    tables={"partitions-sets": by_set, "partitions-forms": by_form},
     notes=lambda _: (
         "means over splits; differences are on the same rows, ± half a 95 % interval",
         "trees: of each party; leaves stand beside bins",
