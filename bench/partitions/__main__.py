@@ -47,6 +47,7 @@ class PartitionsSettings(Settings):
             so that the penalty on what they add does not fall with it.
         rows: rows to split, if fewer than all.
         held_out: the share of rows that is scored.
+        whole_people: all rows of a person are on the same side.
     """
 
     dataset: str = "breast_cancer"
@@ -55,6 +56,7 @@ class PartitionsSettings(Settings):
     splits: int = 1
     rows: int | None = None
     held_out: float = 0.2
+    whole_people: bool = True
 
     def load(self) -> "tuple[list[pl.DataFrame], IntArray, IntArray]":
         """The parties' columns, and labels and whose rows these are, both of shape (rows,)."""
@@ -70,7 +72,9 @@ class PartitionsSettings(Settings):
 
 
 def split(groups: IntArray, settings: PartitionsSettings, seed: int) -> list[IntArray]:
-    """Training and held-out rows. All rows of a person are on the same side."""
+    """Training and held-out rows."""
+    if not settings.whole_people:
+        groups = np.arange(len(groups))
     names, group = np.unique(groups, return_inverse=True)
     order = np.random.default_rng(seed).permutation(len(names))
     if settings.rows:
@@ -310,6 +314,10 @@ EXPERIMENT = Experiment(
         **{
             f"judge-{name}": Run(30, {"dataset": name, **JUDGED, **LONG.get(name, {})})
             for name in PARTS["judge"]
+        },
+        **{
+            f"rows-{R}{name}": Run(10, {"dataset": f"{R}{name}", **JUDGED, "whole_people": False})
+            for name in ("Males", "Wages")
         },
         **{f"again-{name}": Run(60, {"dataset": name, **JUDGED, "splits": 3}) for name in AGAIN},
     },
