@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 R = "r-"
+PLANTED = "planted"
 TRIES = 10
 Halves = tuple[NDArray[Any], NDArray[Any]]
 """Columns of training and of held-out rows."""
@@ -41,7 +42,7 @@ class PartitionsSettings(Settings):
     """Every form of leaves, on every split.
 
     Attributes:
-        dataset: one of bench.bins, or `r-` and one of `r_tables`.
+        dataset: one of bench.bins, `r-` and one of `r_tables`, or `planted`.
         forms: the scale of leaves, how many trees each party has, and their depth. Leaves are
             standardized as all other columns, or 0/1 divided by the root of the number of trees,
             so that the penalty on what they add does not fall with it.
@@ -62,6 +63,8 @@ class PartitionsSettings(Settings):
         """The parties' columns, and labels and whose rows these are, both of shape (rows,)."""
         if self.dataset.startswith(R):
             return r_table(self.dataset.removeprefix(R))
+        if self.dataset == PLANTED:
+            return planted(self.seed)
         whole = BinsSettings(dataset=self.dataset, data_dir=self.data_dir).load()
         frames = [
             frame_of(np.concatenate([table.train, table.test]), table.columns)
@@ -69,6 +72,16 @@ class PartitionsSettings(Settings):
         ]
         labels = np.concatenate([whole.train_labels, whole.test_labels])
         return frames, labels, np.arange(len(labels))
+
+
+def planted(seed: int, rows: int = 6000) -> "tuple[list[pl.DataFrame], IntArray, IntArray]":
+    """Lines in all eight columns of two parties, and at each the sign of a product of two."""
+    generator = np.random.default_rng(seed)
+    values = generator.standard_normal((2, rows, 4))
+    score = values.sum(axis=(0, 2)) / 3 + np.sign(values[:, :, 0] * values[:, :, 1]).sum(axis=0) / 2
+    labels = generator.random(rows) < 1 / (1 + np.exp(-score))
+    frames = [frame_of(each, ("a", "b", "c", "d")) for each in values]
+    return frames, labels.astype(np.int64), np.arange(rows)
 
 
 def split(groups: IntArray, settings: PartitionsSettings, seed: int) -> list[IntArray]:
@@ -315,6 +328,7 @@ EXPERIMENT = Experiment(
             f"judge-{name}": Run(30, {"dataset": name, **JUDGED, **LONG.get(name, {})})
             for name in PARTS["judge"]
         },
+        f"control-{PLANTED}": Run(15, {"dataset": PLANTED, **JUDGED}),
         **{
             f"rows-{R}{name}": Run(10, {"dataset": f"{R}{name}", **JUDGED, "whole_people": False})
             for name in ("Males", "Wages")
