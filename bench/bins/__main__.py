@@ -213,7 +213,10 @@ EXPERIMENT = Experiment(
             f"{name}-{exchange}": Run(
                 60, {"dataset": name, "exchange": exchange, "bins": (0, 8), "splits": 1}
             )
-            for name, exchange in (("credit", "bfv"), ("breast_cancer", "bfv"), ("credit", "blind"))
+            for name, exchange in (
+                *((name, "bfv") for name in (*SETS, "icu2012")),
+                *((name, "blind") for name in ("credit", "fate-default_credit")),
+            )
         },
     },
     quick={"dataset": "breast_cancer", "splits": 1, "max_rounds": 2, "bins": (0, 2)},

@@ -36,10 +36,9 @@ class Binning:
 
     def __init__(self, settings: Preprocessing, rows: int, columns: int) -> None:
         self._settings = settings
-        self._bins = None if settings.bins == "auto" else settings.bins
         most = min(MOST_AUTO, rows // (ROWS_A_COLUMN * columns), rows // ROWS_A_BIN)
-        if settings.bins == "auto" and most >= LEAST_AUTO:
-            self._bins = most
+        self._auto = most if most >= LEAST_AUTO else None
+        self._bins = self._auto if settings.bins == "auto" else settings.bins
         self._seen: set[bytes] = set()
         self._joined: dict[str, int] = {}
         self._doubled: dict[str, int] = {}
@@ -97,6 +96,8 @@ class Binning:
         ):
             if names := [repr(name) for name, count in counts.items() if count]:
                 text += f"; {sum(counts.values())} {what} (of {listed(names, 5)})"
+        if isinstance(self._bins, int) and self._bins > (self._auto or 0):
+            text += f"; rows are few for so many: bins = 'auto' would take {self._auto or 'none'}"
         return [Note("preprocess", party, None, text)]
 
     def _is_new(self, column: NDArray[np.bool_]) -> bool:
