@@ -96,8 +96,10 @@ class Binning:
         ):
             if names := [repr(name) for name, count in counts.items() if count]:
                 text += f"; {sum(counts.values())} {what} (of {listed(names, 5)})"
-        if isinstance(self._bins, int) and self._bins > (self._auto or 0):
-            text += f"; rows are few for so many: bins = 'auto' would take {self._auto or 'none'}"
+        if self._auto is None:
+            text += (
+                "; rows are few for so many columns, and bins may overfit: 'auto' would take none"
+            )
         return [Note("preprocess", party, None, text)]
 
     def _is_new(self, column: NDArray[np.bool_]) -> bool:
